@@ -1,0 +1,1 @@
+"""Measurements: they may import anything, and nothing imports them."""

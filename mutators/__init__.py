@@ -1,0 +1,1 @@
+"""How a query is reworded: by a model (rewrite) or by rule (lexical)."""

@@ -1,0 +1,63 @@
+"""What goes to a model and what comes back: plain, frozen data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ollama_utils.errors import OllamaError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One request to `/api/generate`: everything that decides the reply, and nothing else."""
+
+    model: str
+    """The model's name as the server lists it."""
+    prompt: str
+    """The user's turn."""
+    system: str | None = None
+    """The system prompt; None keeps the model's own."""
+    format: Mapping[str, Any] | None = None
+    """A JSON schema that the reply must follow."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Ollama's options (`temperature`, `seed`, `num_predict`, ...)."""
+    think: bool | None = None
+    """Whether a thinking model thinks; None leaves it to the server."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usage:
+    """Tokens and seconds of one call as the server reported them; a duration it left out is 0."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    load_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    total_s: float = 0.0
+
+    @property
+    def queue_s(self) -> float:
+        """Seconds the call waited for a slot: what the total leaves once load, prefill and decode are taken."""
+        return max(0.0, self.total_s - self.load_s - self.prefill_s - self.decode_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """One reply; never an exception once a Dispatcher returned it."""
+
+    text: str
+    """The reply, or the documented fallback when `error` is set."""
+    error: OllamaError | None = None
+    """Why there is no reply."""
+    cached: bool = False
+    """Whether an earlier equal call paid for this reply."""
+    attempts: int = 1
+    """How many times the server was asked (0 when `cached`)."""
+    truncated: bool = False
+    """Whether the reply was cut at `num_predict` (Ollama's done_reason `length`)."""
+    usage: Usage | None = None
+    """What the server reported; None when it failed, or reported nothing."""

@@ -1,0 +1,1 @@
+"""What an answer is worth, and how sure we are of it."""

@@ -1,0 +1,1 @@
+"""Prompts, models and policies searched for without Gymnasium or SB3."""
