@@ -41,7 +41,7 @@ class Usage:
 
     @property
     def queue_s(self) -> float:
-        """Seconds the call waited for a slot: what the total leaves once load, prefill and decode are taken."""
+        """Seconds the call waited for a slot: the total less load, prefill and decode."""
         return max(0.0, self.total_s - self.load_s - self.prefill_s - self.decode_s)
 
 
