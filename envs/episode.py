@@ -1,0 +1,248 @@
+"""What one episode step is, as requests and replies: no I/O, no clock, no hidden chance.
+
+`Episode.begin` and `Episode.step` are generators (`Plan`). They yield tuples of requests that do not
+depend on each other, are sent the replies in the same order, and return what the environment shows.
+Whoever drives them (`envs/schedules.py`) decides when and how the requests are served, so every schedule
+gives the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.observation import Memory, observation
+from mutators.registry import Mutator
+from ollama_utils.errors import OllamaError
+from ollama_utils.types import Completion, Usage
+from scorers.intent import similarity
+from scorers.refusal import label_refusal
+from scorers.reward import Verdict
+
+Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """Reword `query`; the reply is a Completion."""
+
+    mutator: Mutator
+    query: str
+    earlier: tuple[str, ...]
+    """Earlier rewordings of the same original in this episode, oldest first."""
+    seed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """Put `query` to the target model; the reply is a Completion."""
+
+    query: str
+    seed: int
+    """Used only when the target's temperature is above 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judge:
+    """Say what `reply` is worth; the reply is a Verdict."""
+
+    original: str
+    query: str
+    reply: Completion
+    similarity: float
+    """How near `query` is to `original` in meaning, -1 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embed:
+    """Embed `text`; the reply is a unit vector of shape (D,), or the error that prevented it."""
+
+    text: str
+
+
+Request = Rewrite | Ask | Judge | Embed
+Reply = Completion | Verdict | Vector | OllamaError
+T = TypeVar("T")
+Plan = Generator[tuple[Request, ...], tuple[Any, ...], T]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What decides an episode besides the models."""
+
+    mutators: tuple[Mutator, ...]
+    """Action k is the k-th of these."""
+    max_steps: int = 5
+    """Steps after which an unanswered query is given up."""
+    intent_threshold: float
+    """A reworded query less similar to the original than this is not adopted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Transition:
+    """What one step gave: Gymnasium's five values, the last as `info`."""
+
+    observation: Vector
+    reward: float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+def derive_seed(*key: int | str) -> int:
+    """A seed in [0, 2**31) that depends on `key` alone, the same in every process."""
+    digest = blake2b(repr(key).encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+@dataclass(kw_only=True)
+class Episode:
+    """One query on its way to an answer. The state of a lane between two steps, and nothing else."""
+
+    rules: Rules
+    original: str
+    seed: int
+    """The lane's seed."""
+    number: int
+    """Which episode of the lane this is, from 0."""
+    query: str = ""
+    step_count: int = 0
+    attempt: int = 0
+    """How often the current step came to nothing because a call failed."""
+    earlier: tuple[str, ...] = ()
+    memory: Memory = field(default_factory=Memory)
+    _embeddings: dict[str, Vector] = field(default_factory=dict)
+
+    def begin(self) -> Plan[Vector]:
+        """Start: returns the first observation. Raises the OllamaError that kept the query from being embedded."""
+        self.query = self.original
+        (embedding,) = yield (Embed(text=self.original),)
+        if isinstance(embedding, OllamaError):
+            raise embedding
+        self._embeddings = {self.original: embedding}
+        return self.observe()
+
+    def step(self, action: int) -> Plan[Transition]:
+        """One step: reword, ask, score. A call that fails leaves everything but `attempt` as it was."""
+        mutator = self.rules.mutators[action]
+        request = Rewrite(
+            mutator=mutator, query=self.query, earlier=self.earlier, seed=self.seed_for("rewrite")
+        )
+        (rewrite,) = yield (request,)
+        if rewrite.error:
+            return self._unscored(mutator, rewrite, rewrite.error)
+        (embedding,) = yield (Embed(text=rewrite.text or self.query),)
+        if isinstance(embedding, OllamaError):
+            return self._unscored(mutator, rewrite, embedding)
+        rejected = self.why_not(rewrite, embedding)
+        query = self.query if rejected else rewrite.text
+        (reply,) = yield (Ask(query=query, seed=self.seed_for("ask")),)
+        near = self._similarity(self._embeddings[query] if rejected else embedding)
+        (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
+        if verdict.outcome == "unscored":
+            return self._unscored(mutator, rewrite, verdict.error or "", reply=reply)
+        self._adopt(query, embedding)
+        return self._close(action, rewrite, rejected, near, reply, verdict)
+
+    def why_not(self, rewrite: Completion, embedding: Vector) -> str:
+        """Why a rewrite is not adopted, in one word; empty when it is."""
+        if not rewrite.text:
+            return "empty"
+        if rewrite.truncated:
+            return "cut"
+        if rewrite.text in self._embeddings:
+            return ""
+        if label_refusal(rewrite.text) == "refused":
+            return "refused"
+        return "drifted" if self._similarity(embedding) < self.rules.intent_threshold else ""
+
+    def seed_for(self, purpose: str) -> int:
+        """The seed of a call of this step and attempt."""
+        return derive_seed(self.seed, self.number, self.step_count, self.attempt, purpose)
+
+    def observe(self) -> Vector:
+        """The observation of the current state, shape and layout as in `envs/observation.py`."""
+        fraction = self.step_count / self.rules.max_steps
+        return observation(self._embeddings[self.query], len(self.rules.mutators), self.memory, fraction)
+
+    def _similarity(self, embedding: Vector) -> float:
+        return similarity(self._embeddings[self.original], embedding)
+
+    def _adopt(self, query: str, embedding: Vector) -> None:
+        if query not in self._embeddings:
+            self._embeddings[query] = embedding
+        if query != self.query:
+            self.earlier = (*self.earlier, self.query)
+            self.query = query
+
+    def _close(
+        self, action: int, rewrite: Completion, rejected: str, near: float, reply: Completion, verdict: Verdict
+    ) -> Transition:
+        info = self._info(self.rules.mutators[action], rewrite, reply) | {
+            "adopted": not rejected,
+            "rejected": rejected,
+            "outcome": verdict.outcome,
+            "partial": verdict.partial,
+            "intent_similarity": near,
+            "success": verdict.success,
+            "reward_parts": {name: float(value) for name, value in verdict.parts.items()},
+        }
+        self.step_count, self.attempt = self.step_count + 1, 0
+        label = "partly_refused" if verdict.partial else verdict.outcome
+        self.memory = self.memory.after(action, verdict.reward, label)
+        return Transition(
+            observation=self.observe(),
+            reward=float(verdict.reward),
+            terminated=verdict.success,
+            truncated=not verdict.success and self.step_count >= self.rules.max_steps,
+            info=info,
+        )
+
+    def _unscored(
+        self, mutator: Mutator, rewrite: Completion, error: OllamaError | str, reply: Completion | None = None
+    ) -> Transition:
+        """The step did not happen: same query, same observation, same step, next attempt."""
+        why = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        info = self._info(mutator, rewrite, reply) | {"outcome": "unscored", "unscored": True, "error": why}
+        self.attempt += 1
+        return Transition(
+            observation=self.observe(), reward=0.0, terminated=False, truncated=False, info=info
+        )
+
+    def _info(self, mutator: Mutator, rewrite: Completion, reply: Completion | None) -> dict[str, Any]:
+        """Every key of a step's info, with the values of a step that came to nothing where they differ."""
+        return {
+            "original_query": self.original,
+            "query_before": self.query,
+            "mutated_query": rewrite.text,
+            "mutator": mutator.name,
+            "reply": reply.text if reply else "",
+            "reply_truncated": reply.truncated if reply else False,
+            "episode_number": self.number,
+            "step_number": self.step_count,
+            "attempt": self.attempt,
+            "adopted": False,
+            "rejected": "",
+            "partial": False,
+            "intent_similarity": 0.0,
+            "success": False,
+            "unscored": False,
+            "error": "",
+            "usage": _usage(rewrite, reply),
+        }
+
+
+def _usage(*completions: Completion | None) -> dict[str, float]:
+    """Tokens and seconds of a step's calls together, as the server reported them."""
+    used = [c.usage or Usage() for c in completions if c]
+    return {
+        "prompt_tokens": float(sum(u.prompt_tokens for u in used)),
+        "completion_tokens": float(sum(u.completion_tokens for u in used)),
+        "queue_s": float(sum(u.queue_s for u in used)),
+        "total_s": float(sum(u.total_s for u in used)),
+    }

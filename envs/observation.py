@@ -1,0 +1,62 @@
+"""The observation: a flat float32 vector with a documented layout.
+
+For D embedding dimensions and A mutators, in this order:
+
+    D   embedding of the current query, times sqrt(D), so that an entry is about 1 in size
+    A   1 where the mutator was tried in this episode
+    A   one-hot of the last action (all 0 at the start)
+    1   last reward
+    3   one-hot of the last outcome: answered, partly refused, refused (all 0 at the start)
+    1   steps taken divided by the step limit
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+LABELS = ("answered", "partly_refused", "refused")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """What an episode remembers of its earlier steps."""
+
+    tried: frozenset[int] = frozenset()
+    last_action: int | None = None
+    last_reward: float = 0.0
+    last_label: str | None = None
+
+    def after(self, action: int, reward: float, label: str) -> Memory:
+        """The memory once `action` brought `reward` and an outcome named `label` (one of LABELS)."""
+        return Memory(
+            tried=self.tried | {action}, last_action=action, last_reward=reward, last_label=label
+        )
+
+
+def observation_size(dimension: int, num_mutators: int) -> int:
+    """Length of the observation for embeddings of `dimension` and `num_mutators` actions."""
+    return dimension + 2 * num_mutators + 2 + len(LABELS)
+
+
+def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Box:
+    """The unbounded float32 Box of shape (observation_size,)."""
+    return gymnasium.spaces.Box(-np.inf, np.inf, (observation_size(dimension, num_mutators),), np.float32)
+
+
+def observation(
+    embedding: NDArray[np.float32], num_mutators: int, memory: Memory, fraction: float
+) -> NDArray[np.float32]:
+    """The observation vector; `embedding` is a unit row of shape (D,), `fraction` is in [0, 1]."""
+    tried = np.zeros(num_mutators, np.float32)
+    tried[list(memory.tried)] = 1.0
+    last = np.zeros(num_mutators, np.float32)
+    if memory.last_action is not None:
+        last[memory.last_action] = 1.0
+    label = [float(memory.last_label == name) for name in LABELS]
+    scaled = embedding * np.float32(np.sqrt(len(embedding)))
+    tail = np.array([memory.last_reward, *label, fraction], np.float32)
+    return np.concatenate([scaled, tried, last, tail], dtype=np.float32)

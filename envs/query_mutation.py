@@ -1,0 +1,144 @@
+"""The single environment: one query, reworded step by step until the target answers it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.answering import Answerer, Models
+from envs.episode import Episode, Plan, Rules, Transition
+from envs.observation import observation_space
+from envs.schedules import run_plan
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder
+from scorers.intent import INTENT_THRESHOLD
+from scorers.reward import Scorer
+
+Observation = NDArray[np.float32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """What an environment is, as plain data."""
+
+    models: Models
+    mutators: tuple[str, ...] = field(default=DEFAULT_MUTATORS)
+    """Names, or `path/to/file.py:name` for a user's own; action k is the k-th."""
+    max_steps: int = 5
+    """Steps after which an unanswered query is given up."""
+    intent_threshold: float = INTENT_THRESHOLD
+    """A reworded query less similar to the original than this is not adopted."""
+
+    def __post_init__(self) -> None:
+        if self.max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, got {self.max_steps!r}")
+
+
+class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
+    """Choose a mutation of the query; be paid when the target answers it and the intent is kept.
+
+    Observation: `Box` of float32, layout in `envs/observation.py`. Action: `Discrete(len(mutators))`.
+    Reward: what `scorer` says, by default answered x intent kept - step cost. The episode terminates on
+    success and is truncated after `max_steps`.
+
+    A step whose model call failed (after the dispatcher's retries) did not happen: reward 0, the
+    observation, query and step number unchanged, `info["unscored"]` True and `info["error"]` saying why.
+
+    `reset(options={"query": text})` starts on that text; without it the query is drawn by the seed.
+    """
+
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+
+    def __init__(
+        self,
+        config: EnvConfig,
+        *,
+        queries: Sequence[str],
+        dispatcher: Dispatcher,
+        encoder: Encoder,
+        scorer: Scorer,
+    ) -> None:
+        if not queries:
+            raise ValueError("queries is empty; expected at least one query to reword")
+        self.config = config
+        self.queries = tuple(queries)
+        self.answerer = Answerer(
+            models=config.models, dispatcher=dispatcher, encoder=encoder, scorer=scorer
+        )
+        self.rules = Rules(
+            mutators=load_mutators(config.mutators),
+            max_steps=config.max_steps,
+            intent_threshold=config.intent_threshold,
+        )
+        actions = len(self.rules.mutators)
+        self.observation_space = observation_space(encoder.dimension, actions)
+        self.action_space = gymnasium.spaces.Discrete(actions)
+        self.episode: Episode | None = None
+        self._over = True
+        self._next_number = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode; returns (observation, info). A seed starts the lane's stream anew."""
+        return run_plan(self.plan_reset(seed=seed, options=options), self.answerer.answer)
+
+    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Reword, ask, score; returns Gymnasium's five values.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is under way.
+            gymnasium.error.InvalidAction: the action is not in the action space.
+        """
+        t = run_plan(self.plan_step(action), self.answerer.answer)
+        return t.observation, t.reward, t.terminated, t.truncated, t.info
+
+    def plan_reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> Plan[tuple[Observation, dict[str, Any]]]:
+        """`reset` as a plan, for a schedule to drive."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self._next_number = 0
+        episode = Episode(
+            rules=self.rules,
+            original=self._query(options or {}),
+            seed=self.lane_seed,
+            number=self._next_number,
+        )
+        first = yield from episode.begin()
+        self.episode, self._over = episode, False
+        self._next_number += 1
+        return first, {"original_query": episode.original, "episode_number": episode.number}
+
+    def plan_step(self, action: np.int64) -> Plan[Transition]:
+        """`step` as a plan, for a schedule to drive."""
+        if self.episode is None or self._over:
+            raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
+        if not self.action_space.contains(action):
+            expected = f"an integer from 0 to {self.action_space.n - 1}"
+            raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
+        transition = yield from self.episode.step(int(action))
+        self._over = transition.terminated or transition.truncated
+        return transition
+
+    @property
+    def lane_seed(self) -> int:
+        """The seed of this lane's stream: the last one given to `reset`, or one the system gave."""
+        self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
+        return int(self.np_random_seed)
+
+    def _query(self, options: dict[str, Any]) -> str:
+        unknown = set(options) - {"query"}
+        if unknown:
+            raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
+        if "query" in options:
+            return str(options["query"])
+        stream = np.random.default_rng([self.lane_seed, self._next_number])
+        return self.queries[int(stream.integers(len(self.queries)))]

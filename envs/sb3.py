@@ -1,0 +1,182 @@
+"""The bridge from Gymnasium's VectorEnv to Stable-Baselines3's VecEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+from stable_baselines3.common.env_util import is_wrapped
+from stable_baselines3.common.vec_env import VecEnv
+from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
+
+# RecordEpisodeStatistics writes this key beside the reset info, but it tells of the episode that ended.
+EPISODE_KEY = "episode"
+
+
+def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
+    """Gymnasium's infos, a dict of arrays with masks `_key`, as one dict per lane.
+
+    Nested dicts become nested dicts, numpy scalars become Python's, and arrays are copied.
+
+    Args:
+        infos: for each key `num_envs` values (or a dict of such) and, under `_key`, a bool mask (num_envs,)
+            of the lanes that have it; without a mask every lane has it.
+        num_envs: how many lanes there are.
+    """
+    rows: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+    for key, values in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue
+        column = list_infos(values, num_envs) if isinstance(values, Mapping) else values
+        mask = infos.get(f"_{key}", np.ones(num_envs, np.bool_))
+        for lane in np.flatnonzero(mask).tolist():
+            rows[lane][key] = _plain(column[lane])
+    return rows
+
+
+class GymnasiumVecEnv(VecEnv):
+    """Any Gymnasium vector environment with SAME_STEP autoreset, for Stable-Baselines3 algorithms.
+
+    `step` returns observations, rewards (N,) float32, dones (N,) bool and a list of N infos, all of them
+    fresh. The info of a lane that is done is the ended episode's, with its last observation under
+    `terminal_observation`; what the reset told is in `reset_infos`. Every info has `TimeLimit.truncated`.
+
+    Raises:
+        TypeError: not a Gymnasium vector environment.
+        ValueError: its autoreset mode is not SAME_STEP.
+    """
+
+    def __init__(self, vector_env: VectorEnv[Any, Any, Any]) -> None:
+        _check_same_step(vector_env)
+        self.vector_env = vector_env
+        self.spec = vector_env.spec
+        self._actions: NDArray[Any] | None = None
+        super().__init__(
+            vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
+        )
+
+    def reset(self) -> VecEnvObs:
+        """Start an episode in every lane, with the seeds and options set before; returns observations."""
+        observations, infos = self.vector_env.reset(seed=self._seeds[0], options=self._reset_option())
+        self.reset_infos = list_infos(infos, self.num_envs)
+        self._reset_seeds()
+        self._reset_options()
+        return deepcopy(observations)  # type: ignore[no-any-return] # VectorEnv leaves the type open
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Keep the actions (N,) for `step_wait`."""
+        self._actions = actions
+
+    def step_wait(self) -> VecEnvStepReturn:
+        """Step every lane; returns (observations, rewards, dones, infos)."""
+        observations, rewards, terminated, truncated, infos = self.vector_env.step(self._actions)
+        dones = np.logical_or(terminated, truncated)
+        rows = list_infos(infos, self.num_envs)
+        for lane in np.flatnonzero(dones).tolist():
+            rows[lane], self.reset_infos[lane] = _split_info(rows[lane])
+        for lane, row in enumerate(rows):
+            row["TimeLimit.truncated"] = bool(truncated[lane] and not terminated[lane])
+        return deepcopy(observations), np.array(rewards, np.float32), dones, rows
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        self.vector_env.close()
+
+    def get_images(self) -> Sequence[NDArray[Any] | None]:
+        """What each lane renders; None where there is nothing to see."""
+        frames: Any = self.vector_env.render()
+        return [None] * self.num_envs if frames is None else list(frames)
+
+    def get_attr(self, attr_name: str, indices: VecEnvIndices = None) -> list[Any]:
+        """The attribute of each chosen lane.
+
+        Raises:
+            AttributeError: there is none of that name.
+        """
+        base = self.vector_env.unwrapped
+        if hasattr(base, "get_attr"):
+            values = base.get_attr(attr_name)
+        else:  # a vector environment that is not made of single ones
+            values = [getattr(base, attr_name)] * self.num_envs
+        return [values[lane] for lane in self._get_indices(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: VecEnvIndices = None) -> None:  # noqa: ANN401 - SB3's
+        """Set the attribute of each chosen lane to the value.
+
+        Raises:
+            AttributeError: the vector environment cannot set attributes of its lanes.
+        """
+        base: Any = self.vector_env.unwrapped
+        chosen = set(self._get_indices(indices))
+        values = [value] * self.num_envs if len(chosen) == self.num_envs else list(base.get_attr(attr_name))
+        base.set_attr(attr_name, [value if lane in chosen else old for lane, old in enumerate(values)])
+
+    def env_method(
+        self,
+        method_name: str,
+        *method_args: Any,  # noqa: ANN401 - whatever the method takes
+        indices: VecEnvIndices = None,
+        **method_kwargs: Any,  # noqa: ANN401 - whatever the method takes
+    ) -> list[Any]:
+        """Call the method of each chosen lane; returns what each call returned.
+
+        Raises:
+            NotImplementedError: some lanes are chosen, and the vector environment can only call them all.
+        """
+        base: Any = self.vector_env.unwrapped
+        lanes = list(self._get_indices(indices))
+        if lanes == list(range(self.num_envs)):
+            return list(base.call(method_name, *method_args, **method_kwargs))
+        if not hasattr(base, "envs"):
+            raise NotImplementedError(
+                f"{base} calls {method_name!r} in every lane or in none; got lanes {lanes}"
+            )
+        methods = [base.envs[lane].get_wrapper_attr(method_name) for lane in lanes]
+        return [method(*method_args, **method_kwargs) for method in methods]
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
+        """Whether each chosen lane is wrapped in the class; False where lanes cannot be looked into."""
+        envs = getattr(self.vector_env.unwrapped, "envs", None)
+        lanes = self._get_indices(indices)
+        return [envs is not None and is_wrapped(envs[lane], wrapper_class) for lane in lanes]
+
+    def _reset_option(self) -> dict[str, Any] | None:
+        """The options of the next reset; Gymnasium takes one dict for all lanes."""
+        first = self._options[0]
+        if any(options != first for options in self._options):
+            raise ValueError(f"expected the same reset options for every lane, got {self._options!r}")
+        return first or None
+
+
+def _check_same_step(vector_env: VectorEnv[Any, Any, Any]) -> None:
+    if not isinstance(vector_env, VectorEnv):
+        raise TypeError(f"expected a gymnasium.vector.VectorEnv, got {type(vector_env).__name__!r}")
+    mode = vector_env.metadata.get("autoreset_mode")
+    if mode is not AutoresetMode.SAME_STEP:
+        raise ValueError(
+            f"{vector_env} has autoreset mode {mode!r}; expected {AutoresetMode.SAME_STEP!r}: "
+            "make it with autoreset_mode=AutoresetMode.SAME_STEP"
+        )
+
+
+def _split_info(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The info of a done lane as (the ended episode's, the reset's)."""
+    reset_info = dict(row)
+    ended = dict(reset_info.pop("final_info", {}))
+    ended["terminal_observation"] = deepcopy(reset_info.pop("final_obs"))
+    if EPISODE_KEY in reset_info:
+        ended[EPISODE_KEY] = reset_info.pop(EPISODE_KEY)
+    return ended, reset_info
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - an info holds anything
+    if isinstance(value, np.generic):
+        return value.item()
+    return value.copy() if isinstance(value, np.ndarray) else value

@@ -1,0 +1,75 @@
+"""Routes: Ollama's HTTP API over a persona's words and an engine's time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from ollama_utils.simulator import wire
+from ollama_utils.simulator.calls import call_routes, find_model
+from ollama_utils.simulator.catalogue import VERSION
+from ollama_utils.simulator.control import control_routes, json_reply
+from ollama_utils.simulator.settings import Settings
+from ollama_utils.simulator.state import STATE, make_state
+
+_MAX_BODY_BYTES = 2**28
+
+
+def build_app(settings: Settings) -> web.Application:
+    """The application; its state is made when it starts, inside the event loop."""
+    app = web.Application(client_max_size=_MAX_BODY_BYTES)
+
+    async def hold_state(app: web.Application) -> AsyncIterator[None]:
+        app[STATE] = make_state(settings)
+        yield
+
+    app.cleanup_ctx.append(hold_state)
+    app.add_routes([*_listing_routes(), *call_routes(), *control_routes()])
+    return app
+
+
+def _listing_routes() -> list[web.RouteDef]:
+    return [
+        web.get("/", get_root),
+        web.get("/api/version", get_version),
+        web.get("/api/tags", get_tags),
+        web.get("/api/ps", get_ps),
+        web.post("/api/show", post_show),
+    ]
+
+
+async def get_root(request: web.Request) -> web.Response:
+    """The greeting by which clients tell that a server is there."""
+    del request
+    return web.Response(text="Ollama is running")
+
+
+async def get_version(request: web.Request) -> web.Response:
+    """The version of Ollama that is played."""
+    del request
+    return json_reply({"version": VERSION})
+
+
+async def get_tags(request: web.Request) -> web.Response:
+    """The models that are here."""
+    return json_reply(request.app[STATE].catalogue.tags())
+
+
+async def get_ps(request: web.Request) -> web.Response:
+    """The models that were called."""
+    state = request.app[STATE]
+    return json_reply(state.catalogue.running(state.engine.models()))
+
+
+async def post_show(request: web.Request) -> web.Response:
+    """One model in detail."""
+    state = request.app[STATE]
+    try:
+        body = wire.parse_body(await request.read(), "ShowRequest")
+        name = body.get("model") or body.get("name")
+        if not name:
+            raise wire.ApiError(400, "model is required")
+        return json_reply(state.catalogue.show(find_model(state, name)))
+    except wire.ApiError as error:
+        return json_reply({"error": error.text}, error.status)

@@ -1,0 +1,116 @@
+"""What the server saw: the numbers behind `GET /simulator/stats`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+Clock = Callable[[], float]
+"""Seconds from a fixed moment, never going back."""
+
+
+class Hold:
+    """One slot, held from `start_s` until `end_s` (planned, until it is given back)."""
+
+    __slots__ = ("end_s", "model", "start_s")
+
+    def __init__(self, model: str, start_s: float, end_s: float) -> None:
+        self.model = model
+        self.start_s = start_s
+        self.end_s = end_s
+
+
+class Counters:
+    """Counts since the start, or since the last `reset`.
+
+    Args:
+        clock: the server's clock in seconds.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._born_s = clock()
+        self._held: set[Hold] = set()
+        self.in_flight = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Zero every count; calls under way count from now on."""
+        self._since_s = self._clock()
+        self._busy_s: Counter[str] = Counter()
+        self._calls: Counter[str] = Counter()
+        self._faults: Counter[str] = Counter()
+        self._most_in_flight = self.in_flight
+        self._failed = 0
+        self._disconnected = 0
+        self._wait_s = 0.0
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self.unrecognised_instructions = 0
+
+    def arrived(self) -> None:
+        """A request to a model's endpoint came in."""
+        self.in_flight += 1
+        self._most_in_flight = max(self._most_in_flight, self.in_flight)
+
+    def left(self, *, failed: bool) -> None:
+        """A request was answered (or not): `failed` says that it got an error or a fault."""
+        self.in_flight -= 1
+        self._failed += failed
+
+    def disconnected(self) -> None:
+        """A client left before its answer."""
+        self._disconnected += 1
+
+    def called(self, model: str) -> None:
+        """A request named a model that is here."""
+        self._calls[model] += 1
+
+    def faulted(self, kind: str) -> None:
+        """A fault was played."""
+        self._faults[kind] += 1
+
+    def took(self, hold: Hold, wait_s: float) -> None:
+        """A slot was taken after a wait."""
+        self._held.add(hold)
+        self._wait_s += wait_s
+
+    def gave_back(self, hold: Hold) -> None:
+        """A slot is free again, as from `hold.end_s`."""
+        self._held.discard(hold)
+        self._busy_s[hold.model] += max(0.0, hold.end_s - max(hold.start_s, self._since_s))
+
+    def answered(self, prompt_tokens: int, completion_tokens: int) -> None:
+        """A reply was complete."""
+        self._prompt_tokens += prompt_tokens
+        self._completion_tokens += completion_tokens
+
+    def snapshot(self) -> dict[str, Any]:
+        """All counts, ready for JSON; durations in seconds."""
+        now_s = self._clock()
+        busy_s = self._busy_until(now_s)
+        return {
+            "uptime_s": now_s - self._born_s,
+            "window_s": now_s - self._since_s,
+            "calls": self._calls.total(),
+            "calls_by_model": dict(self._calls),
+            "failed": self._failed,
+            "faults": dict(self._faults),
+            "disconnected": self._disconnected,
+            "in_flight": self.in_flight,
+            "max_in_flight": self._most_in_flight,
+            "busy_slot_s": sum(busy_s.values()),
+            "busy_slot_s_by_model": busy_s,
+            "wait_s": self._wait_s,
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": self._completion_tokens,
+            "unrecognised_instructions": self.unrecognised_instructions,
+        }
+
+    def _busy_until(self, now_s: float) -> dict[str, float]:
+        busy_s = dict(self._busy_s)
+        for hold in self._held:
+            part_s = min(now_s, hold.end_s) - max(hold.start_s, self._since_s)
+            busy_s[hold.model] = busy_s.get(hold.model, 0.0) + max(0.0, part_s)
+        return busy_s

@@ -1,0 +1,1 @@
+"""Words: what the simulated models say, from a TOML file that describes their world."""

@@ -1,0 +1,137 @@
+"""`/api/generate` and `/api/chat`: a persona's words, given out as the engine's time passes."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from aiohttp import web
+
+from ollama_utils.simulator import wire
+from ollama_utils.simulator.chance import digest_of, share_of
+from ollama_utils.simulator.control import json_reply
+from ollama_utils.simulator.engine import Turn
+from ollama_utils.simulator.state import State
+
+Endpoint = Literal["generate", "chat"]
+
+_PIECE = re.compile(r"\s*\S+|\s+$")
+_VOCABULARY = 32_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """One reply, known in full before its time begins."""
+
+    endpoint: Endpoint
+    named: str
+    """The model as the request named it."""
+    text: str
+    prompt: str
+    prompt_tokens: int
+    tokens: int
+    """Tokens that the reply is counted as; they decide its time."""
+    done_reason: Literal["stop", "length"]
+    raw: bool
+
+    def chunk(self, text: str) -> dict[str, Any]:
+        """A piece of the reply with the fields every chunk has."""
+        head = {"model": self.named, "created_at": wire.now_text()}
+        return head | _words(self.endpoint, text) | {"done": False}
+
+    def final(self, text: str, turn: Turn, now_s: float) -> dict[str, Any]:
+        """The last chunk, or the whole reply when it is not streamed."""
+        more: dict[str, Any] = {"done": True, "done_reason": self.done_reason}
+        if self.endpoint == "generate" and not self.raw:
+            more["context"] = _token_ids(f"{self.prompt} {self.text}")
+        counts = {
+            "total_duration": wire.nanoseconds(now_s - turn.arrived_s),
+            "prompt_eval_count": self.prompt_tokens,
+            "prompt_eval_duration": wire.nanoseconds(turn.decoding_s - turn.started_s),
+            "eval_count": self.tokens,
+            "eval_duration": wire.nanoseconds(turn.due_s - turn.decoding_s),
+        }
+        return self.chunk(text) | more | wire.without_zeros(counts)
+
+
+def prepare(state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask) -> Speech:
+    """The reply to a question: a pure function of the request and the server's seed."""
+    digest = digest_of(state.settings.seed, *ask.identity())
+    role = state.catalogue.roles[ask.model]
+    text = state.persona.reply(role, ask, digest)
+    state.counters.unrecognised_instructions = state.persona.unrecognised
+    length = state.reply_length(share_of(digest, "length"))
+    limit = ask.num_predict if ask.num_predict > 0 else length
+    return Speech(
+        endpoint=endpoint,
+        named=body["model"],
+        text=text,
+        prompt=ask.prompt,
+        prompt_tokens=max(1, wire.count_tokens(ask.system + ask.history + ask.prompt)),
+        tokens=min(length, limit),
+        done_reason="length" if length > limit else "stop",
+        raw=bool(body.get("raw")),
+    )
+
+
+def loaded_reply(endpoint: Endpoint, body: wire.Body) -> web.Response:
+    """The reply to an empty prompt, which only loads the model (or unloads it)."""
+    unload = body.get("keep_alive") in (0, "0", "0s")
+    head = {"model": body["model"], "created_at": wire.now_text()}
+    done = {"done": True, "done_reason": "unload" if unload else "load"}
+    return json_reply(head | _words(endpoint, "") | done)
+
+
+def empty_reply(endpoint: Endpoint, body: wire.Body) -> web.Response:
+    """A reply without a word, as the fault `empty` gives it."""
+    head = {"model": body["model"], "created_at": wire.now_text()}
+    return json_reply(head | _words(endpoint, "") | {"done": True, "done_reason": "stop"})
+
+
+async def speak(
+    request: web.Request, state: State, model: str, speech: Speech, arrived_s: float, *, stream: bool
+) -> web.StreamResponse:
+    """Hold a slot for the reply's time and send it, whole or piece by piece."""
+    held = state.engine.turn(
+        model, prompt_tokens=speech.prompt_tokens, reply_tokens=speech.tokens, arrived_s=arrived_s
+    )
+    async with held as turn:
+        response = await _stream(request, state, speech, turn) if stream else None
+        await state.engine.sleep_until(turn.due_s)
+    state.counters.answered(speech.prompt_tokens, speech.tokens)
+    now_s = state.engine.clock()
+    if response is None:
+        return json_reply(speech.final(speech.text, turn, now_s))
+    await response.write(wire.dumps(speech.final("", turn, now_s)) + b"\n")
+    await response.write_eof()
+    return response
+
+
+async def _stream(request: web.Request, state: State, speech: Speech, turn: Turn) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    await response.prepare(request)
+    for due_s, piece in _schedule(speech.text, turn):
+        await state.engine.sleep_until(due_s)
+        await response.write(wire.dumps(speech.chunk(piece)) + b"\n")
+    return response
+
+
+def _schedule(text: str, turn: Turn) -> Iterator[tuple[float, str]]:
+    """Each piece with the moment it is due: evenly over the decoding, the last at its end."""
+    pieces = _PIECE.findall(text)
+    gap_s = (turn.due_s - turn.decoding_s) / max(1, len(pieces))
+    for place, piece in enumerate(pieces, start=1):
+        yield turn.decoding_s + place * gap_s, piece
+
+
+def _words(endpoint: Endpoint, text: str) -> dict[str, Any]:
+    if endpoint == "generate":
+        return {"response": text}
+    return {"message": {"role": "assistant", "content": text}}
+
+
+def _token_ids(text: str) -> list[int]:
+    return [zlib.crc32(word.encode("utf-8", "replace")) % _VOCABULARY for word in text.split()]

@@ -1,0 +1,60 @@
+"""Everything one running server holds, made from its settings."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from ollama_utils.simulator.catalogue import Catalogue
+from ollama_utils.simulator.counters import Counters
+from ollama_utils.simulator.engine import Engine
+from ollama_utils.simulator.faults import FaultPlan
+from ollama_utils.simulator.lengths import ReplyLength, parse_reply_length
+from ollama_utils.simulator.personas.persona import Persona, load_persona
+from ollama_utils.simulator.profiles import PROFILES
+from ollama_utils.simulator.settings import Settings
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The parts of a running server."""
+
+    settings: Settings
+    persona: Persona
+    catalogue: Catalogue
+    counters: Counters
+    engine: Engine
+    faults: FaultPlan
+    reply_length: ReplyLength
+
+
+STATE = web.AppKey("state", State)
+"""Where the application keeps its state."""
+
+
+def make_state(settings: Settings) -> State:
+    """A fresh state; called inside the event loop, whose clock it takes.
+
+    Raises:
+        PersonaError: the persona's file cannot be used.
+    """
+    clock = asyncio.get_running_loop().time
+    persona = load_persona(settings.persona)
+    counters = Counters(clock)
+    return State(
+        settings=settings,
+        persona=persona,
+        catalogue=Catalogue(persona.models),
+        counters=counters,
+        engine=Engine(
+            slots=settings.slots,
+            profile=PROFILES[settings.profile],
+            time_scale=settings.time_scale,
+            counters=counters,
+            clock=clock,
+        ),
+        faults=FaultPlan(settings.seed),
+        reply_length=parse_reply_length(settings.reply_tokens),
+    )

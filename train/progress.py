@@ -1,0 +1,55 @@
+"""The live progress line of a training run, on stderr: steps, steps a second, time left, success so far."""
+
+from __future__ import annotations
+
+import sys
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from stable_baselines3.common.callbacks import BaseCallback
+
+from train.recorder import Recorder
+
+
+class ProgressLine(BaseCallback):
+    """A bar on a terminal; elsewhere one plain line per rollout."""
+
+    def __init__(self, total_steps: int, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.total_steps = total_steps
+        self._console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[success]}"),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._task = self._progress.add_task("training", total=total_steps, rate="", success="")
+
+    def _on_training_start(self) -> None:
+        self._progress.start()
+
+    def _on_step(self) -> bool:
+        speed = self._progress.tasks[0].speed
+        rate = f"{speed:.1f} steps/s" if speed else ""
+        self._progress.update(self._task, completed=self.num_timesteps, rate=rate)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        tally = self.recorder.rollouts[-1]
+        success = f"success {tally.successes}/{tally.episodes} episodes, {tally.unscored} steps unscored"
+        self._progress.update(self._task, success=success)
+        if self._progress.disable:
+            print(f"step {self.num_timesteps}/{self.total_steps}: {success}", file=sys.stderr)
+
+    def _on_training_end(self) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was; calling it twice is fine."""
+        self._progress.stop()

@@ -1,0 +1,169 @@
+"""Writes down a training run as it goes: transitions, metrics, TensorBoard; and stops it when calls keep failing."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
+
+from ollama_utils.dispatcher import Dispatcher
+from train.errors import RunStoppedError
+from train.interrupt import Interrupt
+from train.run_folder import JsonLines, RunFolder
+from train.tally import Tally
+
+SAMPLES = 4
+"""Transitions shown as text in TensorBoard, per rollout."""
+UNSCORED_WINDOW = 128
+"""Steps over which the share of unscored ones is judged."""
+
+
+class JsonLinesWriter(KVWriter):
+    """Every dump of the SB3 logger as one line of metrics.jsonl; text is left to TensorBoard."""
+
+    def __init__(self, lines: JsonLines) -> None:
+        self._lines = lines
+
+    def write(
+        self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
+    ) -> None:
+        """Append the numbers of one dump, with the step."""
+        shown = {k: v for k, v in key_values.items() if "jsonl" not in key_excluded.get(k, ())}
+        self._lines.write({"step": step, **{k: float(v) for k, v in shown.items()}})
+        self._lines.flush()
+
+    def close(self) -> None:
+        """The run folder closes the file."""
+
+
+def make_logger(folder: RunFolder) -> Logger:
+    """An SB3 logger that writes to TensorBoard and to metrics.jsonl."""
+    board = TensorBoardOutputFormat(str(folder.tensorboard))
+    return Logger(str(folder.path), [board, JsonLinesWriter(folder.metrics)])
+
+
+class Recorder(BaseCallback):
+    """Records each complete row of a rollout in lane order, and sums up each rollout."""
+
+    def __init__(
+        self, folder: RunFolder, dispatcher: Dispatcher, interrupt: Interrupt, max_unscored: float
+    ) -> None:
+        super().__init__()
+        self.folder = folder
+        self.dispatcher = dispatcher
+        self.interrupt = interrupt
+        self.max_unscored = max_unscored
+        self.rollouts: list[Tally] = []
+        self.rows = 0
+        self.started_s = time.monotonic()
+        self._tally = Tally()
+        self._running: dict[int, tuple[float, int]] = {}
+        self._recent: deque[bool] = deque(maxlen=UNSCORED_WINDOW)
+        self._samples: list[str] = []
+        self._began_s = time.monotonic()
+        self._account: dict[str, float] = {}
+
+    def _on_rollout_start(self) -> None:
+        self._tally = Tally()
+        self._samples = []
+        self._began_s = time.monotonic()
+        self._account = account_totals(self.dispatcher)
+        self.interrupt.allow(allowed=True)
+
+    def _on_step(self) -> bool:
+        infos, rewards, dones = (self.locals[name] for name in ("infos", "rewards", "dones"))
+        for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
+            self.folder.transitions.write(transition_record(self.rows, lane, info, float(reward), bool(done)))
+            self._count(lane, info, float(reward), bool(done))
+        self.rows += 1
+        self._stop_when_calls_keep_failing(infos)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        self.interrupt.allow(allowed=False)
+        self.folder.transitions.flush()
+        self.rollouts.append(self._tally)
+        for key, value in (self._tally.metrics() | self._speed()).items():
+            self.logger.record(key, value)
+        self.logger.record("samples/transitions", "\n\n---\n\n".join(self._samples), exclude="jsonl")
+
+    def _count(self, lane: int, info: Mapping[str, Any], reward: float, done: bool) -> None:  # noqa: FBT001 - SB3's flag
+        self._tally.count_step(info)
+        self._recent.append(bool(info["unscored"]))
+        total, length = self._running.get(lane, (0.0, 0))
+        total, length = total + reward, length + (not info["unscored"])
+        if done:
+            self._tally.count_episode(success=info["success"], total_reward=total, length=length)
+        self._running[lane] = (0.0, 0) if done else (total, length)
+        if len(self._samples) < SAMPLES and done:
+            self._samples.append(sample_text(info, reward))
+
+    def _stop_when_calls_keep_failing(self, infos: list[dict[str, Any]]) -> None:
+        share = sum(self._recent) / len(self._recent)
+        if len(self._recent) == UNSCORED_WINDOW and share > self.max_unscored:
+            errors = [info["error"] for info in infos if info["unscored"]]
+            raise RunStoppedError(
+                f"{share:.0%} of the last {UNSCORED_WINDOW} steps could not be scored "
+                f"(--max-unscored {self.max_unscored}); last error: {errors[-1] if errors else 'none now'}"
+            )
+
+    def _speed(self) -> dict[str, float]:
+        """Calls and steps per second of this rollout, the server's slot wait, the cache's hits."""
+        wall_s = max(time.monotonic() - self._began_s, 1e-9)
+        now = account_totals(self.dispatcher)
+        spent = {key: now[key] - self._account[key] for key in now}
+        asked = spent["calls"] + spent["cache_hits"]
+        steps = self._tally.scored + self._tally.unscored
+        return {
+            "calls/per_s": spent["calls"] / wall_s,
+            "calls/slot_wait_s": spent["queue_s"] / max(spent["calls"], 1),
+            "calls/cache_hit_rate": spent["cache_hits"] / max(asked, 1),
+            "calls/retries": spent["retries"],
+            "calls/failures": spent["failures"],
+            "time/env_steps_per_s": steps / wall_s,
+        }
+
+
+def account_totals(dispatcher: Dispatcher) -> dict[str, float]:
+    """The dispatcher's accounts summed over models."""
+    names = ("calls", "failures", "retries", "cache_hits", "prompt_tokens", "completion_tokens", "queue_s")
+    accounts = dispatcher.accounts().values()
+    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names}
+
+
+def transition_record(
+    row: int,
+    lane: int,
+    info: Mapping[str, Any],
+    reward: float,
+    done: bool,  # noqa: FBT001 - SB3's flag
+) -> dict[str, Any]:
+    """One line of transitions.jsonl. `times` is all that may differ between two equal runs."""
+    usage = info["usage"]
+    tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
+    names = ("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator")
+    more = ("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial")
+    last = ("intent_similarity", "success", "unscored", "error")
+    return {
+        "row": row,
+        "lane": lane,
+        **{name: info[name] for name in names + more + last},
+        "reward": round(reward, 6),
+        "reward_parts": info.get("reward_parts", {}),
+        "terminated": done and not info["TimeLimit.truncated"],
+        "truncated": bool(info["TimeLimit.truncated"]),
+        **tokens,
+        "times": {name: usage[name] for name in ("queue_s", "total_s")},
+    }
+
+
+def sample_text(info: Mapping[str, Any], reward: float) -> str:
+    """One transition as Markdown for TensorBoard's text page."""
+    return (
+        f"**{info['mutator']}** → {info['outcome']}, reward {reward:.2f}\n\n"
+        f"original: {info['original_query']}\n\nmutated: {info['mutated_query']}\n\nreply: {info['reply']}"
+    )

@@ -1,0 +1,116 @@
+"""One run, one folder: what it was told, what happened, what was learned. Every write is whole or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from io import TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+from train.errors import UserError
+
+
+class RunFolder:
+    """`runs/<command>-<time>-<seed>/`, or the folder the user named: it must be new or empty.
+
+    Raises:
+        UserError: the folder holds something, or cannot be made.
+    """
+
+    def __init__(self, command: str, seed: int, path: Path | None = None) -> None:
+        self.path = path or Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
+            raise UserError(
+                f"run folder {str(self.path)!r} is not empty; expected a new or empty folder: name another "
+                "with --run-dir"
+            )
+        try:
+            (self.path / "checkpoints").mkdir(parents=True)
+        except OSError as error:
+            raise UserError(
+                f"run folder {str(self.path)!r} cannot be made: {error.strerror}; name another with --run-dir"
+            ) from error
+        self.transitions = JsonLines(self.path / "transitions.jsonl", unhashed="times")
+        self.metrics = JsonLines(self.path / "metrics.jsonl")
+
+    @property
+    def tensorboard(self) -> Path:
+        """Where TensorBoard's event files are."""
+        return self.path / "tb"
+
+    def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
+        """Write `name` as indented JSON; returns its path."""
+        with replacing(self.path / name) as part:
+            part.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        return self.path / name
+
+    def write_toml(self, name: str, table: Mapping[str, Any]) -> Path:
+        """Write a flat `table` as TOML (None values left out); returns its path."""
+        lines = [f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None]
+        with replacing(self.path / name) as part:
+            part.write_text("".join(lines), encoding="utf-8")
+        return self.path / name
+
+    def close(self) -> None:
+        """Flush and close the files that grow."""
+        self.transitions.close()
+        self.metrics.close()
+
+
+class JsonLines:
+    """A file of one JSON object a line, and the SHA-256 of all lines less the key named `unhashed`."""
+
+    def __init__(self, path: Path, unhashed: str | None = None) -> None:
+        self._file: TextIOWrapper = path.open("w", encoding="utf-8")
+        self._unhashed = unhashed
+        self._hash = sha256()
+        self.count = 0
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record."""
+        self._file.write(_line(record))
+        self._hash.update(_line({k: v for k, v in record.items() if k != self._unhashed}).encode())
+        self.count += 1
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        self._file.flush()
+
+    @property
+    def sha256(self) -> str:
+        """Of the lines so far."""
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a path beside `path` to write to; it takes the place of `path` once it is whole and on disk.
+
+    Its name ends as that of `path` does: SB3 adds an ending to a file that has none.
+    """
+    part = path.with_name(f".part-{path.name}")
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    """JSON writes strings, numbers, booleans and lists as TOML does."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, default=str)

@@ -1,0 +1,45 @@
+"""Serve the simulator in the foreground: an Ollama-compatible server with a clock and personas, no weights.
+
+mutagym serve --port 11434 --slots 8
+OLLAMA_NUM_PARALLEL=8 mutagym serve
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from train.errors import UserError
+from train.server import SimulatorConfig
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServeConfig:
+    """Where the simulator listens, and what it is like."""
+
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11434
+    """TCP port; 0 takes a free one."""
+    bind: str = "127.0.0.1"
+    """Address to listen on; anything but loopback opens the server to the network."""
+    simulator: SimulatorConfig = SimulatorConfig()
+
+
+def serve(config: ServeConfig = ServeConfig()) -> None:  # noqa: B008 - frozen
+    """Serve the simulator until it is stopped. Its replies are made up: label what you measure as simulated."""
+    from ollama_utils.simulator.app import run_server
+
+    simulator = config.simulator
+    slots = os.environ.get("OLLAMA_NUM_PARALLEL", "")
+    if simulator.slots == 1 and slots:
+        if not slots.isdecimal() or int(slots) < 1:
+            raise UserError(f"OLLAMA_NUM_PARALLEL is {slots!r}; expected a number above 0")
+        simulator = replace(simulator, slots=int(slots))
+    try:
+        run_server(simulator.settings(port=config.port, bind=config.bind))
+    except (ValueError, OSError) as error:
+        raise UserError(str(error)) from error

@@ -1,0 +1,176 @@
+"""Which server a command talks to: the flags, the embedded simulator, and the checks before the first call."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cyclopts import Parameter
+
+from train.errors import UserError
+
+if TYPE_CHECKING:
+    from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.simulator.process import EmbeddedServer
+    from ollama_utils.simulator.settings import Settings
+
+EMBEDDED = "embedded"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SimulatorConfig:
+    """The embedded simulator; a real host ignores these."""
+
+    slots: int = 1
+    """Embedded only: calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
+    profile: str = "ideal"
+    """Embedded only: the hardware whose speed is imitated."""
+    persona: str | None = None
+    """Embedded only: a TOML file with another world for the simulated models."""
+    reply_tokens: str = "64"
+    """Embedded only: reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
+    time_scale: float = 1.0
+    """Embedded only: 0.1 makes the simulated hardware ten times faster."""
+
+    def settings(self, *, port: int = 0, bind: str = "127.0.0.1") -> Settings:
+        """The simulator's own settings."""
+        from ollama_utils.simulator.settings import Settings
+
+        return Settings(
+            slots=self.slots,
+            profile=self.profile,
+            persona=self.persona,
+            reply_tokens=self.reply_tokens,
+            time_scale=self.time_scale,
+            port=port,
+            bind=bind,
+        )
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The server and its models."""
+
+    ollama_host: tuple[str, ...] = ()
+    """URL of an Ollama server (repeatable), or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
+    target_model: str | None = None
+    """The model whose answers count."""
+    mutator_model: str | None = None
+    """The model that rewords queries [the target model]."""
+    judge_model: str | None = None
+    """The model that judges answers; needed by --reward judge."""
+    max_in_flight: int = 64
+    """Calls in flight at once, per server and model."""
+    call_timeout_s: float = 120.0
+    """Seconds after which one call is given up."""
+    call_attempts: int = 4
+    """How often a failing call is tried."""
+    simulator: SimulatorConfig = SimulatorConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("max_in_flight", "call_timeout_s", "call_attempts"):
+            if getattr(self, name) <= 0:
+                flag = "--" + name.replace("_", "-")
+                raise UserError(f"{flag} is {getattr(self, name)!r}; expected a number above 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Which model plays which part."""
+
+    target: str
+    mutator: str
+    judge: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """An open dispatcher, the models' parts, and the simulator when there is one."""
+
+    dispatcher: Dispatcher
+    roles: Roles
+    embedded: EmbeddedServer | None
+
+    @property
+    def simulated(self) -> bool:
+        """Whether the figures come from the simulator."""
+        return self.embedded is not None
+
+
+@contextlib.contextmanager
+def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connection]:
+    """Open the server(s), check that they have the models, and close everything at the end.
+
+    Raises:
+        UserError: no server, no such model, no model named.
+    """
+    from ollama_utils.dispatcher import Dispatcher
+
+    with contextlib.ExitStack() as stack:
+        hosts = _hosts(config)
+        embedded = stack.enter_context(_embedded(config.simulator)) if EMBEDDED in hosts else None
+        urls = [embedded.host if embedded and host == EMBEDDED else host for host in hosts]
+        dispatcher = stack.enter_context(
+            Dispatcher(
+                urls,
+                max_in_flight=config.max_in_flight,
+                attempts=config.call_attempts,
+                timeout_s=config.call_timeout_s,
+                cache_size=cache_size,
+            )
+        )
+        roles = _roles(config, dispatcher.model_names(), hosts, simulated=embedded is not None)
+        yield Connection(dispatcher=dispatcher, roles=roles, embedded=embedded)
+
+
+def _hosts(config: ServerConfig) -> tuple[str, ...]:
+    """The hosts named by flag, else by OLLAMA_HOST, else the simulator, and then loudly."""
+    hosts = config.ollama_host
+    if not hosts and os.environ.get("OLLAMA_HOST"):
+        hosts = (os.environ["OLLAMA_HOST"],)
+    if not hosts:
+        print(
+            "SIMULATED: no --ollama-host and no OLLAMA_HOST, so the embedded simulator stands in for a model; "
+            "its figures say nothing about a real one",
+            file=sys.stderr,
+        )
+        return (EMBEDDED,)
+    if EMBEDDED in hosts and len(hosts) > 1:
+        raise UserError(f"--ollama-host {EMBEDDED} cannot stand beside other hosts, got {', '.join(hosts)}")
+    return hosts
+
+
+def _embedded(config: SimulatorConfig) -> EmbeddedServer:
+    from ollama_utils.simulator.process import EmbeddedServer
+
+    return EmbeddedServer(config.settings())
+
+
+def _roles(
+    config: ServerConfig, available: list[str], hosts: tuple[str, ...], *, simulated: bool
+) -> Roles:
+    """The models named by flag; the simulator's own where it stands in."""
+    at = ", ".join(hosts)
+    named = (config.target_model, config.mutator_model, config.judge_model)
+    target = config.target_model or ("sim-target" if simulated else None)
+    if target is None:
+        have = ", ".join(available) or "none: get one with 'ollama pull MODEL'"
+        raise UserError(f"name a model with --target-model; {at} has {have}")
+    mutator = config.mutator_model or ("sim-mutator" if simulated else target)
+    judge = config.judge_model or ("sim-judge" if simulated else None)
+    have = {_tagged(name) for name in available}
+    for model in (target, mutator, *filter(None, named)):
+        if _tagged(model) not in have:
+            raise UserError(f"model {model!r} is not pulled at {at}: run 'ollama pull {model}'")
+    return Roles(target=target, mutator=mutator, judge=judge)
+
+
+def _tagged(model: str) -> str:
+    """Ollama reads a name without a tag as `latest`."""
+    return model if ":" in model else f"{model}:latest"

@@ -1,0 +1,77 @@
+"""Counts of what a stretch of training brought: scored steps, outcomes, episodes. Unscored steps stand apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Sums over steps; add two tallies with `+`."""
+
+    scored: int = 0
+    unscored: int = 0
+    answered: int = 0
+    refused: int = 0
+    """Partly refused included."""
+    partial: int = 0
+    adopted: int = 0
+    episodes: int = 0
+    successes: int = 0
+    returns: float = 0.0
+    lengths: int = 0
+    parts: Counter[str] = field(default_factory=Counter)
+    mutators: Counter[str] = field(default_factory=Counter)
+
+    def count_step(self, info: Mapping[str, Any]) -> None:
+        """Count one step by its info."""
+        if info["unscored"]:
+            self.unscored += 1
+            return
+        self.scored += 1
+        self.answered += info["outcome"] == "answered"
+        self.refused += info["outcome"] == "refused"
+        self.partial += bool(info["partial"])
+        self.adopted += bool(info["adopted"])
+        self.mutators[info["mutator"]] += 1
+        self.parts.update(info["reward_parts"])
+
+    def count_episode(self, *, success: bool, total_reward: float, length: int) -> None:
+        """Count one episode that ended."""
+        self.episodes += 1
+        self.successes += success
+        self.returns += total_reward
+        self.lengths += length
+
+    def __add__(self, other: Tally) -> Tally:
+        mine, theirs = vars(self), vars(other)
+        return Tally(**{name: _sum(mine[name], theirs[name]) for name in mine})
+
+    def metrics(self) -> dict[str, float]:
+        """Rates and means under TensorBoard's names; a rate without a denominator is left out."""
+        rows = self.scored + self.unscored
+        per_episode = {
+            "rollout/return": self.returns,
+            "rollout/episode_length": self.lengths,
+            "outcome/success_rate": self.successes,
+        }
+        per_step = {
+            "outcome/answered_rate": self.answered,
+            "outcome/refusal_rate": self.refused,
+            "outcome/partial_refusal_rate": self.partial,
+            "mutators/adopted_rate": self.adopted,
+            **{f"reward/{name}": value for name, value in self.parts.items()},
+            **{f"mutators/{name}": value for name, value in self.mutators.items()},
+        }
+        groups = ((self.episodes, per_episode), (self.scored, per_step))
+        rates = {k: v / n for n, sums in groups if n for k, v in sums.items()}
+        unscored = {"outcome/unscored_steps": self.unscored, "outcome/unscored_rate": self.unscored / rows}
+        return rates | {"rollout/episodes": self.episodes} | (unscored if rows else {})
+
+
+def _sum(a: Any, b: Any) -> Any:  # noqa: ANN401 - a number or a Counter
+    """The sum; of two Counters key by key (their own `+` drops what is not positive)."""
+    return Counter({k: a[k] + b[k] for k in a | b}) if isinstance(a, Counter) else a + b

@@ -1,0 +1,255 @@
+"""Train a policy (PPO) that chooses how a query is reworded.
+
+    mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv
+    python -m train.train_query_mutator --num-processes 16 --no-batching      (the same flags)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from train.errors import RunStoppedError, UserError
+from train.interrupt import Interrupt, Interrupted, interruptible
+from train.query_set import QueryConfig, QuerySet, load_query_set
+from train.server import Connection, ServerConfig, connect
+from train.settings import comma_list, resolved
+
+if TYPE_CHECKING:
+    from envs.batched import BatchedQueryMutationEnv
+    from mutators.registry import Mutator
+    from train.ppo import MaskedPPO
+    from train.recorder import Recorder
+    from train.run_folder import RunFolder
+
+Count = Annotated[int, Parameter(validator=Number(gte=1))]
+Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
+Positive = Annotated[float, Parameter(validator=Number(gt=0))]
+NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything a training run is told. Defaults < --config file.toml < flags."""
+
+    num_processes: Count = 16
+    """Lanes: environments that run side by side."""
+    num_steps: Count = 32
+    """Steps of each lane per update."""
+    num_env_steps: Count = 8192
+    """Steps in all, rounded up to whole rollouts."""
+    ppo_epoch: Count = 10
+    """Passes over a rollout per update."""
+    num_mini_batch: Count = 4
+    """Minibatches per pass; must divide num-steps x num-processes."""
+    lr: Positive = 1e-3
+    """Adam's learning rate."""
+    gamma: Share = 0.95
+    """Discount."""
+    gae_lambda: Share = 0.95
+    """GAE's lambda (arXiv 1506.02438)."""
+    clip_param: Positive = 0.2
+    """PPO's clip range (arXiv 1707.06347)."""
+    entropy_coef: NotNegative = 0.01
+    """Weight of the entropy bonus."""
+    value_loss_coef: NotNegative = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: Positive = 0.5
+    """Gradients are scaled down to this norm."""
+    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Same seed, same run."""
+    use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
+    """Model calls of all lanes together, or one after another."""
+    schedule: Literal["sequential", "phased"] | None = None
+    """Who waits for whom [phased with batching, sequential without]."""
+    max_workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    """Threads of a phase [8]."""
+    mutators: Annotated[tuple[str, ...], comma_list()] = ()
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name` [all built-in ones]."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
+    reward: Literal["refusal", "judge", "keyword"] = "refusal"
+    """What counts as answered: refusal rules, an LLM judge, or keywords (smoke test only)."""
+    intent_threshold: Share | None = None
+    """Similarity to the original under which a rewording is not adopted [measured default]."""
+    step_cost: NotNegative = 0.05
+    """What a step costs."""
+    max_steps: Count = 5
+    """Steps after which an unanswered query is given up."""
+    target_system: str | None = None
+    """The target's system prompt."""
+    target_temperature: NotNegative = 0.0
+    """The target's temperature."""
+    num_predict: Count = 512
+    """Most tokens of a reply; one that is cut is flagged."""
+    num_ctx: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    """Context length of the models [the server's]."""
+    think: bool | None = None
+    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
+    max_unscored: Share = 0.5
+    """The run stops, saved, once more than this share of recent steps could not be scored."""
+    save_interval: Count = 10
+    """Updates between checkpoints."""
+    log_interval: Count = 1
+    """Updates between log entries."""
+    run_dir: Path | None = None
+    """The run's folder, new or empty [runs/train-TIME-SEED]."""
+    json: Path | None = None
+    """Write the summary here too."""
+    query_set: QueryConfig = QueryConfig()
+    server: ServerConfig = ServerConfig()
+
+    @property
+    def driven_by(self) -> Literal["sequential", "phased"]:
+        """The schedule that the flags amount to."""
+        return self.schedule or ("phased" if self.use_batching else "sequential")
+
+
+def train(config: TrainConfig = TrainConfig()) -> None:  # noqa: B008 - frozen
+    """Train a policy with PPO: it learns which mutation of a query gets it answered."""
+    _check(config)
+    mutators = _mutators(config)
+    queries = load_query_set(config.query_set)
+    with interruptible() as interrupt, connect(config.server) as connection:
+        from train.run_folder import RunFolder
+
+        env = _environment(config, mutators, queries, connection)
+        folder = RunFolder("train", config.seed, config.run_dir)
+        try:
+            _run(config, folder, queries, connection, env, interrupt)
+        finally:
+            folder.close()
+
+
+def _check(config: TrainConfig) -> None:
+    """What one flag says about another."""
+    if not config.use_batching and config.schedule not in {None, "sequential"}:
+        raise UserError(
+            f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
+        )
+    rows = config.num_steps * config.num_processes
+    if rows % config.num_mini_batch:
+        raise UserError(
+            f"--num-mini-batch {config.num_mini_batch} does not divide the rollout of {config.num_processes} x "
+            f"{config.num_steps} = {rows} rows: choose a divisor, such as {_divisors(rows, config.num_mini_batch)}"
+        )
+    if config.run_dir and config.run_dir.is_dir() and any(config.run_dir.iterdir()):
+        raise UserError(f"--run-dir {str(config.run_dir)!r} is not empty: name a new or empty folder")
+
+
+def _divisors(rows: int, near: int) -> str:
+    """The nearest divisors of `rows` on either side of `near`."""
+    divisors = [d for d in range(1, rows + 1) if rows % d == 0]
+    return " or ".join(str(d) for d in sorted(sorted(divisors, key=lambda d: abs(d - near))[:2]))
+
+
+def _mutators(config: TrainConfig) -> tuple[Mutator, ...]:
+    from mutators.registry import DEFAULT_MUTATORS, load_mutators
+
+    try:
+        return load_mutators(config.mutators or DEFAULT_MUTATORS)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _environment(
+    config: TrainConfig, mutators: tuple[Mutator, ...], queries: QuerySet, connection: Connection
+) -> BatchedQueryMutationEnv:
+    """The vector environment, with every part of it checked."""
+    from envs.answering import Models
+    from envs.batched import BatchedQueryMutationEnv
+    from envs.query_mutation import EnvConfig
+    from ollama_utils.encoders import make_encoder
+    from scorers.intent import INTENT_THRESHOLD
+    from scorers.reward import make_scorer
+
+    threshold = INTENT_THRESHOLD if config.intent_threshold is None else config.intent_threshold
+    runner = {"num_ctx": config.num_ctx} if config.num_ctx else {}
+    models = Models(
+        target=connection.roles.target,
+        mutator=connection.roles.mutator,
+        target_system=config.target_system,
+        target_temperature=config.target_temperature,
+        think=config.think,
+        seed=config.seed,
+        options={"num_predict": config.num_predict, **runner},
+    )
+    try:
+        encoder = make_encoder(config.encoder, connection.dispatcher)
+        scorer = make_scorer(
+            config.reward,
+            dispatcher=connection.dispatcher,
+            judge_model=connection.roles.judge,
+            intent_threshold=threshold,
+            step_cost=config.step_cost,
+            seed=config.seed,
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return BatchedQueryMutationEnv(
+        EnvConfig(
+            models=models,
+            mutators=config.mutators or tuple(mutator.name for mutator in mutators),
+            max_steps=config.max_steps,
+            intent_threshold=threshold,
+        ),
+        config.num_processes,
+        schedule=config.driven_by,
+        max_workers=config.max_workers,
+        queries=[query.text for query in queries.train],
+        dispatcher=connection.dispatcher,
+        encoder=encoder,
+        scorer=scorer,
+    )
+
+
+def _run(  # noqa: PLR0913 - the parts of a run, each used once
+    config: TrainConfig,
+    folder: RunFolder,
+    queries: QuerySet,
+    connection: Connection,
+    env: BatchedQueryMutationEnv,
+    interrupt: Interrupt,
+) -> None:
+    """Learn; save whatever the end is; say what came of it."""
+    from train.learner import make_learner
+    from train.progress import ProgressLine
+    from train.recorder import Recorder
+    from train.summary import print_summary, summarise
+
+    folder.write_toml("config.toml", resolved(config))
+    folder.write_json("queries.json", queries.record())
+    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
+    learner = make_learner(config, env, folder)
+    recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored)
+    progress = ProgressLine(learner.total_steps, recorder)
+    ended: BaseException | None = None
+    try:
+        learner.learn(recorder, progress)
+    except (Interrupted, RunStoppedError) as stop:
+        ended = stop
+        connection.dispatcher.cancel()
+    finally:
+        interrupt.allow(allowed=False)
+        progress.stop()
+    summary = summarise(config, connection, learner, recorder, ended)
+    learner.save("policy.zip")
+    folder.write_json("summary.json", summary)
+    if config.json:
+        config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    print_summary(summary, folder)
+    if ended:
+        raise ended
+
+
+if __name__ == "__main__":
+    from train.cli import run_command
+
+    run_command(train)
