@@ -119,7 +119,11 @@ class Episode:
     _embeddings: dict[str, Vector] = field(default_factory=dict)
 
     def begin(self) -> Plan[Vector]:
-        """Start: returns the first observation. Raises the OllamaError that kept the query from being embedded."""
+        """Start; returns the first observation.
+
+        Raises:
+            OllamaError: the query could not be embedded.
+        """
         self.query = self.original
         (embedding,) = yield (Embed(text=self.original),)
         if isinstance(embedding, OllamaError):
@@ -181,11 +185,17 @@ class Episode:
             self.query = query
 
     def _close(
-        self, action: int, rewrite: Completion, rejected: str, near: float, reply: Completion, verdict: Verdict
+        self,
+        action: int,
+        rewrite: Completion,
+        why: str,
+        near: float,
+        reply: Completion,
+        verdict: Verdict,
     ) -> Transition:
         info = self._info(self.rules.mutators[action], rewrite, reply) | {
-            "adopted": not rejected,
-            "rejected": rejected,
+            "adopted": not why,
+            "rejected": why,
             "outcome": verdict.outcome,
             "partial": verdict.partial,
             "intent_similarity": near,

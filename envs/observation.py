@@ -13,6 +13,7 @@ For D embedding dimensions and A mutators, in this order:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import gymnasium
 import numpy as np
@@ -32,9 +33,7 @@ class Memory:
 
     def after(self, action: int, reward: float, label: str) -> Memory:
         """The memory once `action` brought `reward` and an outcome named `label` (one of LABELS)."""
-        return Memory(
-            tried=self.tried | {action}, last_action=action, last_reward=reward, last_label=label
-        )
+        return Memory(tried=self.tried | {action}, last_action=action, last_reward=reward, last_label=label)
 
 
 def observation_size(dimension: int, num_mutators: int) -> int:
@@ -42,9 +41,13 @@ def observation_size(dimension: int, num_mutators: int) -> int:
     return dimension + 2 * num_mutators + 2 + len(LABELS)
 
 
-def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Box:
+def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Space[NDArray[np.float32]]:
     """The unbounded float32 Box of shape (observation_size,)."""
-    return gymnasium.spaces.Box(-np.inf, np.inf, (observation_size(dimension, num_mutators),), np.float32)
+    shape = (observation_size(dimension, num_mutators),)
+    return cast(
+        "gymnasium.spaces.Space[NDArray[np.float32]]",
+        gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32),
+    )
 
 
 def observation(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.answering import Answerer, Models
-from envs.episode import Episode, Plan, Rules, Transition
+from envs.episode import Episode, Plan, Rules, Transition, derive_seed
 from envs.observation import observation_space
 from envs.schedules import run_plan
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
@@ -53,7 +53,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
     `reset(options={"query": text})` starts on that text; without it the query is drawn by the seed.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it so
 
     def __init__(
         self,
@@ -68,17 +68,15 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError("queries is empty; expected at least one query to reword")
         self.config = config
         self.queries = tuple(queries)
-        self.answerer = Answerer(
-            models=config.models, dispatcher=dispatcher, encoder=encoder, scorer=scorer
-        )
+        self.answerer = Answerer(models=config.models, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
         self.rules = Rules(
             mutators=load_mutators(config.mutators),
             max_steps=config.max_steps,
             intent_threshold=config.intent_threshold,
         )
-        actions = len(self.rules.mutators)
-        self.observation_space = observation_space(encoder.dimension, actions)
-        self.action_space = gymnasium.spaces.Discrete(actions)
+        self.num_actions = len(self.rules.mutators)
+        self.observation_space = observation_space(encoder.dimension, self.num_actions)
+        self.action_space = gymnasium.spaces.Discrete(self.num_actions)
         self.episode: Episode | None = None
         self._over = True
         self._next_number = 0
@@ -122,7 +120,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         if self.episode is None or self._over:
             raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
         if not self.action_space.contains(action):
-            expected = f"an integer from 0 to {self.action_space.n - 1}"
+            expected = f"an integer from 0 to {self.num_actions - 1}"
             raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
         transition = yield from self.episode.step(int(action))
         self._over = transition.terminated or transition.truncated
@@ -140,5 +138,5 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
         if "query" in options:
             return str(options["query"])
-        stream = np.random.default_rng([self.lane_seed, self._next_number])
+        stream = np.random.default_rng(derive_seed(self.lane_seed, self._next_number, "query"))
         return self.queries[int(stream.integers(len(self.queries)))]

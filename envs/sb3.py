@@ -60,9 +60,14 @@ class GymnasiumVecEnv(VecEnv):
             vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
         )
 
+    def seed_lanes(self, seeds: Sequence[int]) -> None:
+        """Seed the next reset lane by lane (`seed` gives lane i its seed + i)."""
+        self._seeds = list(seeds)
+
     def reset(self) -> VecEnvObs:
         """Start an episode in every lane, with the seeds and options set before; returns observations."""
-        observations, infos = self.vector_env.reset(seed=self._seeds[0], options=self._reset_option())
+        seeds: Any = None if all(seed is None for seed in self._seeds) else list(self._seeds)
+        observations, infos = self.vector_env.reset(seed=seeds, options=self._reset_option())
         self.reset_infos = list_infos(infos, self.num_envs)
         self._reset_seeds()
         self._reset_options()

@@ -66,7 +66,7 @@ class BenchConfig:
     """Write the rows here."""
 
 
-def bench(config: BenchConfig = BenchConfig()) -> None:  # noqa: B008 - frozen
+def bench(config: BenchConfig = BenchConfig()) -> None:
     """Time the same rollout under each schedule, on one simulator."""
     simulator = SimulatorConfig(
         slots=config.slots,
@@ -106,10 +106,8 @@ def _plan(config: BenchConfig) -> Iterator[tuple[str, int]]:
             yield schedule, int(workers)
 
 
-def _measure(
-    config: BenchConfig, connection: Connection, schedule: str, max_workers: int
-) -> dict[str, Any]:
-    """One row: the rollout under one schedule, by the wall clock, the CPU clock and the server's own figures."""
+def _measure(config: BenchConfig, connection: Connection, schedule: str, max_workers: int) -> dict[str, Any]:
+    """One row: the rollout under one schedule, by wall clock, CPU clock and the server's own figures."""
     server = connection.embedded
     if server is None:
         raise UserError("bench reads the server's own figures: it runs on the embedded simulator alone")
@@ -175,7 +173,7 @@ def _roll(config: BenchConfig, env: BatchedQueryMutationEnv) -> str:
     stream = np.random.default_rng(config.seed)
     digest = sha256()
     for row in range(config.num_steps):
-        actions = stream.integers(env.single_action_space.n, size=env.num_envs)
+        actions = stream.integers(env.envs[0].num_actions, size=env.num_envs)
         _, rewards, dones, infos = bridge.step(actions)
         for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
             record = transition_record(row, lane, info, float(reward), bool(done))

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import sys
+import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
@@ -17,43 +17,63 @@ from cyclopts.config import Toml
 from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupted
 
+SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 COMMANDS = {
-    "train": ("train.train_query_mutator:train", "Train a policy with PPO to choose how a query is reworded."),
-    "bench": ("train.bench:bench", "Time the same rollout under each schedule, on one simulator."),
-    "serve": ("train.serve:serve", "Serve the simulator: an Ollama-compatible server without a model."),
+    "train": (
+        "train.train_query_mutator:train",
+        "Train a policy with PPO to choose how a query is reworded",
+    ),
+    "bench": ("train.bench:bench", "Time the same rollout under each schedule, on one simulator"),
+    "serve": ("train.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run `mutagym` with the given arguments, by default the process's; exits on errors."""
-    app = App(name="mutagym", help=__package_help__, version=_version)
+def main() -> None:
+    """Run `mutagym` with the process's arguments."""
+    leave(execute(sys.argv[1:]))
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run `mutagym` with these arguments; returns the exit code, the error said on stderr."""
+    app = App(name="mutagym", help=SUMMARY, version=_version)
     for name, (target, summary) in COMMANDS.items():
         app.command(target, name=name, help=summary)
-    run(app, sys.argv[1:] if arguments is None else list(arguments))
+    return run(app, list(arguments))
 
 
-def run_command(command: Callable[..., None]) -> None:
-    """Run one command as a script of its own, with the process's arguments."""
+def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
+    """Run one command as a script of its own; returns the exit code."""
     app = App(help=command.__doc__)
     app.default(command)
-    run(app, sys.argv[1:])
+    return run(app, list(arguments))
 
 
-def run(app: App, tokens: list[str]) -> None:
-    """Run `app`, with the errors of its users as one line on stderr."""
+def run(app: App, tokens: list[str]) -> int:
+    """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
     try:
-        tokens = _read_config_flag(app, tokens)
-        app(tokens, exit_on_error=False, print_error=False)
+        app(_read_config_flag(app, tokens), exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        _fail(" ".join(str(error).split()), 2)
+        line, code = " ".join(str(error).split()), 2
     except UserError as error:
-        _fail(str(error), 2)
+        line, code = str(error), 2
     except RunStoppedError as error:
-        _fail(str(error), 1)
+        line, code = str(error), 1
     except Interrupted as error:
-        _fail(str(error), error.exit_code)
+        line, code = str(error), error.exit_code
     except KeyboardInterrupt:
-        _fail("stopped by SIGINT", 130)
+        line, code = "stopped by SIGINT", 130
+    else:
+        return 0
+    print(f"mutagym: {line}", file=sys.stderr)
+    return code
+
+
+def leave(code: int) -> None:
+    """End the process; after an error at once, for pool threads may still be waiting for a slow server."""
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _read_config_flag(app: App, tokens: list[str]) -> list[str]:
@@ -65,17 +85,17 @@ def _read_config_flag(app: App, tokens: list[str]) -> list[str]:
             path = Path(value or "".join(tokens[k + 1 : k + 2]))
             if not path.is_file():
                 raise UserError(f"--config names {str(path)!r}; expected a TOML file")
+            _check_toml(path)
             app.config = (Toml(path, use_commands_as_keys=False),)
             return tokens[:k] + tokens[rest:]
     return tokens
 
 
-def _fail(line: str, exit_code: int) -> NoReturn:
-    """Say it and leave at once: pool threads may still be waiting for a slow server."""
-    print(f"mutagym: {line}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(exit_code)
+def _check_toml(path: Path) -> None:
+    try:
+        tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{str(path)!r} is no TOML file: {error}") from error
 
 
 def _version() -> str:
@@ -83,10 +103,6 @@ def _version() -> str:
 
     return version("mutagym")
 
-
-__package_help__: Any = (
-    "Train a policy to reword queries so that a language model you run with Ollama answers them well."
-)
 
 if __name__ == "__main__":
     main()

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-class Interrupted(BaseException):  # noqa: N818 - like KeyboardInterrupt: it passes through `except Exception`
-    """A signal asked the run to stop; `exit_code` is 128 + its number."""
+class Interrupted(BaseException):
+    """A signal asked the run to stop; `exit_code` is 128 + its number. No `except Exception` catches it."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")

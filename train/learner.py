@@ -75,7 +75,6 @@ class Checkpoints(BaseCallback):
 def make_learner(config: TrainConfig, env: BatchedQueryMutationEnv, folder: RunFolder) -> Learner:
     """A new policy for `env`; every stream of chance in it is keyed by `config.seed`."""
     bridge = GymnasiumVecEnv(env)
-    bridge.reset_seeds(lane_seeds(config.seed, config.num_processes))
     model = MaskedPPO(
         "MlpPolicy",
         bridge,
@@ -93,6 +92,7 @@ def make_learner(config: TrainConfig, env: BatchedQueryMutationEnv, folder: RunF
         policy_kwargs={"net_arch": list(HIDDEN)},
         device="cpu",  # two layers of 64: a GPU would only wait
     )
+    bridge.seed_lanes(lane_seeds(config.seed, config.num_processes))  # after PPO, which seeds it too
     model.set_logger(make_logger(folder))
     return Learner(config, model, folder)
 

@@ -86,28 +86,6 @@ def weights_sha256(policy: torch.nn.Module) -> str:
     return digest.hexdigest()
 
 
-def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int) -> None:
-    """Check that num_processes x num_steps rows split into equal minibatches of at least two rows.
-
-    Raises:
-        ValueError: it does not; the message names the nearest numbers that do.
-    """
-    rows = num_processes * num_steps
-    rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
-    divisors = [n for n in range(1, rows // 2 + 1) if rows % n == 0]
-    if num_mini_batch in divisors:
-        return
-    if not divisors:
-        raise ValueError(f"{rollout} is too short to learn from: raise --num-steps or --num-processes")
-    below = [n for n in divisors if n < num_mini_batch][-1:]
-    above = [n for n in divisors if n > num_mini_batch][:1]
-    fault = "leaves single rows of" if num_mini_batch == rows else "does not divide"
-    choice = " or ".join(str(n) for n in below + above)
-    raise ValueError(
-        f"--num-mini-batch {num_mini_batch} {fault} {rollout}: choose a divisor, such as {choice}"
-    )
-
-
 def scored_lanes(dones: NDArray[np.bool_], infos: Sequence[Mapping[str, Any]]) -> NDArray[np.bool_]:
     """Which lanes (N,) took a step that counts: all but those whose info has `unscored` True.
 

@@ -66,9 +66,7 @@ def load_query_set(config: QueryConfig) -> QuerySet:
             where=config.where,
             group_column=config.group_column,
         )
-        train, held_out = split_queries(
-            queries, held_out=config.held_out, split_seed=config.split_seed
-        )
+        train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
     except ValueError as error:
         raise UserError(str(error)) from error
     return QuerySet(train=train, held_out=held_out)

@@ -1,4 +1,4 @@
-"""Writes down a training run as it goes: transitions, metrics, TensorBoard; and stops it when calls keep failing."""
+"""Writes a training run down as it goes, and stops it when calls keep failing."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ OLLAMA_NUM_PARALLEL=8 mutagym serve
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -26,12 +26,12 @@ class ServeConfig:
     """TCP port; 0 takes a free one."""
     bind: str = "127.0.0.1"
     """Address to listen on; anything but loopback opens the server to the network."""
-    simulator: SimulatorConfig = SimulatorConfig()
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
 
-def serve(config: ServeConfig = ServeConfig()) -> None:  # noqa: B008 - frozen
-    """Serve the simulator until it is stopped. Its replies are made up: label what you measure as simulated."""
-    from ollama_utils.simulator.app import run_server
+def serve(config: ServeConfig = ServeConfig()) -> None:
+    """Serve the simulator until it is stopped. Its replies are made up: say so beside what you measure."""
+    from ollama_utils.simulator.serve import run
 
     simulator = config.simulator
     slots = os.environ.get("OLLAMA_NUM_PARALLEL", "")
@@ -40,6 +40,10 @@ def serve(config: ServeConfig = ServeConfig()) -> None:  # noqa: B008 - frozen
             raise UserError(f"OLLAMA_NUM_PARALLEL is {slots!r}; expected a number above 0")
         simulator = replace(simulator, slots=int(slots))
     try:
-        run_server(simulator.settings(port=config.port, bind=config.bind))
+        run(simulator.settings(port=config.port, bind=config.bind), _announce)
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
+
+
+def _announce(host: str) -> None:
+    print(f"simulated Ollama server at {host} (Ctrl-C ends it)", flush=True)

@@ -1,4 +1,4 @@
-"""Which server a command talks to: the flags, the embedded simulator, and the checks before the first call."""
+"""Which server a command talks to: its flags, the embedded simulator, the checks before the first call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
@@ -38,18 +38,25 @@ class SimulatorConfig:
     """Embedded only: 0.1 makes the simulated hardware ten times faster."""
 
     def settings(self, *, port: int = 0, bind: str = "127.0.0.1") -> Settings:
-        """The simulator's own settings."""
+        """The simulator's own settings.
+
+        Raises:
+            UserError: one of them is no good.
+        """
         from ollama_utils.simulator.settings import Settings
 
-        return Settings(
-            slots=self.slots,
-            profile=self.profile,
-            persona=self.persona,
-            reply_tokens=self.reply_tokens,
-            time_scale=self.time_scale,
-            port=port,
-            bind=bind,
-        )
+        try:
+            return Settings(
+                slots=self.slots,
+                profile=self.profile,
+                persona=self.persona,
+                reply_tokens=self.reply_tokens,
+                time_scale=self.time_scale,
+                port=port,
+                bind=bind,
+            )
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
 
 @Parameter(name="*")
@@ -71,7 +78,7 @@ class ServerConfig:
     """Seconds after which one call is given up."""
     call_attempts: int = 4
     """How often a failing call is tried."""
-    simulator: SimulatorConfig = SimulatorConfig()
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
     def __post_init__(self) -> None:
         for name in ("max_in_flight", "call_timeout_s", "call_attempts"):
@@ -136,8 +143,8 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
         hosts = (os.environ["OLLAMA_HOST"],)
     if not hosts:
         print(
-            "SIMULATED: no --ollama-host and no OLLAMA_HOST, so the embedded simulator stands in for a model; "
-            "its figures say nothing about a real one",
+            "SIMULATED: no --ollama-host and no OLLAMA_HOST, so the embedded simulator stands in for a "
+            "model; its figures say nothing about a real one",
             file=sys.stderr,
         )
         return (EMBEDDED,)
@@ -147,14 +154,15 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
 
 
 def _embedded(config: SimulatorConfig) -> EmbeddedServer:
-    from ollama_utils.simulator.process import EmbeddedServer
+    from ollama_utils.simulator.process import EmbeddedServer, SimulatorError
 
-    return EmbeddedServer(config.settings())
+    try:
+        return EmbeddedServer(config.settings())
+    except SimulatorError as error:
+        raise UserError(str(error)) from error
 
 
-def _roles(
-    config: ServerConfig, available: list[str], hosts: tuple[str, ...], *, simulated: bool
-) -> Roles:
+def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *, simulated: bool) -> Roles:
     """The models named by flag; the simulator's own where it stands in."""
     at = ", ".join(hosts)
     named = (config.target_model, config.mutator_model, config.judge_model)
@@ -164,9 +172,9 @@ def _roles(
         raise UserError(f"name a model with --target-model; {at} has {have}")
     mutator = config.mutator_model or ("sim-mutator" if simulated else target)
     judge = config.judge_model or ("sim-judge" if simulated else None)
-    have = {_tagged(name) for name in available}
+    pulled = {_tagged(name) for name in available}
     for model in (target, mutator, *filter(None, named)):
-        if _tagged(model) not in have:
+        if _tagged(model) not in pulled:
             raise UserError(f"model {model!r} is not pulled at {at}: run 'ollama pull {model}'")
     return Roles(target=target, mutator=mutator, judge=judge)
 

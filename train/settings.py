@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any
 
 from cyclopts import Parameter
+
+PLACES = ("run_dir", "json")
+"""Fields that say where to write."""
 
 
 def comma_list() -> Parameter:
@@ -20,12 +22,37 @@ def comma_list() -> Parameter:
 
 
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
-    """A config as one flat table, keyed as its flags are, nested configs opened: `--config` reads it back."""
+    """A config as one flat table, keyed as its flags are, nested configs opened: `--config` reads it back.
+
+    Paths are left out: where a run writes is no part of what it is.
+    """
     table: dict[str, Any] = {}
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
             table |= resolved(value)
-        else:
-            table[field.name.replace("_", "-")] = str(value) if isinstance(value, Path) else value
+        elif field.name not in PLACES:
+            table[field.name.replace("_", "-")] = value
     return table
+
+
+def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int) -> None:
+    """Check that num_processes x num_steps rows split into equal minibatches of at least two rows.
+
+    Raises:
+        ValueError: it does not; the message names the nearest numbers that do.
+    """
+    rows = num_processes * num_steps
+    rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
+    divisors = [n for n in range(1, rows // 2 + 1) if rows % n == 0]
+    if num_mini_batch in divisors:
+        return
+    if not divisors:
+        raise ValueError(f"{rollout} is too short to learn from: raise --num-steps or --num-processes")
+    below = [n for n in divisors if n < num_mini_batch][-1:]
+    above = [n for n in divisors if n > num_mini_batch][:1]
+    fault = "leaves single rows of" if num_mini_batch == rows else "does not divide"
+    choice = " or ".join(str(n) for n in below + above)
+    raise ValueError(
+        f"--num-mini-batch {num_mini_batch} {fault} {rollout}: choose a divisor, such as {choice}"
+    )

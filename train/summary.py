@@ -81,9 +81,9 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
         _line("success", summary, "success", "episodes"),
         _line("refusals", summary, "refusal", "scored_steps"),
-        f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']}"
-        f" · model calls: {summary['llm_calls']} (+ {summary['cache_hits']} from the cache)"
-        f" · {summary['wall_s']:.0f} s\n",
+        f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
+        f"model calls: {summary['llm_calls']} (+ {summary['cache_hits']} from the cache) · ",
+        f"{summary['wall_s']:.0f} s\n",
         f"run folder: {folder.path}\nlook at it: tensorboard --logdir {folder.path}",
     ]
     print("".join(lines))

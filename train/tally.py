@@ -1,4 +1,4 @@
-"""Counts of what a stretch of training brought: scored steps, outcomes, episodes. Unscored steps stand apart."""
+"""Counts of what a stretch of training brought; unscored steps stand apart."""
 
 from __future__ import annotations
 

@@ -1,16 +1,16 @@
 """Train a policy (PPO) that chooses how a query is reworded.
 
-    mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv
-    python -m train.train_query_mutator --num-processes 16 --no-batching      (the same flags)
+Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv`, or
+with the same flags as `python -m train.train_query_mutator --num-processes 16 --no-batching`.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -19,13 +19,11 @@ from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QueryConfig, QuerySet, load_query_set
 from train.server import Connection, ServerConfig, connect
-from train.settings import comma_list, resolved
+from train.settings import check_num_mini_batch, comma_list, resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from mutators.registry import Mutator
-    from train.ppo import MaskedPPO
-    from train.recorder import Recorder
     from train.run_folder import RunFolder
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -103,8 +101,8 @@ class TrainConfig:
     """The run's folder, new or empty [runs/train-TIME-SEED]."""
     json: Path | None = None
     """Write the summary here too."""
-    query_set: QueryConfig = QueryConfig()
-    server: ServerConfig = ServerConfig()
+    query_set: QueryConfig = field(default_factory=QueryConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
 
     @property
     def driven_by(self) -> Literal["sequential", "phased"]:
@@ -112,7 +110,7 @@ class TrainConfig:
         return self.schedule or ("phased" if self.use_batching else "sequential")
 
 
-def train(config: TrainConfig = TrainConfig()) -> None:  # noqa: B008 - frozen
+def train(config: TrainConfig = TrainConfig()) -> None:
     """Train a policy with PPO: it learns which mutation of a query gets it answered."""
     _check(config)
     mutators = _mutators(config)
@@ -134,20 +132,12 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
-    rows = config.num_steps * config.num_processes
-    if rows % config.num_mini_batch:
-        raise UserError(
-            f"--num-mini-batch {config.num_mini_batch} does not divide the rollout of {config.num_processes} x "
-            f"{config.num_steps} = {rows} rows: choose a divisor, such as {_divisors(rows, config.num_mini_batch)}"
-        )
+    try:
+        check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     if config.run_dir and config.run_dir.is_dir() and any(config.run_dir.iterdir()):
         raise UserError(f"--run-dir {str(config.run_dir)!r} is not empty: name a new or empty folder")
-
-
-def _divisors(rows: int, near: int) -> str:
-    """The nearest divisors of `rows` on either side of `near`."""
-    divisors = [d for d in range(1, rows + 1) if rows % d == 0]
-    return " or ".join(str(d) for d in sorted(sorted(divisors, key=lambda d: abs(d - near))[:2]))
 
 
 def _mutators(config: TrainConfig) -> tuple[Mutator, ...]:
@@ -210,7 +200,7 @@ def _environment(
     )
 
 
-def _run(  # noqa: PLR0913 - the parts of a run, each used once
+def _run(
     config: TrainConfig,
     folder: RunFolder,
     queries: QuerySet,
@@ -250,6 +240,6 @@ def _run(  # noqa: PLR0913 - the parts of a run, each used once
 
 
 if __name__ == "__main__":
-    from train.cli import run_command
+    from train.cli import execute_one, leave
 
-    run_command(train)
+    leave(execute_one(train, sys.argv[1:]))

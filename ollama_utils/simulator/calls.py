@@ -11,12 +11,11 @@ from ollama_utils.simulator import wire
 from ollama_utils.simulator.control import json_reply
 from ollama_utils.simulator.embedding import embed
 from ollama_utils.simulator.faults import FaultKind
-from ollama_utils.simulator.speech import Endpoint, empty_reply, loaded_reply, prepare, speak
+from ollama_utils.simulator.speech import Endpoint, bare_reply, prepare, speak
 from ollama_utils.simulator.state import STATE, State
 
 Answer = Callable[[web.Request, State, float], Awaitable[web.StreamResponse]]
 """An endpoint: the request, the server's state and the moment of arrival in seconds."""
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _CRASH = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
@@ -25,12 +24,18 @@ _CRASH = (
 _BUSY = "server busy, please try again.  maximum pending requests exceeded"
 
 
-class _Fault(Exception):  # noqa: N818 - it is played on purpose, and an answer
-    """A call that fails because it was asked to."""
+class FaultStrikesError(Exception):
+    """A call meets a fault that was asked for.
 
-    def __init__(self, kind: FaultKind) -> None:
+    Args:
+        kind: what goes wrong.
+        empty: the endpoint's reply without content, for the fault of that name.
+    """
+
+    def __init__(self, kind: FaultKind, empty: wire.Body) -> None:
         super().__init__(kind)
         self.kind = kind
+        self.empty = empty
 
 
 def call_routes() -> list[web.RouteDef]:
@@ -58,8 +63,11 @@ async def post_generate(request: web.Request, state: State, arrived_s: float) ->
     """Words for a prompt."""
     raw = await request.read()
     body = wire.parse_body(raw, "GenerateRequest")
-    ask = wire.read_generate(body, find_model(state, body.get("model") or ""))
-    return await _words(request, state, _Words("generate", raw, body, ask), arrived_s)
+    model = find_model(state, body.get("model") or "")
+    _require_words(state, model, body, "generate")
+    ask = wire.read_generate(body, model)
+    _meet_fault(state, "generate", raw, model, bare_reply("generate", body, "stop"))
+    return await _say(request, state, "generate", body, ask, arrived_s)
 
 
 async def post_chat(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
@@ -68,5 +76,81 @@ async def post_chat(request: web.Request, state: State, arrived_s: float) -> web
     body = wire.parse_body(raw, "ChatRequest")
     if not body.get("model"):
         raise wire.ApiError(400, "model is required")
-    ask = wire.read_chat(body, find_model(state, body["model"]))
-    return await _words(request, state, _Words("chat", raw, body, ask), arrived_s)
+    model = find_model(state, body["model"])
+    _require_words(state, model, body, "chat")
+    ask = wire.read_chat(body, model)
+    _meet_fault(state, "chat", raw, model, bare_reply("chat", body, "stop"))
+    return await _say(request, state, "chat", body, ask, arrived_s)
+
+
+async def post_embed(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
+    """Vectors for texts."""
+    raw = await request.read()
+    body = wire.parse_body(raw, "EmbedRequest")
+    name = body.get("model") or ""
+    model = state.catalogue.find(name)
+    if not name:
+        raise wire.ApiError(404, "model '' not found")
+    if model is None:
+        raise wire.ApiError(404, f'model "{name}" not found, try pulling it first')
+    _meet_fault(state, "embed", raw, model, {"model": name, "embeddings": []})
+    return json_reply(await embed(state, model, body, arrived_s))
+
+
+async def _say(
+    request: web.Request, state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask, arrived_s: float
+) -> web.StreamResponse:
+    if not ask.prompt and not ask.history:
+        unload = body.get("keep_alive") in {0, "0", "0s"}
+        return json_reply(bare_reply(endpoint, body, "unload" if unload else "load"))
+    speech = prepare(state, endpoint, body, ask)
+    stream = body.get("stream") is not False
+    return await speak(request, state, ask.model, speech, arrived_s, stream=stream)
+
+
+def _require_words(state: State, model: str, body: wire.Body, endpoint: Endpoint) -> None:
+    if "completion" not in state.catalogue.capabilities(model):
+        raise wire.ApiError(400, f'"{body["model"]}" does not support {endpoint}')
+
+
+def _meet_fault(state: State, endpoint: str, raw: bytes, model: str, empty: wire.Body) -> None:
+    state.counters.called(model)
+    if kind := state.faults.strike(endpoint, raw, model):
+        state.counters.faulted(kind)
+        raise FaultStrikesError(kind, empty)
+
+
+def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The endpoint as a handler that counts its calls and turns errors into replies."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        state = request.app[STATE]
+        failed = True
+        state.counters.arrived()
+        try:
+            response = await answer(request, state, state.engine.clock())
+            failed = False
+        except wire.ApiError as error:
+            response = json_reply({"error": error.text}, error.status)
+        except FaultStrikesError as fault:
+            response = _play(request, fault)
+        except (asyncio.CancelledError, ConnectionError):
+            state.counters.disconnected()
+            raise
+        finally:
+            state.counters.left(failed=failed)
+        return response
+
+    return handle
+
+
+def _play(request: web.Request, fault: FaultStrikesError) -> web.StreamResponse:
+    if fault.kind == "error_500":
+        return json_reply({"error": _CRASH}, 500)
+    if fault.kind == "busy_503":
+        return json_reply({"error": _BUSY}, 503)
+    if fault.kind == "empty":
+        return json_reply(fault.empty)
+    if fault.kind == "drop" and request.transport is not None:
+        request.transport.abort()
+    return web.Response(body=b"<html>Bad gateway</html>", content_type="text/html")

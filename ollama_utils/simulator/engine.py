@@ -91,6 +91,10 @@ class Engine:
         self._counters = counters
         self._models: dict[str, Slots] = {}
 
+    def models(self) -> list[str]:
+        """The models that were called."""
+        return list(self._models)
+
     def resize(self, slots: int) -> None:
         """Give every model `slots` slots from now on."""
         self.slots = slots

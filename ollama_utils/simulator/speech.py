@@ -77,18 +77,10 @@ def prepare(state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask) ->
     )
 
 
-def loaded_reply(endpoint: Endpoint, body: wire.Body) -> web.Response:
-    """The reply to an empty prompt, which only loads the model (or unloads it)."""
-    unload = body.get("keep_alive") in (0, "0", "0s")
+def bare_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
+    """A reply without a word: to an empty prompt, which only loads or unloads the model."""
     head = {"model": body["model"], "created_at": wire.now_text()}
-    done = {"done": True, "done_reason": "unload" if unload else "load"}
-    return json_reply(head | _words(endpoint, "") | done)
-
-
-def empty_reply(endpoint: Endpoint, body: wire.Body) -> web.Response:
-    """A reply without a word, as the fault `empty` gives it."""
-    head = {"model": body["model"], "created_at": wire.now_text()}
-    return json_reply(head | _words(endpoint, "") | {"done": True, "done_reason": "stop"})
+    return head | _words(endpoint, "") | {"done": True, "done_reason": done_reason}
 
 
 async def speak(

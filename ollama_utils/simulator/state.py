@@ -41,7 +41,7 @@ def make_state(settings: Settings) -> State:
         PersonaError: the persona's file cannot be used.
     """
     clock = asyncio.get_running_loop().time
-    persona = load_persona(settings.persona)
+    persona = load_persona(settings.persona, settings.seed)
     counters = Counters(clock)
     return State(
         settings=settings,

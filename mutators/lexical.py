@@ -1,0 +1,63 @@
+"""The mutators that need no model: each function returns the rewording itself."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from mutators.mutator import by_rule
+from mutators.synonyms import lexicon
+
+_POLITE = re.compile(
+    r"\A\W*(?:hello|hi|dear|excuse me|kindly|may i|(?:could|would) you|i(?:'d|\u2019d| would) (?:appreciate|be grateful))\b"
+    r"|(?:\A|[.!?,;:]\s*|\byou\s+)please\b"
+    r"|(?:\A|[.!?,;:]\s*)(?:many thanks|thanks|thank you)\b[^.!?]{0,30}[.!]?\W*\Z",
+    re.IGNORECASE,
+)
+_IMPERATIVE = re.compile(
+    r"\A(?:tell|give|write|explain|list|describe|show|help|make|create|suggest|recommend|compare|summari[sz]e|translate|"
+    r"teach|name|find|provide|define|outline|draft|discuss|generate|design|plan|fix|solve|calculate|walk)\b(?!:)",
+    re.IGNORECASE,
+)
+_ASKED = (
+    "Hello! {query}",
+    "Excuse me, I have a question. {query}",
+    "I would be grateful for your help with this. {query}",
+    "May I ask you something? {query}",
+)
+_THANKED = ("{query} Thank you!", "{query} Thank you for your help.", "{query} Many thanks in advance!")
+_ORDERED = ("Please {query}", "Could you please help me with this? {query}", "Kindly {query}")
+
+
+@by_rule
+def noop(query: str, _earlier: Sequence[str], _seed: int) -> str:
+    """Leave the query as it is."""
+    return query
+
+
+@by_rule
+def add_politeness(query: str, _earlier: Sequence[str], seed: int) -> str:
+    """Ask politely.
+
+    A courtesy goes before or after the query; its words stay. A query that is polite already stays as it is.
+    """
+    bare = query.strip()
+    if not bare or _POLITE.search(bare):
+        return query
+    if _IMPERATIVE.match(bare):
+        frame = random.Random(seed).choice(_ORDERED)
+        inside = not frame.startswith("{query}") and not re.search(r"[.?!] \{query\}", frame)
+        return frame.format(query=bare[0].lower() + bare[1:] if inside else bare)
+    ends_a_line = bare[-1] in ".?!" and "\n" not in bare
+    frames = _ASKED + _THANKED if ends_a_line else _ASKED
+    return random.Random(seed).choice(frames).replace("{query}", bare)
+
+
+@by_rule
+def synonym_replace(query: str, _earlier: Sequence[str], seed: int) -> str:
+    """Replace harsh words by milder ones.
+
+    The words and their synonyms stand in `synonyms.toml`; a query that holds none of them stays as it is.
+    """
+    return lexicon().replace(query, random.Random(seed))

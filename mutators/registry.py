@@ -1,0 +1,144 @@
+"""Finds mutators by name: the built-in ones, and a user's own in their own file.
+
+A user's file holds decorated functions, and the command line names one as `path/to/file.py:name`:
+
+    from mutators.registry import by_rule
+
+    @by_rule
+    def shout(query, earlier, seed):
+        "Say it louder."
+        return query.upper()
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+from mutators import lexical, rewrite
+from mutators.cleaning import clean
+from mutators.mutator import Mutator, Rewording, by_model, by_rule
+
+__all__ = [
+    "DEFAULT_MUTATORS",
+    "Mutator",
+    "MutatorFileError",
+    "Rewording",
+    "UnknownMutatorError",
+    "by_model",
+    "by_rule",
+    "clean",
+    "load_mutators",
+]
+
+_BUILT_IN = (
+    lexical.noop,
+    rewrite.paraphrase,
+    rewrite.add_context,
+    rewrite.change_perspective,
+    rewrite.clarify_intent,
+    rewrite.shorten,
+    rewrite.expand,
+    rewrite.simplify,
+    rewrite.formalize,
+    lexical.add_politeness,
+    lexical.synonym_replace,
+    rewrite.passive_voice,
+    rewrite.generate_similar,
+    rewrite.crossover,
+)
+
+DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
+"""The names of all built-in mutators, in the order in which a policy numbers them."""
+
+
+class UnknownMutatorError(ValueError):
+    """A name that no mutator has. The message gives the nearest names."""
+
+
+class MutatorFileError(ValueError):
+    """A user's file that is not there, or that fails while it is imported."""
+
+
+def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
+    """The mutators of these names, in this order.
+
+    Args:
+        names: Built-in names, and `path/to/file.py:name` for a user's own. A file is run once a call.
+
+    Raises:
+        UnknownMutatorError: No mutator has this name.
+        MutatorFileError: A file is missing or fails while it is imported.
+        ValueError: No name, the same name twice, or a user's mutator named as a built-in one.
+    """
+    if not names:
+        raise ValueError(f"no mutator named; expected at least one of {', '.join(DEFAULT_MUTATORS)}")
+    modules: dict[str, ModuleType] = {}
+    mutators = tuple(_load(spec.strip(), modules) for spec in names)
+    seen: set[str] = set()
+    for mutator in mutators:
+        if mutator.name in seen:
+            raise ValueError(f"mutator {mutator.name!r} is named twice; name each one once")
+        seen.add(mutator.name)
+    return mutators
+
+
+def _load(spec: str, modules: dict[str, ModuleType]) -> Mutator:
+    path, colon, name = spec.rpartition(":")
+    if colon or spec.endswith(".py"):
+        return _load_own(path, name, modules)
+    by_name = {mutator.name: mutator for mutator in _BUILT_IN}
+    if spec not in by_name:
+        raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, by_name)}")
+    return by_name[spec]
+
+
+def _load_own(path: str, name: str, modules: dict[str, ModuleType]) -> Mutator:
+    if not path or not name:
+        raise UnknownMutatorError(f"{path or name!r} names no mutator; expected FILE.py:NAME, as in my_mutators.py:shout")
+    if path not in modules:
+        modules[path] = _run(path)
+    found = getattr(modules[path], name, None)
+    if found is None:
+        raise UnknownMutatorError(f"{path} has no mutator {name!r}; {_nearest(name, _mutators_in(modules[path]))}")
+    if not isinstance(found, Mutator):
+        raise UnknownMutatorError(f"{path}:{name} is no mutator; decorate it with by_model or by_rule")
+    if found.name in DEFAULT_MUTATORS and found not in _BUILT_IN:
+        raise ValueError(f"{path}:{name} has the name of the built-in mutator {found.name!r}; give it another name")
+    return found
+
+
+def _run(path: str) -> ModuleType:
+    """The module of a user's file, run afresh under a name that no import can clash with."""
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise MutatorFileError(f"no mutator file at {path!r}; expected FILE.py:NAME")
+    name = f"mutators of {file}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise MutatorFileError(f"{path!r} is no Python file; expected FILE.py:NAME")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where dataclasses and pickle look a class's module up
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise MutatorFileError(f"{path} fails while it is imported: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _mutators_in(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, Mutator)]
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """What to try instead: the nearest names, or all of them when none is near."""
+    names = list(names)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"expected one of {', '.join(names)}" if names else "it has none: decorate one with by_model or by_rule"

@@ -1,0 +1,61 @@
+"""The simulator in the foreground: `python -m ollama_utils.simulator --slots 8`.
+
+When it listens it prints one line of JSON on stdout, whose `host` is what clients connect to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+
+from ollama_utils.simulator.serve import run
+from ollama_utils.simulator.settings import Settings
+
+_USAGE_ERROR = 2
+_HELP = {
+    "slots": "calls that each model serves at once, like OLLAMA_NUM_PARALLEL",
+    "profile": "the hardware whose speed is played",
+    "persona": "a TOML file with the world of words; the shipped one when left out",
+    "reply_tokens": "tokens of a reply: 64, or lognormal:mean=64,sigma=1.0",
+    "time_scale": "every duration is multiplied by this; 0 answers at once",
+    "seed": "goes into every draw: another seed is another server",
+    "port": "the port to listen on; 0 lets the system choose",
+    "bind": "the address to listen on",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Serve with the settings on the command line; the exit status."""
+    given = vars(_parser().parse_args(argv))
+    until_stdin_closes = given.pop("until_stdin_closes")
+    try:
+        settings = Settings(**given)
+        run(settings, lambda host: _announce(host, settings), until_stdin_closes=until_stdin_closes)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return _USAGE_ERROR
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m ollama_utils.simulator", description=__doc__)
+    for item in fields(Settings):
+        kind = str if item.default is None else type(item.default)
+        flag = f"--{item.name.replace('_', '-')}"
+        parser.add_argument(flag, type=kind, default=item.default, help=_HELP[item.name])
+    parser.add_argument(
+        "--until-stdin-closes", action="store_true", help="leave when stdin ends, as a child should"
+    )
+    return parser
+
+
+def _announce(host: str, settings: Settings) -> None:
+    sys.stdout.write(json.dumps({"host": host} | asdict(settings)) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,32 @@
+"""What several folders' tests share: one simulator, real clients, a fast encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+
+
+@pytest.fixture(scope="session")
+def simulator() -> Iterator[EmbeddedServer]:
+    """One simulator for the session: 16 slots, replies in well under a millisecond."""
+    with EmbeddedServer(Settings(slots=16, time_scale=0.001)) as server:
+        yield server
+
+
+@pytest.fixture
+def dispatcher(simulator: EmbeddedServer) -> Iterator[Dispatcher]:
+    """A dispatcher of its own for each test: no reply is shared between tests."""
+    with Dispatcher([simulator.host]) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def encoder() -> Encoder:
+    """The hashing encoder: no model to load."""
+    return make_encoder("hashing")

@@ -1,0 +1,147 @@
+"""The episode as a plan: what it asks for, and what it makes of the replies. No server is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from envs.episode import Ask, Embed, Episode, Judge, Plan, Rewrite, Rules, Transition, derive_seed
+from mutators.registry import load_mutators
+from ollama_utils.errors import CallTimeoutError, OllamaError
+from ollama_utils.types import Completion
+from scorers.reward import Verdict
+
+NEAR = np.array([0.8, 0.6], np.float32)
+SAME = np.array([1.0, 0.0], np.float32)
+FAR = np.array([0.0, 1.0], np.float32)
+ANSWERED = Verdict(
+    outcome="answered", partial=False, intent_kept=True, success=True, reward=0.95, parts={"answered": 1.0}
+)
+REFUSED = Verdict(
+    outcome="refused", partial=False, intent_kept=True, success=False, reward=-0.05, parts={"answered": 0.0}
+)
+
+
+def begun(max_steps: int = 2) -> Episode:
+    rules = Rules(mutators=load_mutators(["noop", "paraphrase"]), max_steps=max_steps, intent_threshold=0.5)
+    episode = Episode(rules=rules, original="how?", seed=7, number=0)
+    drive(episode.begin(), SAME)
+    return episode
+
+
+def drive(plan: Plan[Any], *replies: object) -> tuple[list[Any], Any]:
+    """The requests that the plan made for one reply after another, and what it returned."""
+    requests: list[Any] = []
+    sent: tuple[object, ...] | None = None
+    pending = iter(replies)
+    while True:
+        try:
+            (request,) = plan.send(sent)  # type: ignore[arg-type]
+        except StopIteration as end:
+            assert next(pending, None) is None, "the plan left replies unused"
+            return requests, end.value
+        requests.append(request)
+        sent = (next(pending),)
+
+
+def step(episode: Episode, *replies: object, action: int = 1) -> Transition:
+    transition = drive(episode.step(action), *replies)[1]
+    assert isinstance(transition, Transition)
+    return transition
+
+
+def test_a_step_asks_for_a_rewrite_its_embedding_an_answer_and_a_verdict() -> None:
+    requests, transition = drive(
+        begun().step(1), Completion(text="in what way?"), NEAR, Completion(text="so"), ANSWERED
+    )
+    assert [type(request) for request in requests] == [Rewrite, Embed, Ask, Judge]
+    assert requests[2].query == "in what way?"
+    assert requests[3].original == "how?"
+    assert requests[3].similarity == pytest.approx(0.8)
+    assert transition.terminated
+    assert transition.reward == 0.95
+
+
+@pytest.mark.parametrize(
+    ("rewrite", "embedding", "why"),
+    [
+        (Completion(text=""), SAME, "empty"),
+        (Completion(text="what is the capital of France?"), FAR, "drifted"),
+        (Completion(text="in what", truncated=True), NEAR, "cut"),
+        (Completion(text="I'm sorry, but I can't help with that."), NEAR, "refused"),
+    ],
+)
+def test_a_rewrite_that_is_no_good_is_not_adopted_and_says_why(
+    rewrite: Completion, embedding: np.ndarray[Any, Any], why: str
+) -> None:
+    episode = begun()
+    requests, transition = drive(episode.step(1), rewrite, embedding, Completion(text="no"), REFUSED)
+    assert requests[2].query == "how?"
+    assert transition.info["rejected"] == why
+    assert not transition.info["adopted"]
+    assert episode.query == "how?"
+
+
+def test_the_step_limit_truncates_and_success_terminates() -> None:
+    episode = begun(max_steps=2)
+    first = step(episode, Completion(text="in what way?"), NEAR, Completion(text="no"), REFUSED)
+    last = step(episode, Completion(text="how so?"), NEAR, Completion(text="no"), REFUSED)
+    assert (first.terminated, first.truncated) == (False, False)
+    assert (last.terminated, last.truncated) == (False, True)
+    assert episode.earlier == ("how?", "in what way?")
+
+
+@pytest.mark.parametrize("failing", ["rewrite", "embedding", "reply"])
+def test_a_failed_call_leaves_the_step_undone(failing: str) -> None:
+    episode = begun()
+    before = episode.observe()
+    error = CallTimeoutError("too late")
+    unscored = Verdict(
+        outcome="unscored", partial=False, intent_kept=False, success=False, reward=0.0, parts={}, error="e"
+    )
+    replies: dict[str, tuple[object, ...]] = {
+        "rewrite": (Completion(text="how?", error=error),),
+        "embedding": (Completion(text="in what way?"), error),
+        "reply": (Completion(text="in what way?"), NEAR, Completion(text="", error=error), unscored),
+    }
+    transition = step(episode, *replies[failing])
+    assert transition.info["unscored"]
+    assert transition.info["error"]
+    assert (transition.reward, transition.terminated, transition.truncated) == (0.0, False, False)
+    assert np.array_equal(transition.observation, before)
+    assert (episode.query, episode.step_count, episode.attempt) == ("how?", 0, 1)
+
+
+def test_another_attempt_has_another_seed_and_a_scored_step_starts_counting_anew() -> None:
+    episode = begun()
+    seeds = [episode.seed_for("rewrite")]
+    step(episode, Completion(text="how?", error=CallTimeoutError("late")))
+    seeds.append(episode.seed_for("rewrite"))
+    step(episode, Completion(text="in what way?"), NEAR, Completion(text="no"), REFUSED)
+    seeds.append(episode.seed_for("rewrite"))
+    assert len(set(seeds)) == 3
+    assert episode.attempt == 0
+
+
+def test_an_embedding_that_fails_at_the_start_is_raised() -> None:
+    rules = Rules(mutators=load_mutators(["noop"]), intent_threshold=0.5)
+    plan = Episode(rules=rules, original="how?", seed=7, number=0).begin()
+    next(plan)
+    with pytest.raises(OllamaError, match="late"):
+        plan.send((CallTimeoutError("late"),))
+
+
+def test_seeds_depend_on_the_whole_key_and_are_the_same_in_every_process() -> None:
+    assert derive_seed(1, 2, 3, 4, "ask") == derive_seed(1, 2, 3, 4, "ask")
+    assert derive_seed(1, 23, "ask") != derive_seed(12, 3, "ask")
+    assert 0 <= derive_seed(5, "rewrite") < 2**31
+    assert derive_seed(0) == 1201637846
+
+
+def test_every_step_has_the_same_keys_but_for_what_was_never_scored() -> None:
+    scored = step(begun(), Completion(text="in what way?"), NEAR, Completion(text="no"), REFUSED)
+    unscored = step(begun(), Completion(text="how?", error=CallTimeoutError("late")))
+    assert set(scored.info) - set(unscored.info) == {"reward_parts"}
+    assert set(unscored.info) <= set(scored.info) | {"outcome"}

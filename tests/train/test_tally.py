@@ -1,0 +1,56 @@
+"""Counts: an unscored step is in no rate but its own."""
+
+from __future__ import annotations
+
+import pytest
+
+from train.tally import Tally
+
+
+def info(outcome: str, *, partial: bool = False, unscored: bool = False) -> dict[str, object]:
+    parts = {"answered": float(outcome == "answered"), "step_cost": -0.05}
+    return {
+        "outcome": outcome,
+        "partial": partial,
+        "unscored": unscored,
+        "adopted": True,
+        "mutator": "noop",
+        "reward_parts": parts,
+    }
+
+
+def test_unscored_steps_are_in_no_rate_but_their_own() -> None:
+    tally = Tally()
+    for step in (info("answered"), info("refused"), info("refused", partial=True)):
+        tally.count_step(step)
+    without = tally.metrics()
+    for _ in range(5):
+        tally.count_step(info("unscored", unscored=True))
+    with_failures = tally.metrics()
+    changed = {key for key in without if without[key] != with_failures[key]}
+    assert changed == {"outcome/unscored_rate", "outcome/unscored_steps"}
+    assert with_failures["outcome/refusal_rate"] == pytest.approx(2 / 3)
+    assert with_failures["outcome/unscored_rate"] == pytest.approx(5 / 8)
+
+
+def test_adding_tallies_keeps_negative_parts() -> None:
+    one, other = Tally(), Tally()
+    one.count_step(info("answered"))
+    other.count_step(info("refused"))
+    both = one + other
+    assert both.parts["step_cost"] == pytest.approx(-0.1)
+    assert both.mutators["noop"] == 2
+    assert both.scored == 2
+
+
+def test_as_many_episodes_as_steps_is_no_clash() -> None:
+    tally = Tally()
+    tally.count_step(info("answered"))
+    tally.count_episode(success=True, total_reward=0.95, length=1)
+    metrics = tally.metrics()
+    assert metrics["outcome/success_rate"] == 1.0
+    assert metrics["outcome/answered_rate"] == 1.0
+
+
+def test_a_rate_without_a_denominator_is_left_out() -> None:
+    assert "outcome/success_rate" not in Tally().metrics()
