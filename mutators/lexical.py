@@ -10,7 +10,7 @@ from mutators.mutator import by_rule
 from mutators.synonyms import lexicon
 
 _POLITE = re.compile(
-    r"\A\W*(?:hello|hi|dear|excuse me|kindly|may i|(?:could|would) you|i(?:'d|\u2019d| would) (?:appreciate|be grateful))\b"
+    r"\A\W*(?:hello|hi(?!-)|dear|excuse me|kindly|may i|(?:could|would) you|i(?:'d|\u2019d| would) (?:appreciate|be grateful))\b"
     r"|(?:\A|[.!?,;:]\s*|\byou\s+)please\b"
     r"|(?:\A|[.!?,;:]\s*)(?:many thanks|thanks|thank you)\b[^.!?]{0,30}[.!]?\W*\Z",
     re.IGNORECASE,
@@ -27,7 +27,7 @@ _ASKED = (
     "May I ask you something? {query}",
 )
 _THANKED = ("{query} Thank you!", "{query} Thank you for your help.", "{query} Many thanks in advance!")
-_ORDERED = ("Please {query}", "Could you please help me with this? {query}", "Kindly {query}")
+_ORDERED = ("Please {query}", "Kindly {query}", "Hello! Please {query}")
 
 
 @by_rule
@@ -45,12 +45,10 @@ def add_politeness(query: str, _earlier: Sequence[str], seed: int) -> str:
     bare = query.strip()
     if not bare or _POLITE.search(bare):
         return query
-    if _IMPERATIVE.match(bare):
-        frame = random.Random(seed).choice(_ORDERED)
-        inside = not frame.startswith("{query}") and not re.search(r"[.?!] \{query\}", frame)
-        return frame.format(query=bare[0].lower() + bare[1:] if inside else bare)
-    ends_a_line = bare[-1] in ".?!" and "\n" not in bare
-    frames = _ASKED + _THANKED if ends_a_line else _ASKED
+    if _IMPERATIVE.match(bare) and not bare.endswith("?"):
+        frames, bare = _ORDERED, bare[0].lower() + bare[1:]
+    else:
+        frames = _ASKED + _THANKED if bare[-1] in ".?!" and "\n" not in bare else _ASKED
     return random.Random(seed).choice(frames).replace("{query}", bare)
 
 

@@ -4,11 +4,13 @@ OllamaError
 ├── ServerUnreachableError    nothing answers at the host
 ├── ModelMissingError         the host answers, the model is not pulled
 ├── CallTimeoutError          the answer is late
-├── ServerBusyError           the host's queue is full (503)
+├── ServerBusyError           the host's queue is full (503), or a proxy's rate limit (429)
 ├── ServerFaultError          the host answers that it failed (any other 5xx: a runner crash)
 ├── BadRequestError           the host rejects the request (any other 4xx)
 ├── BadReplyError             an answer came that cannot be read: broken off, not JSON, empty
 └── CallCancelledError        the run stopped before the call was made
+
+EncoderError (a ValueError) stands apart: a name of an encoder that means nothing here.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class CallTimeoutError(OllamaError):
 
 
 class ServerBusyError(OllamaError):
-    """The host's queue is full (HTTP 503)."""
+    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429)."""
 
 
 class ServerFaultError(OllamaError):
@@ -56,3 +58,7 @@ class CallCancelledError(OllamaError):
     """The run stopped before the call was made."""
 
     retryable = False
+
+
+class EncoderError(ValueError):
+    """There is no such encoder: the name, the model's files or the libraries are wrong."""

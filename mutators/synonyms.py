@@ -1,0 +1,124 @@
+"""Replaces the words of a lexicon in a text: inflected as they stood, capitalised as they stood, articles kept right."""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any, Literal
+
+from mutators.inflection import VERB_FORMS, plural, verb_forms, with_article
+
+Sense = Literal["verb", "noun"]
+Entry = tuple[str, Sense | None, tuple[str, ...]]
+"""A word as it appears, what it is there (None: a phrase that fits anywhere), and what may stand in its place."""
+
+_BEFORE_A_NOUN = frozenset(
+    "a an the my your his her its our their these those some any every each no another of for from with without about "
+    "against during".split()
+)
+_ONLY_BEFORE_A_VERB = frozenset("to not i you we they please never can't don't cannot".split())
+_VERB_AHEAD = re.compile(
+    r"\b(?:to|i|you|we|they|who|can|can't|cannot|could|will|won't|would|should|shouldn't|must|may|might|do|don't|does|did|not|"
+    r"please|never)(?:\s+[\w']+){0,3}\s+\Z",
+    re.IGNORECASE,
+)
+_LAST_WORD = re.compile(r"([\w']+)\s+\Z")
+_SENTENCE_START = re.compile(r"(?:\A|[.!?:;,\n])\s*\Z")
+_CODE = r"`[^`\n]*`"
+_ARTICLE_AT_END = re.compile(r"\b(an?)(\s+)\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Lexicon:
+    """What may stand in the place of each word."""
+
+    words: Mapping[str, Mapping[Sense | None, tuple[str, ...]]]
+    """Lower-case word or phrase as it appears -> its sense -> replacements in the same form."""
+    pattern: re.Pattern[str]
+    """Finds the words, the longest first; code between backticks is found whole, so that it stays."""
+
+    def replace(self, text: str, chance: random.Random) -> str:
+        """The text with every word of the lexicon replaced; the same word gets the same replacement throughout."""
+        pieces: list[str] = []
+        chosen: dict[tuple[str, ...], str] = {}
+        end = 0
+        for match in self.pattern.finditer(text):
+            pieces.append(text[end : match.start()])
+            end = match.end()
+            options = self._options(match[0], text[max(0, match.start() - 60) : match.start()])
+            if not options:
+                pieces.append(match[0])
+                continue
+            if options not in chosen:
+                chosen[options] = chance.choice(options)
+            pieces[-1] = _fit_article(pieces[-1], chosen[options])
+            pieces.append(_capitalised_as(match[0], chosen[options]))
+        return "".join([*pieces, text[end:]])
+
+    def _options(self, found: str, before: str) -> tuple[str, ...]:
+        """The replacements that fit what the word is here: a noun after `the`, a verb after `to`."""
+        if found[0].isupper() and not found.isupper() and not _SENTENCE_START.search(before):
+            return ()  # a name: Die Hard, World War II
+        senses = self.words.get(" ".join(found.lower().replace("\u2019", "'").split()), {})
+        fitting = (senses[sense] for sense in (None, *_senses(before)) if sense in senses)
+        return next(fitting, ())
+
+
+@functools.cache
+def lexicon() -> Lexicon:
+    """The shipped lexicon, `synonyms.toml`."""
+    return parse(resources.files("mutators").joinpath("synonyms.toml").read_text(encoding="utf-8"))
+
+
+def parse(toml: str) -> Lexicon:
+    """A lexicon from its TOML text; the shipped file's head comment says what stands in it."""
+    words: dict[str, dict[Sense | None, tuple[str, ...]]] = {}
+    for word, sense, replacements in _entries(tomllib.loads(toml)):
+        words.setdefault(word, {}).setdefault(sense, replacements)
+    longest_first = sorted(words, key=lambda word: (-len(word), word))
+    alternatives = "|".join(re.escape(word).replace(r"\ ", r"\s+") for word in longest_first)
+    pattern = re.compile(rf"{_CODE}|(?<![\w-])(?:{alternatives})(?![\w(-])", re.IGNORECASE)
+    return Lexicon(words, pattern)
+
+
+def _entries(tables: Mapping[str, Any]) -> Iterator[Entry]:
+    """Every form of every word, phrases first."""
+    for phrase, replacements in tables["phrases"].items():
+        yield phrase, None, tuple(replacements)
+    for verb, replacements in tables["verbs"].items():
+        inflected = [verb_forms(each, tables["irregular"]) for each in replacements]
+        for form, word in enumerate(verb_forms(verb, tables["irregular"])):
+            sense: Sense | None = None if VERB_FORMS[form] == "ing" else "verb"
+            yield word, sense, tuple(forms[form] for forms in inflected)
+    for noun, replacements in tables["nouns"].items():
+        yield noun, "noun", tuple(replacements)
+        yield plural(noun, tables["plurals"]), "noun", tuple(plural(each, tables["plurals"]) for each in replacements)
+
+
+def _senses(before: str) -> tuple[Sense, ...]:
+    """What a word can be after this text, the likelier first: a guess from the few words before it."""
+    last = _LAST_WORD.search(before)
+    word = last[1].lower() if last else ""
+    if word in _BEFORE_A_NOUN:
+        return ("noun",)
+    if word in _ONLY_BEFORE_A_VERB:
+        return ("verb",)
+    if _SENTENCE_START.search(before) or _VERB_AHEAD.search(before):
+        return ("verb", "noun")
+    return ("noun", "verb")
+
+
+def _fit_article(before: str, word: str) -> str:
+    """The text before a replacement, with `a` and `an` as the replacement needs it."""
+    return _ARTICLE_AT_END.sub(lambda match: with_article(match[1], word) + match[2], before)
+
+
+def _capitalised_as(found: str, word: str) -> str:
+    if len(found) > 1 and found.isupper():
+        return word.upper()
+    return word[0].upper() + word[1:] if found[0].isupper() else word

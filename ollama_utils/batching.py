@@ -1,0 +1,140 @@
+"""The model calls of many environments at once: order kept, one failure spoils one item."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder
+from ollama_utils.errors import EncoderError, OllamaError
+from ollama_utils.parallel import map_parallel
+from ollama_utils.types import Call, Completion
+
+DEFAULT_REFUSAL = "I'm sorry, but I can't help with that."
+
+
+class EncodingError(ValueError):
+    """Some queries could not be encoded.
+
+    Args:
+        indices: their places in the batch.
+        why: what was wrong.
+    """
+
+    def __init__(self, indices: Sequence[int], why: str) -> None:
+        self.indices = tuple(indices)
+        super().__init__(f"queries {list(indices)} could not be encoded: {why}")
+
+
+def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np.float32]:
+    """The embeddings of N queries: (N, D) rows of length 1, in the order of the queries.
+
+    Raises:
+        EncodingError: some queries are no valid text, or the encoder failed; `indices` names them.
+    """
+    if unfit := [index for index, query in enumerate(queries) if not _is_text(query)]:
+        raise EncodingError(unfit, f"expected valid Unicode text, got {queries[unfit[0]]!r}")
+    try:
+        rows = encoder.encode(queries)
+    except (OllamaError, EncoderError) as error:
+        raise EncodingError(range(len(queries)), str(error)) from error
+    if odd := np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
+        raise EncodingError(odd, f"encoder {encoder.name!r} gave numbers that are not finite")
+    return rows
+
+
+def batch_mutate_queries(
+    dispatcher: Dispatcher,
+    queries: Sequence[str],
+    prompts: Sequence[str],
+    *,
+    model: str,
+    seeds: Sequence[int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    max_workers: int | None = 8,
+) -> list[Completion]:
+    """Have a model reword queries.
+
+    Args:
+        dispatcher: sends the calls.
+        queries: N queries; a failed call leaves its query as it was, with `error` set.
+        prompts: N whole prompts, each of which asks for the rewording of its query.
+        model: the mutator.
+        seeds: N seeds, each of which goes into its call's options; None for none.
+        options: Ollama's options for every call.
+        max_workers: the most calls at once; None leaves it to the dispatcher.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    if len(queries) != len(prompts):
+        raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
+    calls = [Call(model=model, prompt=prompt, options=options or {}) for prompt in prompts]
+    return _generate(dispatcher, _seeded(calls, seeds), queries, max_workers)
+
+
+def batch_query_target_model(
+    dispatcher: Dispatcher,
+    prompts: Sequence[str],
+    *,
+    model: str,
+    seeds: Sequence[int] | None = None,
+    options: Mapping[str, Any] | None = None,
+    system: str | None = None,
+    think: bool | None = None,
+    max_workers: int | None = 8,
+) -> list[Completion]:
+    """Ask the target model.
+
+    Args:
+        dispatcher: sends the calls.
+        prompts: N questions; a failed call gives DEFAULT_REFUSAL as its text, with `error` set.
+        model: the target.
+        seeds: N seeds, each of which goes into its call's options; None for none.
+        options: Ollama's options for every call.
+        system: the system prompt; None keeps the model's own.
+        think: whether a thinking model thinks; None leaves it to the server.
+        max_workers: the most calls at once; None leaves it to the dispatcher.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    calls = [
+        Call(model=model, prompt=prompt, system=system, think=think, options=options or {})
+        for prompt in prompts
+    ]
+    return _generate(dispatcher, _seeded(calls, seeds), [DEFAULT_REFUSAL] * len(calls), max_workers)
+
+
+def _seeded(calls: Sequence[Call], seeds: Sequence[int] | None) -> list[Call]:
+    if seeds is None:
+        return list(calls)
+    if len(seeds) != len(calls):
+        raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(calls)}")
+    return [
+        replace(call, options={**call.options, "seed": int(seed)})
+        for call, seed in zip(calls, seeds, strict=True)
+    ]
+
+
+def _generate(
+    dispatcher: Dispatcher, calls: Sequence[Call], fallbacks: Sequence[str], max_workers: int | None
+) -> list[Completion]:
+    completions = map_parallel(dispatcher.generate, calls, max_workers)
+    return [
+        completion if completion.error is None else replace(completion, text=fallback)
+        for completion, fallback in zip(completions, fallbacks, strict=True)
+    ]
+
+
+def _is_text(query: object) -> bool:
+    """Whether it is a string that UTF-8 can write: half of a surrogate pair cannot be sent or read."""
+    try:
+        return isinstance(query, str) and query.encode("utf-8") is not None
+    except UnicodeEncodeError:
+        return False

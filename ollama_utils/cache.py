@@ -1,0 +1,100 @@
+"""Replies that are known already, or on their way: equal questions are one call."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import fields, replace
+from hashlib import blake2b
+
+from cachetools import LRUCache
+
+from ollama_utils.client import short_name
+from ollama_utils.errors import CallCancelledError
+from ollama_utils.types import Call, Completion
+
+
+class ReplyCache:
+    """The latest replies by question, and the questions under way.
+
+    Args:
+        size: how many replies are kept; the one unused for longest goes first.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._lock = threading.Lock()
+        self._known: LRUCache[bytes, Completion] = LRUCache(size)
+        self._pending: dict[bytes, Future[Completion]] = {}
+
+    def reply(self, key: bytes, ask: Callable[[], Completion]) -> Completion:
+        """The reply to a question: known, or shared with an equal one under way, or asked for now.
+
+        A reply that another call paid for comes with `cached=True` and `attempts=0`. Errors are
+        shared, but not kept.
+
+        Args:
+            key: the question.
+            ask: asks it; whatever it raises, those who share the question are told.
+        """
+        with self._lock:
+            if (known := self._known.get(key)) is not None:
+                return _shared(known)
+            pending = self._pending.get(key)
+            if pending is None:
+                mine = self._pending[key] = Future()
+        if pending is not None:
+            return _shared(pending.result())
+        try:
+            completion = ask()
+        except BaseException as error:
+            self._settle(key, mine, error)
+            raise
+        self._settle(key, mine, completion)
+        return completion
+
+    def cancel(self) -> None:
+        """Let nobody wait any longer for a question under way: they get CallCancelledError."""
+        with self._lock:
+            pending, self._pending = self._pending, {}
+        for future in pending.values():
+            _fulfil(future, _cancelled())
+
+    def _settle(self, key: bytes, mine: Future[Completion], outcome: Completion | BaseException) -> None:
+        with self._lock:
+            if isinstance(outcome, Completion) and outcome.error is None:
+                self._known[key] = outcome
+            if self._pending.get(key) is mine:
+                del self._pending[key]
+        _fulfil(mine, outcome)
+
+
+def key_of(call: Call) -> bytes:
+    """What stands for a call in the cache: every field of it decides."""
+    model = short_name(call.model)
+    parts = [model if field.name == "model" else getattr(call, field.name) for field in fields(call)]
+    return blake2b(json.dumps(parts, default=dict).encode("utf-8"), digest_size=16).digest()
+
+
+def is_repeatable(call: Call) -> bool:
+    """Whether an equal call gets an equal reply: greedy, or drawn with a seed."""
+    return call.options.get("temperature") == 0 or call.options.get("seed", -1) not in {None, -1}
+
+
+def _shared(completion: Completion) -> Completion:
+    return replace(completion, cached=True, attempts=0)
+
+
+def _cancelled() -> Completion:
+    return Completion(text="", attempts=0, error=CallCancelledError("the run was stopped before the reply"))
+
+
+def _fulfil(future: Future[Completion], outcome: Completion | BaseException) -> None:
+    """Tell those who wait; a Ctrl-C met by the one who asked is a stopped run to the others."""
+    if future.done():
+        return
+    if isinstance(outcome, Exception):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome if isinstance(outcome, Completion) else _cancelled())

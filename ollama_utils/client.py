@@ -1,0 +1,228 @@
+"""One client for one Ollama server: a call goes out, a reply or one of our errors comes back.
+
+Built on the official `ollama` package. It is the only place where its exceptions, httpx's and
+pydantic's are seen: each is translated once into the tree of `ollama_utils.errors`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import numpy as np
+import ollama
+from numpy.typing import NDArray
+from ollama._client import _parse_host  # the package's own reading of a host; it has no public name
+
+from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
+    CallCancelledError,
+    CallTimeoutError,
+    ModelMissingError,
+    OllamaError,
+    ServerBusyError,
+    ServerFaultError,
+    ServerUnreachableError,
+)
+from ollama_utils.types import Call, Completion, Usage
+from ollama_utils.vectors import unit_rows
+
+T = TypeVar("T")
+
+_CONNECT_S = 10.0
+_NANOSECONDS = 1e9
+_NOT_FOUND = 404
+_BUSY = frozenset({429, 503})
+_FIRST_FAULT = 500
+# Models without a parser on the server put their thinking into the reply itself.
+_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
+
+
+class OllamaClient:
+    """A connection pool to one server, shared by all threads.
+
+    Args:
+        host: where the server listens, as OLLAMA_HOST is written: `http://127.0.0.1:11434`,
+            `localhost`, `:11434`.
+        timeout_s: the longest silence, in seconds, before a call counts as timed out.
+
+    Raises:
+        ValueError: the host cannot be read.
+    """
+
+    def __init__(self, host: str, *, timeout_s: float = 120.0) -> None:
+        self.host = parse_host(host)
+        self._timeout_s = timeout_s
+        self._closed = False
+        self._client = ollama.Client(
+            host=self.host,
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), pool=None),
+            trust_env=not _is_loopback(self.host),
+        )
+
+    def generate(self, call: Call) -> Completion:
+        """The model's reply to one call; its `thinking` is left out.
+
+        Raises:
+            OllamaError: there is no reply; the message names host, model and what to do.
+        """
+        reply = self._ask(
+            call.model,
+            lambda: self._client.generate(
+                model=call.model,
+                prompt=call.prompt,
+                system=call.system,
+                format=None if call.format is None else dict(call.format),
+                options=dict(call.options) or None,
+                think=call.think,
+                stream=False,
+            ),
+        )
+        return self._completion(call.model, reply)
+
+    def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The embeddings of texts in one request.
+
+        Args:
+            model: an embedding model's name.
+            texts: N texts; without any, nothing is asked.
+
+        Returns:
+            (N, D) rows of length 1.
+
+        Raises:
+            OllamaError: there are no embeddings.
+        """
+        if not texts:
+            return np.zeros((0, 0), dtype=np.float32)
+        reply = self._ask(model, lambda: self._client.embed(model=model, input=list(texts)))
+        lengths = {len(row) for row in reply.embeddings}
+        if len(reply.embeddings) != len(texts) or len(lengths) != 1 or 0 in lengths:
+            raise BadReplyError(
+                f"{self._whom(model)} gave {len(reply.embeddings)} embeddings of lengths "
+                f"{sorted(lengths)}; expected {len(texts)} of one length"
+            )
+        rows = np.asarray(reply.embeddings, dtype=np.float64)
+        if not np.isfinite(rows).all():
+            raise BadReplyError(f"{self._whom(model)} gave embeddings that are not finite")
+        return unit_rows(rows)
+
+    def model_names(self) -> list[str]:
+        """The models that the server has, as it lists them (`name:tag`).
+
+        Raises:
+            OllamaError: the server gives no list.
+        """
+        listed = self._ask(None, self._client.list)
+        return [item.model for item in listed.models if item.model]
+
+    def close(self) -> None:
+        """Drop the connections; calls after this raise CallCancelledError."""
+        self._closed = True
+        self._client.close()
+
+    def _completion(self, model: str, reply: ollama.GenerateResponse) -> Completion:
+        if not reply.done:
+            raise BadReplyError(f"{self._whom(model)} broke off its reply")
+        text = _THINKING.sub("", reply.response or "")
+        if not text.strip():
+            thought = reply.thinking or reply.response
+            why = ": it only thought; raise num_predict or pass --no-think" if thought else ""
+            raise BadReplyError(f"{self._whom(model)} replied without a text{why}")
+        return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
+
+    def _ask(self, model: str | None, send: Callable[[], T]) -> T:
+        """What `send` gives; every failure comes out as an OllamaError."""
+        try:
+            return send()
+        except ollama.ResponseError as error:
+            raise self._rejection(model, error) from error
+        except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            raise ServerUnreachableError(
+                f"no Ollama server answers at {self.host!r}: "
+                "start it with 'ollama serve' or pass --ollama-host"
+            ) from error
+        except httpx.TimeoutException as error:
+            raise CallTimeoutError(
+                f"{self._whom(model)} did not answer within {self._timeout_s:g} s: "
+                "allow more time, or put fewer calls in flight"
+            ) from error
+        except httpx.HTTPError as error:
+            raise BadReplyError(f"{self._whom(model)} broke off its reply: {error!r}") from error
+        except (TypeError, AttributeError, ValueError) as error:
+            if isinstance(error, UnicodeEncodeError):
+                raise BadRequestError(f"the request holds text that is no valid Unicode: {error}") from error
+            raise BadReplyError(f"{self._whom(model)} gave an unreadable reply: {error}") from error
+        except RuntimeError as error:
+            if not self._closed:
+                raise
+            raise CallCancelledError(f"the client of {self.host!r} was closed before the call") from error
+
+    def _rejection(self, model: str | None, error: ollama.ResponseError) -> OllamaError:
+        """The error for an HTTP status other than 2xx."""
+        status, said = error.status_code, f"{self._whom(model)} answered {error.status_code}: {error.error}"
+        if status == _NOT_FOUND and model is not None and "not found" in error.error and model in error.error:
+            return ModelMissingError(
+                f"model {model!r} is not on the Ollama server at {self.host!r}: run 'ollama pull {model}'"
+            )
+        if status in _BUSY:
+            return ServerBusyError(said)
+        # Ollama answers a mistyped option with 500: the same call cannot succeed later.
+        if status >= _FIRST_FAULT and not error.error.startswith("option "):
+            return ServerFaultError(said)
+        if status == _NOT_FOUND:
+            return BadRequestError(f"{said}: is this an Ollama server?")
+        return BadRequestError(said)
+
+    def _whom(self, model: str | None) -> str:
+        return f"the server at {self.host!r}" if model is None else f"model {model!r} at {self.host!r}"
+
+
+def parse_host(host: str) -> str:
+    """The base URL that a host means, read as Ollama reads OLLAMA_HOST.
+
+    Raises:
+        ValueError: it is no http or https address.
+    """
+    try:
+        url = _parse_host(host.strip())
+        parts = urlsplit(url)
+        usable = parts.scheme in {"http", "https"} and parts.port is not None
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r}")
+    return url
+
+
+def short_name(model: str) -> str:
+    """The name without the tag that it would get anyway: `x:latest` and `x` are one model."""
+    return model.strip().removesuffix(":latest")
+
+
+def _is_loopback(host: str) -> bool:
+    name = urlsplit(host).hostname or ""
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+    return address.is_loopback or address.is_unspecified
+
+
+def _usage(reply: ollama.GenerateResponse) -> Usage | None:
+    """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
+    if not reply.total_duration and not reply.eval_count:
+        return None
+    return Usage(
+        prompt_tokens=reply.prompt_eval_count or 0,
+        completion_tokens=reply.eval_count or 0,
+        load_s=(reply.load_duration or 0) / _NANOSECONDS,
+        prefill_s=(reply.prompt_eval_duration or 0) / _NANOSECONDS,
+        decode_s=(reply.eval_duration or 0) / _NANOSECONDS,
+        total_s=(reply.total_duration or 0) / _NANOSECONDS,
+    )

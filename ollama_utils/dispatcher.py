@@ -1,0 +1,225 @@
+"""The order of things: every call to a model passes here.
+
+A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it
+shares; the gate of a server and model, where it waits for its turn; the server. A failure that may
+pass is met with more attempts, between which no place in a gate is held.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
+from typing import Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
+
+from ollama_utils.accounts import Account, Accounts
+from ollama_utils.cache import ReplyCache, is_repeatable, key_of
+from ollama_utils.client import OllamaClient, short_name
+from ollama_utils.errors import CallCancelledError, OllamaError
+from ollama_utils.gate import Gate
+from ollama_utils.types import Call, Completion
+
+T = TypeVar("T")
+
+_MAX_BACKOFF_S = 30.0
+
+
+class Dispatcher:
+    """Sends calls to the models of one or several servers; shared by all threads of a run.
+
+    Args:
+        hosts: the servers, as OLLAMA_HOST is written; each must have the models that are called.
+        max_in_flight: the most calls at once to one model of one server.
+        attempts: how often a failing call is sent at most.
+        timeout_s: the longest silence of a server, in seconds, before an attempt counts as failed.
+        deadline_s: no attempt starts later than this many seconds after the call was first sent.
+        cache_size: how many replies are remembered; 0 asks anew each time.
+        backoff_s: seconds before the second attempt; they double with each one, with jitter.
+
+    Raises:
+        ValueError: no host, one that cannot be read, or a limit below 1.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        max_in_flight: int = 64,
+        attempts: int = 4,
+        timeout_s: float = 120.0,
+        deadline_s: float = 300.0,
+        cache_size: int = 65536,
+        backoff_s: float = 0.5,
+    ) -> None:
+        if isinstance(hosts, str) or not hosts:
+            raise ValueError(f"expected a list of at least one host, got {hosts!r}")
+        if attempts < 1 or max_in_flight < 1:
+            raise ValueError(
+                f"attempts and max_in_flight must be at least 1, got {attempts!r} and {max_in_flight!r}"
+            )
+        self._clients = {
+            client.host: client for client in (OllamaClient(host, timeout_s=timeout_s) for host in hosts)
+        }
+        self._max_in_flight = max_in_flight
+        self._attempts = attempts
+        self._deadline_s = deadline_s
+        self._cache = ReplyCache(cache_size) if cache_size > 0 else None
+        self._accounts = Accounts()
+        self._gates: dict[tuple[str, str], Gate] = {}
+        self._lock = threading.Lock()
+        self._cancelled = threading.Event()
+        self._retrying = Retrying(
+            retry=retry_if_exception(_may_pass),
+            stop=self._is_over,
+            wait=wait_exponential_jitter(multiplier=backoff_s, jitter=backoff_s, max=_MAX_BACKOFF_S),
+            sleep=self._pause,
+            reraise=True,
+        )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The servers' base URLs."""
+        return tuple(self._clients)
+
+    @property
+    def max_in_flight_seen(self) -> int:
+        """The most calls that were under way at once, over all servers and models."""
+        return self._accounts.max_in_flight
+
+    def generate(self, call: Call) -> Completion:
+        """The reply to one call; blocks until it is there, or given up.
+
+        Equal calls that a seed or temperature 0 makes repeatable are asked once. A failure does not
+        raise: it stands in `error`, beside an empty text.
+        """
+        if self._cache is None or not is_repeatable(call):
+            return self._answer(call)
+        completion = self._cache.reply(key_of(call), lambda: self._answer(call))
+        if completion.cached:
+            self._accounts.hit(call.model)
+        return completion
+
+    def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
+        """The embeddings of N texts in one request: (N, D) rows of length 1.
+
+        Raises:
+            OllamaError: there are none, after all attempts.
+        """
+        return self._insist(_Errand(model), lambda client: client.embed(model, texts))
+
+    def model_names(self) -> list[str]:
+        """The models that every server has, as the first one lists them; asked once, without retries.
+
+        Raises:
+            OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
+        """
+        first, *others = (client.model_names() for client in self._clients.values())
+        common = set(map(short_name, first)).intersection(*(map(short_name, names) for names in others))
+        return [name for name in first if short_name(name) in common]
+
+    def accounts(self) -> dict[str, Account]:
+        """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
+        return self._accounts.snapshot()
+
+    def cancel(self) -> None:
+        """Stop for good: calls that wait for anything but a server come back with CallCancelledError.
+
+        So do all later ones, unless their reply is known. May be called from any thread.
+        """
+        self._cancelled.set()
+        with self._lock:
+            gates = list(self._gates.values())
+        for gate in gates:
+            gate.close()
+        if self._cache is not None:
+            self._cache.cancel()
+
+    def close(self) -> None:
+        """Cancel, and drop the connections; a second time does nothing."""
+        self.cancel()
+        for client in self._clients.values():
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _answer(self, call: Call) -> Completion:
+        """The server's reply, or the last attempt's error in its place."""
+        errand = _Errand(call.model)
+        try:
+            completion = self._insist(errand, lambda client: client.generate(call))
+        except OllamaError as error:
+            completion = Completion(text="", error=error)
+        return replace(completion, attempts=len(errand.hosts))
+
+    def _insist(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
+        """What a server answers, after as many attempts as it may take."""
+        return self._retrying(self._attempt, errand, ask)
+
+    def _attempt(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
+        client, gate = self._route(errand)
+        with gate:
+            errand.sent_to(client.host)
+            self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
+            try:
+                answer = ask(client)
+            except BaseException:
+                self._accounts.came_back(errand.model, failed=True)
+                raise
+            usage = answer.usage if isinstance(answer, Completion) else None
+            self._accounts.came_back(errand.model, usage)
+            return answer
+
+    def _route(self, errand: _Errand) -> tuple[OllamaClient, Gate]:
+        """The server with the most room for a model; one that this call failed at comes last."""
+        ways = [(client, self._gate(host, errand.model)) for host, client in self._clients.items()]
+        return max(ways, key=lambda way: (way[0].host not in errand.hosts, way[1].room))
+
+    def _gate(self, host: str, model: str) -> Gate:
+        key = (host, short_name(model))
+        with self._lock:
+            if key not in self._gates:
+                self._gates[key] = Gate(self._max_in_flight)
+                if self._cancelled.is_set():
+                    self._gates[key].close()
+            return self._gates[key]
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        """Whether a call that failed is given up."""
+        errand: _Errand = state.args[0]
+        next_s = time.monotonic() + state.upcoming_sleep
+        return len(errand.hosts) >= self._attempts or next_s > errand.first_sent_s + self._deadline_s
+
+    def _pause(self, pause_s: float) -> None:
+        """Wait before the next attempt."""
+        if self._cancelled.wait(pause_s):
+            raise CallCancelledError("the run was stopped before the next attempt")
+
+
+@dataclass
+class _Errand:
+    """One call on its way: the hosts it was sent to so far, and when first."""
+
+    model: str
+    hosts: list[str] = field(default_factory=list)
+    first_sent_s: float = math.inf
+
+    def sent_to(self, host: str) -> None:
+        self.hosts.append(host)
+        self.first_sent_s = min(self.first_sent_s, time.monotonic())
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, OllamaError) and error.retryable

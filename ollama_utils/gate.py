@@ -1,0 +1,120 @@
+"""A gate that lets so many calls through at once, in the order in which they came."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+from ollama_utils.errors import CallCancelledError
+
+
+class Gate:
+    """A first-in, first-out semaphore whose limit can be moved while calls wait.
+
+    `with gate: ...` waits for a place and holds it; it raises CallCancelledError once the gate is
+    closed.
+
+    Args:
+        limit: the most calls inside at once.
+
+    Raises:
+        ValueError: the limit is less than 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._lock = threading.Lock()
+        self._queue: deque[_Turn] = deque()
+        self._in_flight = 0
+        self._closed = False
+        self._limit = _checked(limit)
+
+    @property
+    def limit(self) -> int:
+        """The most calls inside at once; after a cut, those inside finish first."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        with self._lock:
+            self._limit = _checked(limit)
+            self._admit()
+
+    @property
+    def in_flight(self) -> int:
+        """The calls inside now."""
+        return self._in_flight
+
+    @property
+    def waiting(self) -> int:
+        """The calls outside now."""
+        return len(self._queue)
+
+    @property
+    def room(self) -> int:
+        """The places free now; below 0 when calls wait."""
+        with self._lock:
+            return self._limit - self._in_flight - len(self._queue)
+
+    def close(self) -> None:
+        """Turn away all who wait and all who come later; those inside are left alone."""
+        with self._lock:
+            self._closed = True
+            while self._queue:
+                self._queue.popleft().decided.set()
+
+    def __enter__(self) -> Self:
+        turn = _Turn()
+        with self._lock:
+            if not self._closed:
+                self._queue.append(turn)
+                self._admit()
+            else:
+                turn.decided.set()
+        try:
+            turn.decided.wait()
+        except BaseException:
+            self._forget(turn)
+            raise
+        if not turn.admitted:
+            raise CallCancelledError("the run was stopped before the call was made")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            self._in_flight -= 1
+            self._admit()
+
+    def _admit(self) -> None:
+        """Let in whoever came first while there is room; the lock is held."""
+        while self._queue and self._in_flight < self._limit:
+            self._in_flight += 1
+            turn = self._queue.popleft()
+            turn.admitted = True
+            turn.decided.set()
+
+    def _forget(self, turn: _Turn) -> None:
+        """Undo the wait of a thread that was interrupted in it."""
+        with self._lock:
+            if turn.admitted:
+                self._in_flight -= 1
+                self._admit()
+            elif turn in self._queue:
+                self._queue.remove(turn)
+
+
+class _Turn:
+    """One call's place in the queue."""
+
+    def __init__(self) -> None:
+        self.decided = threading.Event()
+        self.admitted = False
+
+
+def _checked(limit: int) -> int:
+    if limit < 1:
+        raise ValueError(f"a gate's limit must be at least 1, got {limit!r}")
+    return limit

@@ -1,0 +1,22 @@
+"""Rows of length one: what every encoder gives."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def unit_rows(rows: ArrayLike) -> NDArray[np.float32]:
+    """Each row scaled to length 1, by itself: its bits do not depend on the rows beside it.
+
+    Args:
+        rows: (N, D) finite numbers. A row of zeros becomes (1, 0, ..., 0).
+
+    Returns:
+        (N, D), float32.
+    """
+    wide = np.array(rows, dtype=np.float64)
+    lengths = np.sqrt((wide * wide).sum(axis=1))
+    wide[lengths == 0.0, 0] = 1.0
+    lengths[lengths == 0.0] = 1.0
+    return (wide / lengths[:, None]).astype(np.float32)

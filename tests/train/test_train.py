@@ -1,0 +1,140 @@
+"""Whole training runs on the simulator: what they leave, and that the schedule changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stable_baselines3.common.save_util import load_from_zip_file
+
+from ollama_utils.simulator.process import EmbeddedServer
+from train.cli import execute
+
+SMALL = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "64", "--encoder", "hashing:64")
+WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
+
+
+def run(server: EmbeddedServer, folder: Path, *flags: str) -> dict[str, Any]:
+    """A small run; its summary."""
+    arguments = ("train", "--ollama-host", server.host, *WORLD, *SMALL, "--run-dir", str(folder), *flags)
+    assert execute(arguments) == 0
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
+
+
+def test_a_run_leaves_what_its_readme_promises(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = run(simulator, tmp_path / "run", "--save-interval", "1")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names == {
+        "config.toml",
+        "queries.json",
+        "transitions.jsonl",
+        "metrics.jsonl",
+        "tb",
+        "checkpoints",
+        "policy.zip",
+        "summary.json",
+    }
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["policy-32.zip"]
+    assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
+    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
+    assert [(line["row"], line["lane"]) for line in lines] == [(r, k) for r in range(16) for k in range(4)]
+    assert summary["env_steps"] == len(lines) == 64
+    assert summary["unscored_rate"] == 0
+    assert "first rollouts" in capsys.readouterr().out
+
+
+def test_the_schedule_and_the_workers_change_neither_transitions_nor_weights(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    runs = [
+        run(simulator, tmp_path / "a", "--no-batching"),
+        run(simulator, tmp_path / "b", "--use-batching"),
+        run(simulator, tmp_path / "c", "--max-workers", "3"),
+    ]
+    assert len({summary["transitions_sha256"] for summary in runs}) == 1
+    assert len({summary["weights_sha256"] for summary in runs}) == 1
+    assert [summary["schedule"] for summary in runs] == ["sequential", "phased", "phased"]
+
+
+def test_another_seed_is_another_run(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    one, other = (run(simulator, tmp_path / seed, "--seed", seed) for seed in ("1", "2"))
+    assert one["transitions_sha256"] != other["transitions_sha256"]
+    assert one["weights_sha256"] != other["weights_sha256"]
+
+
+def test_a_runs_own_config_makes_it_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    first = run(simulator, tmp_path / "a", "--lr", "0.003", "--mutators", "noop,paraphrase,shorten")
+    config = str(tmp_path / "a" / "config.toml")
+    assert execute(("train", "--config", config, "--run-dir", str(tmp_path / "b"))) == 0
+    again = json.loads((tmp_path / "b" / "summary.json").read_text())
+    assert again["weights_sha256"] == first["weights_sha256"]
+
+
+def test_an_llm_judge_can_be_the_reward(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    summary = run(simulator, tmp_path / "run", "--reward", "judge", "--judge-model", "sim-judge")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
+    assert summary["unscored_rate"] == 0
+    assert all("judge_score" in line["reward_parts"] for line in lines)
+
+
+def test_failing_calls_are_counted_apart_and_are_never_refusals(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    simulator.set_faults([{"kind": "error_500", "rate": 0.3}])
+    try:
+        summary = run(simulator, tmp_path / "run", "--call-attempts", "1")
+    finally:
+        simulator.set_faults([])
+    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
+    unscored = [line for line in lines if line["unscored"]]
+    assert 0 < len(unscored) == summary["unscored_steps"]
+    assert all(line["outcome"] == "unscored" and "ServerFaultError" in line["error"] for line in unscored)
+    assert all(not line["terminated"] and not line["truncated"] for line in unscored)
+
+
+def test_a_run_on_a_broken_server_stops_saved_and_says_why(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    flags = ("--call-attempts", "1", "--num-steps", "64", "--num-env-steps", "256", "--run-dir")
+    try:
+        arguments = ("train", "--ollama-host", simulator.host, *WORLD, *SMALL, *flags, str(tmp_path / "run"))
+        assert execute(arguments) == 1
+    finally:
+        simulator.set_faults([])
+    assert "could not be scored" in capsys.readouterr().err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert "could not be scored" in summary["stopped"]
+    assert (tmp_path / "run" / "policy.zip").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
+    simulator: EmbeddedServer, tmp_path: Path, signum: signal.Signals, code: int
+) -> None:
+    arguments = ["train", "--ollama-host", simulator.host, *WORLD, *SMALL]
+    arguments += ["--num-env-steps", "1000000", "--run-dir", str(tmp_path / "run")]
+    process = subprocess.Popen(  # noqa: S603 - our own command
+        [sys.executable, "-m", "train.cli", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+        time.sleep(0.05)
+    os.kill(process.pid, signum)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code, errors
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["stopped"] == f"stopped by {signum.name}"
+    assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
