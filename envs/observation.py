@@ -5,7 +5,7 @@ For D embedding dimensions and A mutators, in this order:
     D   embedding of the current query, times sqrt(D), so that an entry is about 1 in size
     A   1 where the mutator was tried in this episode
     A   one-hot of the last action (all 0 at the start)
-    1   last reward
+    1   last reward, clipped to +-REWARD_LIMIT
     3   one-hot of the last outcome: answered, partly refused, refused (all 0 at the start)
     1   steps taken divided by the step limit
 """
@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LABELS = ("answered", "partly_refused", "refused")
+REWARD_LIMIT = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,12 +43,12 @@ def observation_size(dimension: int, num_mutators: int) -> int:
 
 
 def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Space[NDArray[np.float32]]:
-    """The unbounded float32 Box of shape (observation_size,)."""
-    shape = (observation_size(dimension, num_mutators),)
-    return cast(
-        "gymnasium.spaces.Space[NDArray[np.float32]]",
-        gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32),
-    )
+    """The float32 Box of shape (observation_size,) with the bounds that follow from the layout."""
+    high = np.ones(observation_size(dimension, num_mutators), np.float32)
+    high[:dimension] = np.sqrt(dimension) + 1e-3  # rounding may take an entry past the length
+    high[dimension + 2 * num_mutators] = REWARD_LIMIT
+    low = np.where(high > 1, -high, 0).astype(np.float32)
+    return cast("gymnasium.spaces.Space[NDArray[np.float32]]", gymnasium.spaces.Box(low, high))
 
 
 def observation(
@@ -61,5 +62,6 @@ def observation(
         last[memory.last_action] = 1.0
     label = [float(memory.last_label == name) for name in LABELS]
     scaled = embedding * np.float32(np.sqrt(len(embedding)))
-    tail = np.array([memory.last_reward, *label, fraction], np.float32)
+    reward = np.clip(memory.last_reward, -REWARD_LIMIT, REWARD_LIMIT)
+    tail = np.array([reward, *label, fraction], np.float32)
     return np.concatenate([scaled, tried, last, tail], dtype=np.float32)

@@ -1,8 +1,8 @@
 """Takes one query out of what a model sent when it was asked for a rewrite alone.
 
-Small models dress a rewrite in courtesies, labels, tags, quotes, markdown, lists and explanations. Each step here takes
-one such dress off and leaves a plain query as it is; steps only remove, and `clean` repeats them until none
-finds anything.
+Small models dress a rewrite in courtesies, labels, tags, quotes, markdown, lists and explanations. Each
+step here takes one such dress off and leaves a plain query as it is; steps only remove, and `clean` repeats
+them until none finds anything.
 """
 
 from __future__ import annotations
@@ -11,16 +11,22 @@ import re
 from collections.abc import Callable
 
 _ADJECTIVE = (
-    r"(?:new|final|possible|revised|rewritten|re-written|reworded|rephrased|paraphrased|modified|updated|improved|alternative|"
-    r"mutated|shortened|shorter|concise|expanded|longer|simplified|simpler|formal|formali[sz]ed|polite|passive(?:[ -]voice)?|"
-    r"clarified|clearer|combined|merged|similar|contextuali[sz]ed)"
+    r"(?:new|final|possible|revised|rewritten|re-written|reworded|rephrased|paraphrased|modified|updated|improved|"
+    r"alternative|mutated|shortened|shorter|concise|expanded|longer|simplified|simpler|formal|formali[sz]ed|polite|"
+    r"passive(?:[ -]voice)?|clarified|clearer|combined|merged|similar|contextuali[sz]ed)"
 )
-_NOUN = r"(?:query|queries|question|request|prompt|version|rewrite|rewording|rephrasing|paraphrase|output|result|sentence)"
+_NOUN = (
+    r"(?:query|queries|question|request|prompt|version|rewrite|rewording|rephrasing|paraphrase|output|result|"
+    r"sentence)"
+)
 _MARK = r"[*_`#\s]*"
-_NAME = rf"{_MARK}(?:(?:(?:the|a|an|your|my)[ ]+)?{_ADJECTIVE}(?:[ ]+{_ADJECTIVE}){{0,2}}(?:[ ]+{_NOUN})?|{_NOUN})(?:[ ]\d+)?{_MARK}"
+_ADJECTIVES = rf"(?:(?:the|a|an|your|my)[ ]+)?{_ADJECTIVE}(?:[ ]+{_ADJECTIVE}){{0,2}}"
+_NAME = rf"{_MARK}(?:{_ADJECTIVES}(?:[ ]+{_NOUN})?|{_NOUN})(?:[ ]\d+)?{_MARK}"
 _COURTESY = r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|great|no problem|understood|got it)"
 _LABEL = rf"{_NAME}(?:[ ](?:is|could be|would be))?[ ]*:{_MARK}"
-_HERE = rf"{_MARK}(?:here(?:'s|\u2019s| is| are)|below is|i(?:'ve|\u2019ve| have) re\w+)\b[^:\n?]{{0,120}}:{_MARK}"
+_HERE = (
+    rf"{_MARK}(?:here(?:['\u2019]s| is| are)|below is|i(?:['\u2019]ve| have) re\w+)\b[^:\n?]{{0,120}}:{_MARK}"
+)
 
 _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _TOKEN = re.compile(r"(?:<\|[^|<>]{1,40}\|>|</?s>|\[/?INST\])")
@@ -32,7 +38,7 @@ _FENCE = re.compile(r"\A```[^\n`]*\n(?P<inside>.*?)(?:\n?```.*)?\Z", re.DOTALL)
 _FENCE_IN_LINE = re.compile(r"\A(`{1,3})(?P<inside>[^`\n]+)\1\Z")
 _PREAMBLE = re.compile(rf"\A(?:{_COURTESY}[!.,]?\s+)?(?:{_HERE}|{_LABEL})", re.IGNORECASE)
 _PREAMBLE_LINE = re.compile(
-    rf"\A(?:{_COURTESY}\b[^\n?]{{0,120}}|here(?:'s|\u2019s| is)\b[^\n?]{{0,120}}|{_NAME})\n", re.IGNORECASE
+    rf"\A(?:{_COURTESY}\b[^\n?]{{0,120}}|here(?:['\u2019]s| is)\b[^\n?]{{0,120}}|{_NAME})\n", re.IGNORECASE
 )
 _EXCLAIMED = re.compile(rf"\A{_COURTESY}!+\s+", re.IGNORECASE)
 _LABELLED_LATER = re.compile(
@@ -40,11 +46,13 @@ _LABELLED_LATER = re.compile(
     re.IGNORECASE,
 )
 _REWRITTEN_AS = re.compile(
-    r'\A[^\n]{0,600}\b(?:rewritten|reworded|rephrased|paraphrased) as:?\s*["\u201c](?P<inside>[^"\u201c\u201d\n]+)["\u201d][.]?\Z',
+    r"\A[^\n]{0,600}\b(?:rewritten|reworded|rephrased|paraphrased) as:?\s*"
+    r'["\u201c](?P<inside>[^"\u201c\u201d\n]+)["\u201d][.]?\Z',
     re.IGNORECASE,
 )
 _EXPLANATION = re.compile(
-    r"\n\s*[(*_]*(?:note|explanation|reason(?:ing)?|changes?|changes made|original(?: query)?|rationale)\b[*_]*:.*\Z",
+    r"\n\s*[(*_]*(?:note|explanation|reason(?:ing)?|changes?(?: made)?|original(?: query)?|rationale)\b"
+    r"[*_]*:.*\Z",
     re.DOTALL | re.IGNORECASE,
 )
 _MARKER = r"(?:\(?\d{1,2}[.)]|[-*+\u2022])[ \t]+"
@@ -57,8 +65,8 @@ _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab":
 def clean(text: str) -> str:
     """The one query in a model's reply, without what the model put around it.
 
-    A list gives its first item, repeated tags their last content. An empty text stays empty, and what is left of a
-    reply that holds nothing but dress is empty too. `clean(clean(text)) == clean(text)`.
+    A list gives its first item, repeated tags their last content; nothing is left of a reply that is nothing
+    but dress. `clean(clean(text)) == clean(text)`.
 
     Args:
         text: The reply to a prompt that asked for a rewrite alone.
@@ -106,7 +114,7 @@ def _first_paragraph(text: str) -> str:
 
 
 def _unquoted(text: str) -> str:
-    """The text without a pair of quotes around all of it, or without a quote that is opened and never closed."""
+    """The text without a pair of quotes around all of it, or without a quote that is never closed."""
     closing = _QUOTES.get(text[:1])
     if closing is None:
         return text
@@ -117,7 +125,7 @@ def _unquoted(text: str) -> str:
 
 
 def _is_one_quotation(inside: str, opening: str, closing: str) -> bool:
-    """Whether quotes inside the outer pair are apostrophes or quotations of their own, as in "what is a "zombie"?"."""
+    """Whether quotes inside the outer pair are apostrophes or quotations of their own."""
     mark = re.escape(closing)
     end = re.search(rf"(?<=\S){mark}(?!\w)", inside)
     start = re.search(rf"(?:^|(?<=[\s(])){re.escape(opening)}(?=\w)", inside)

@@ -36,10 +36,7 @@ def with_article(article: str, word: str) -> str:
 
 def _regular(verb: str) -> tuple[str, ...]:
     past = _CONSONANT_Y.sub("i", verb).removesuffix("e") + "ed"
-    if verb.endswith("ie"):
-        ing = verb.removesuffix("ie") + "ying"
-    else:
-        ing = verb.removesuffix("e") + "ing"
+    ing = (verb[:-2] + "y" if verb.endswith("ie") else verb.removesuffix("e")) + "ing"
     return verb, _with_s(verb), past, past, ing
 
 

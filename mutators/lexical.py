@@ -10,7 +10,8 @@ from mutators.mutator import by_rule
 from mutators.synonyms import lexicon
 
 _POLITE = re.compile(
-    r"\A\W*(?:hello|hi(?!-)|dear|excuse me|kindly|may i|(?:could|would) you|i(?:'d|\u2019d| would) (?:appreciate|be grateful))\b"
+    r"\A\W*(?:hello|hi(?!-)|dear|excuse me|kindly|may i|(?:could|would) you|"
+    r"i(?:['\u2019]d| would) (?:appreciate|be grateful))\b"
     r"|(?:\A|[.!?,;:]\s*|\byou\s+)please\b"
     r"|(?:\A|[.!?,;:]\s*)(?:many thanks|thanks|thank you)\b[^.!?]{0,30}[.!]?\W*\Z",
     re.IGNORECASE,
@@ -45,10 +46,11 @@ def add_politeness(query: str, _earlier: Sequence[str], seed: int) -> str:
     bare = query.strip()
     if not bare or _POLITE.search(bare):
         return query
+    frames: tuple[str, ...] = _ASKED
     if _IMPERATIVE.match(bare) and not bare.endswith("?"):
         frames, bare = _ORDERED, bare[0].lower() + bare[1:]
-    else:
-        frames = _ASKED + _THANKED if bare[-1] in ".?!" and "\n" not in bare else _ASKED
+    elif bare[-1] in ".?!" and "\n" not in bare:
+        frames = _ASKED + _THANKED
     return random.Random(seed).choice(frames).replace("{query}", bare)
 
 

@@ -1,4 +1,4 @@
-"""What a mutator is: a named way to reword a query, either by a model (a prompt) or by rule (the rewording itself)."""
+"""What a mutator is: a named way to reword a query, by a model (a prompt) or by rule (the rewording)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 Rewording = Callable[[str, Sequence[str], int], str]
-"""`(query, earlier, seed) -> str`: the query, its earlier rewordings in this episode (oldest first), and a seed for
-any choice the function makes. The same three arguments always give the same text."""
+"""`(query, earlier, seed) -> str`: the query, earlier rewordings of the same original in this episode
+(oldest first), and a seed for any choice that the function makes. The same three arguments always give the
+same text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +20,7 @@ class Mutator:
     name: str
     """The function's name, as `--mutators` names it."""
     kind: Literal["model", "rule"]
-    """`model`: the function returns the whole prompt for the mutator model. `rule`: it returns the rewording."""
+    """`model`: the function returns the whole prompt for the mutator model; `rule`: the rewording."""
     function: Rewording
     doc: str
     """The first line of the function's docstring."""
@@ -75,6 +76,7 @@ def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
     try:
         signature.bind("query", (), 0)
     except TypeError:
-        raise TypeError(f"{function.__name__}{signature} is no mutator: expected (query, earlier, seed)") from None
+        expected = "expected (query, earlier, seed)"
+        raise TypeError(f"{function.__name__}{signature} is no mutator: {expected}") from None
     doc = (inspect.getdoc(function) or "").partition("\n")[0]
     return Mutator(name=function.__name__, kind=kind, function=function, doc=doc)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -93,22 +93,28 @@ def _load(spec: str, modules: dict[str, ModuleType]) -> Mutator:
         return _load_own(path, name, modules)
     by_name = {mutator.name: mutator for mutator in _BUILT_IN}
     if spec not in by_name:
-        raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, by_name)}")
+        raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, DEFAULT_MUTATORS)}")
     return by_name[spec]
 
 
 def _load_own(path: str, name: str, modules: dict[str, ModuleType]) -> Mutator:
     if not path or not name:
-        raise UnknownMutatorError(f"{path or name!r} names no mutator; expected FILE.py:NAME, as in my_mutators.py:shout")
+        raise UnknownMutatorError(
+            f"{path or name!r} names no mutator; expected FILE.py:NAME, as in mine.py:shout"
+        )
     if path not in modules:
         modules[path] = _run(path)
-    found = getattr(modules[path], name, None)
+    module = modules[path]
+    found = getattr(module, name, None)
     if found is None:
-        raise UnknownMutatorError(f"{path} has no mutator {name!r}; {_nearest(name, _mutators_in(modules[path]))}")
+        own = [each for each, value in vars(module).items() if isinstance(value, Mutator)]
+        raise UnknownMutatorError(f"{path} has no mutator {name!r}; {_nearest(name, own)}")
     if not isinstance(found, Mutator):
         raise UnknownMutatorError(f"{path}:{name} is no mutator; decorate it with by_model or by_rule")
     if found.name in DEFAULT_MUTATORS and found not in _BUILT_IN:
-        raise ValueError(f"{path}:{name} has the name of the built-in mutator {found.name!r}; give it another name")
+        raise ValueError(
+            f"{path}:{name} has the name of a built-in mutator, {found.name!r}; give it another name"
+        )
     return found
 
 
@@ -127,18 +133,16 @@ def _run(path: str) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise MutatorFileError(f"{path} fails while it is imported: {type(error).__name__}: {error}") from error
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise MutatorFileError(f"{path} fails while it is imported: {reason}") from error
     return module
 
 
-def _mutators_in(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(value, Mutator)]
-
-
-def _nearest(name: str, names: Iterable[str]) -> str:
+def _nearest(name: str, names: Sequence[str]) -> str:
     """What to try instead: the nearest names, or all of them when none is near."""
-    names = list(names)
+    if not names:
+        return "it has none: decorate one with by_model or by_rule"
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     if near:
         return f"did you mean {' or '.join(near)}?"
-    return f"expected one of {', '.join(names)}" if names else "it has none: decorate one with by_model or by_rule"
+    return f"expected one of {', '.join(names)}"

@@ -1,7 +1,7 @@
 """The mutators that ask a model: each function returns the whole prompt for one rewrite.
 
-Every prompt has the same shape: an instruction that opens with what to do, the demand for the rewrite alone, and the
-query between `<query>` tags. Small models follow it, and `cleaning.clean` removes what they add all the same.
+Every prompt has the same shape: an instruction that opens with what to do, the demand for the rewrite
+alone, and the query between `<query>` tags. What a model adds all the same, `cleaning.clean` removes.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ VIEWPOINTS = ("a teacher", "a student", "a journalist", "a researcher", "a paren
 
 
 def _prompt(instruction: str, query: str) -> str:
-    return (
-        f"{instruction} Do not answer the query. Reply with the rewritten query alone.\n\n<query>{query}</query>\n"
-    )
+    demand = "Do not answer the query. Reply with the rewritten query alone."
+    return f"{instruction} {demand}\n\n<query>{query}</query>\n"
 
 
 @by_model
@@ -53,8 +52,8 @@ def change_perspective(query: str, _earlier: Sequence[str], seed: int) -> str:
     """Ask from somebody else's point of view."""
     viewpoint = random.Random(seed).choice(VIEWPOINTS)
     return _prompt(
-        f"Change the perspective of the query: ask the same as {viewpoint} would ask it, or in the third person. "
-        "Keep its meaning.",
+        f"Change the perspective of the query: ask the same as {viewpoint} would ask it, or in the third "
+        "person. Keep its meaning.",
         query,
     )
 
@@ -63,8 +62,8 @@ def change_perspective(query: str, _earlier: Sequence[str], seed: int) -> str:
 def clarify_intent(query: str, _earlier: Sequence[str], _seed: int) -> str:
     """Make plain what is asked, so that it cannot be misread."""
     return _prompt(
-        "Clarify the intent of the query: replace words that can be misread by what is plainly meant, and ask "
-        "for exactly the same thing.",
+        "Clarify the intent of the query: replace words that can be misread by what is plainly meant, and "
+        "ask for exactly the same thing.",
         query,
     )
 
@@ -79,7 +78,7 @@ def shorten(query: str, _earlier: Sequence[str], _seed: int) -> str:
 def expand(query: str, _earlier: Sequence[str], _seed: int) -> str:
     """Ask the same at greater length."""
     return _prompt(
-        "Expand the query: ask the same in one or two longer sentences, with what is only implied spelled out.",
+        "Expand the query: ask the same in one or two longer sentences, and spell out what is only implied.",
         query,
     )
 
@@ -87,7 +86,9 @@ def expand(query: str, _earlier: Sequence[str], _seed: int) -> str:
 @by_model
 def simplify(query: str, _earlier: Sequence[str], _seed: int) -> str:
     """Ask the same in plain, everyday words."""
-    return _prompt("Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.", query)
+    return _prompt(
+        "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.", query
+    )
 
 
 @by_model
@@ -106,8 +107,8 @@ def passive_voice(query: str, _earlier: Sequence[str], _seed: int) -> str:
 def generate_similar(query: str, _earlier: Sequence[str], _seed: int) -> str:
     """Ask another query with the same intent."""
     return _prompt(
-        "Write a similar query: it may be built and worded quite differently, but whoever asks it wants the same "
-        "thing.",
+        "Write a similar query: it may be built and worded quite differently, but whoever asks it wants the "
+        "same thing.",
         query,
     )
 
@@ -124,7 +125,7 @@ def crossover(query: str, earlier: Sequence[str], seed: int) -> str:
         return paraphrase.prompt(query, earlier, seed)
     other = random.Random(seed).choice(others)
     return (
-        "Combine the two queries: they ask the same thing in two ways, so take the best wording of each and write "
-        "one query. Do not answer it. Reply with the rewritten query alone.\n\n"
+        "Combine the two queries: they ask the same thing in two ways, so take the best wording of each and "
+        "write one query. Do not answer it. Reply with the rewritten query alone.\n\n"
         f"<query>{query}</query>\n<other>{other}</other>\n"
     )

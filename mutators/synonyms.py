@@ -1,4 +1,4 @@
-"""Replaces the words of a lexicon in a text: inflected as they stood, capitalised as they stood, articles kept right."""
+"""Replaces the words of a lexicon in a text: inflected and capitalised as they stood, articles kept right."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import functools
 import random
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any, Literal
@@ -15,19 +15,21 @@ from mutators.inflection import VERB_FORMS, plural, verb_forms, with_article
 
 Sense = Literal["verb", "noun"]
 Entry = tuple[str, Sense | None, tuple[str, ...]]
-"""A word as it appears, what it is there (None: a phrase that fits anywhere), and what may stand in its place."""
+"""A word as it appears, what it is there (None: it fits anywhere), and what may stand in its place."""
 
-_BEFORE_A_NOUN = frozenset(
-    "a an the my your his her its our their these those some any every each no another of for from with without about "
-    "against during".split()
-)
-_ONLY_BEFORE_A_VERB = frozenset("to not i you we they please never can't don't cannot".split())
-_VERB_AHEAD = re.compile(
-    r"\b(?:to|i|you|we|they|who|can|can't|cannot|could|will|won't|would|should|shouldn't|must|may|might|do|don't|does|did|not|"
-    r"please|never)(?:\s+[\w']+){0,3}\s+\Z",
+_BEFORE_A_NOUN = re.compile(
+    r"\b(?:an?|the|my|your|his|her|its|our|their|these|those|some|any|every|each|no|another|of|for|from|with|without|"
+    r"about|against|during)\s+\Z",
     re.IGNORECASE,
 )
-_LAST_WORD = re.compile(r"([\w']+)\s+\Z")
+_RIGHT_BEFORE_A_VERB = re.compile(
+    r"\b(?:to|not|i|you|we|they|please|never|can't|don't|cannot)\s+\Z", re.IGNORECASE
+)
+_BEFORE_A_VERB = re.compile(
+    r"\b(?:to|not|i|you|we|they|please|never|can't|don't|cannot|who|can|could|will|won't|would|should|shouldn't|must|may|"
+    r"might|do|does|did)(?:\s+[\w']+){0,3}\s+\Z",
+    re.IGNORECASE,
+)
 _SENTENCE_START = re.compile(r"(?:\A|[.!?:;,\n])\s*\Z")
 _CODE = r"`[^`\n]*`"
 _ARTICLE_AT_END = re.compile(r"\b(an?)(\s+)\Z", re.IGNORECASE)
@@ -43,7 +45,7 @@ class Lexicon:
     """Finds the words, the longest first; code between backticks is found whole, so that it stays."""
 
     def replace(self, text: str, chance: random.Random) -> str:
-        """The text with every word of the lexicon replaced; the same word gets the same replacement throughout."""
+        """The text with every word of the lexicon replaced, the same word always by the same replacement."""
         pieces: list[str] = []
         chosen: dict[tuple[str, ...], str] = {}
         end = 0
@@ -97,18 +99,17 @@ def _entries(tables: Mapping[str, Any]) -> Iterator[Entry]:
             yield word, sense, tuple(forms[form] for forms in inflected)
     for noun, replacements in tables["nouns"].items():
         yield noun, "noun", tuple(replacements)
-        yield plural(noun, tables["plurals"]), "noun", tuple(plural(each, tables["plurals"]) for each in replacements)
+        many = tuple(plural(each, tables["plurals"]) for each in replacements)
+        yield plural(noun, tables["plurals"]), "noun", many
 
 
 def _senses(before: str) -> tuple[Sense, ...]:
     """What a word can be after this text, the likelier first: a guess from the few words before it."""
-    last = _LAST_WORD.search(before)
-    word = last[1].lower() if last else ""
-    if word in _BEFORE_A_NOUN:
+    if _BEFORE_A_NOUN.search(before):
         return ("noun",)
-    if word in _ONLY_BEFORE_A_VERB:
+    if _RIGHT_BEFORE_A_VERB.search(before):
         return ("verb",)
-    if _SENTENCE_START.search(before) or _VERB_AHEAD.search(before):
+    if _SENTENCE_START.search(before) or _BEFORE_A_VERB.search(before):
         return ("verb", "noun")
     return ("noun", "verb")
 

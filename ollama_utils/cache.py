@@ -27,6 +27,12 @@ class ReplyCache:
         self._lock = threading.Lock()
         self._known: LRUCache[bytes, Completion] = LRUCache(size)
         self._pending: dict[bytes, Future[Completion]] = {}
+        self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """The calls that wait now for an equal one."""
+        return self._waiting
 
     def reply(self, key: bytes, ask: Callable[[], Completion]) -> Completion:
         """The reply to a question: known, or shared with an equal one under way, or asked for now.
@@ -45,7 +51,7 @@ class ReplyCache:
             if pending is None:
                 mine = self._pending[key] = Future()
         if pending is not None:
-            return _shared(pending.result())
+            return self._await(pending)
         try:
             completion = ask()
         except BaseException as error:
@@ -61,6 +67,15 @@ class ReplyCache:
         for future in pending.values():
             _fulfil(future, _cancelled())
 
+    def _await(self, pending: Future[Completion]) -> Completion:
+        with self._lock:
+            self._waiting += 1
+        try:
+            return _shared(pending.result())
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
     def _settle(self, key: bytes, mine: Future[Completion], outcome: Completion | BaseException) -> None:
         with self._lock:
             if isinstance(outcome, Completion) and outcome.error is None:
@@ -74,7 +89,7 @@ def key_of(call: Call) -> bytes:
     """What stands for a call in the cache: every field of it decides."""
     model = short_name(call.model)
     parts = [model if field.name == "model" else getattr(call, field.name) for field in fields(call)]
-    return blake2b(json.dumps(parts, default=dict).encode("utf-8"), digest_size=16).digest()
+    return blake2b(json.dumps(parts, default=dict, sort_keys=True).encode("utf-8"), digest_size=16).digest()
 
 
 def is_repeatable(call: Call) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -71,17 +71,15 @@ class OllamaClient:
         Raises:
             OllamaError: there is no reply; the message names host, model and what to do.
         """
+        given: dict[str, Any] = {
+            "system": call.system,
+            "format": None if call.format is None else dict(call.format),
+            "options": dict(call.options) or None,
+            "think": call.think,
+        }
         reply = self._ask(
             call.model,
-            lambda: self._client.generate(
-                model=call.model,
-                prompt=call.prompt,
-                system=call.system,
-                format=None if call.format is None else dict(call.format),
-                options=dict(call.options) or None,
-                think=call.think,
-                stream=False,
-            ),
+            lambda: self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given),
         )
         return self._completion(call.model, reply)
 
@@ -124,7 +122,7 @@ class OllamaClient:
     def close(self) -> None:
         """Drop the connections; calls after this raise CallCancelledError."""
         self._closed = True
-        self._client.close()
+        self._client.close()  # type: ignore[no-untyped-call]  # the package leaves it untyped
 
     def _completion(self, model: str, reply: ollama.GenerateResponse) -> Completion:
         if not reply.done:
@@ -138,6 +136,8 @@ class OllamaClient:
 
     def _ask(self, model: str | None, send: Callable[[], T]) -> T:
         """What `send` gives; every failure comes out as an OllamaError."""
+        if model is not None and not model.strip():
+            raise BadRequestError(f"a call to {self.host!r} names no model")
         try:
             return send()
         except ollama.ResponseError as error:

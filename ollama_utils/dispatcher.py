@@ -166,7 +166,8 @@ class Dispatcher:
 
     def _insist(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
         """What a server answers, after as many attempts as it may take."""
-        return self._retrying(self._attempt, errand, ask)
+        answer: T = self._retrying(self._attempt, errand, ask)
+        return answer
 
     def _attempt(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
         client, gate = self._route(errand)

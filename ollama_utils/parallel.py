@@ -119,9 +119,7 @@ class _Batch(Generic[T, R]):
         try:
             while (index := self._take()) is not None:
                 self._do(index)
-                if isinstance(failure := self._failures.get(index), Exception | None):
-                    continue
-                raise failure
+                self._heed_interrupt(index)
             with self._changed:
                 self._changed.wait_for(lambda: self._ended == self.size)
         except BaseException:
@@ -147,6 +145,12 @@ class _Batch(Generic[T, R]):
             self._ended += 1
             if self._ended == self.size:
                 self._changed.notify_all()
+
+    def _heed_interrupt(self, index: int) -> None:
+        """Pass on what is no mere failure of an item: Ctrl-C, an exit."""
+        failure = self._failures.get(index)
+        if failure is not None and not isinstance(failure, Exception):
+            raise failure
 
     def _drop_the_rest(self) -> None:
         """Begin no further item: the caller was interrupted."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -84,19 +83,13 @@ class SentenceEncoder:
     def _lengths(self, texts: Sequence[str]) -> list[int]:
         """The tokens of each text, cut ones included; 0 for a model that needs no padding."""
         mask = self._model.preprocess(list(texts), prompt=self._prompt).get("attention_mask")
-        return [0] * len(texts) if mask is None else mask.sum(dim=1).tolist()
+        return [0] * len(texts) if mask is None else [int(tokens) for tokens in mask.sum(dim=1)]
 
     def _forward(self, texts: list[str], bucket: int) -> NDArray[Any]:
         """One pass through the model: (N, D)."""
         padding = {"text": {"padding": "max_length", "max_length": bucket}}
-        return np.asarray(
-            self._model.encode(
-                texts,
-                batch_size=len(texts),
-                show_progress_bar=False,
-                **({"processing_kwargs": padding} if bucket else {}),
-            )
-        )
+        extra: dict[str, Any] = {"processing_kwargs": padding} if bucket else {}
+        return np.asarray(self._model.encode(texts, batch_size=len(texts), show_progress_bar=False, **extra))
 
 
 def _bucket(tokens: int, longest: int | None) -> int:
@@ -117,7 +110,7 @@ def _load(name: str) -> SentenceTransformer:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             return SentenceTransformer(folder or name, device=device, local_files_only=True)
-        except Exception as error:  # noqa: BLE001 - a bad file raises whatever its reader raises
+        except Exception as error:
             if folder is not None:
                 why = str(error).partition("\n")[0]
                 raise EncoderError(f"folder {name!r} holds no sentence-transformers model: {why}") from error
@@ -166,9 +159,9 @@ def _quiet_loading() -> Iterator[None]:
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the package leaves it untyped
     try:
         yield
     finally:
         if shown:
-            logging.enable_progress_bar()
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # likewise

@@ -15,8 +15,9 @@ def unit_rows(rows: ArrayLike) -> NDArray[np.float32]:
     Returns:
         (N, D), float32.
     """
-    wide = np.array(rows, dtype=np.float64)
+    wide: NDArray[np.float64] = np.array(rows, dtype=np.float64)
     lengths = np.sqrt((wide * wide).sum(axis=1))
     wide[lengths == 0.0, 0] = 1.0
     lengths[lengths == 0.0] = 1.0
-    return (wide / lengths[:, None]).astype(np.float32)
+    scaled: NDArray[np.float32] = (wide / lengths[:, None]).astype(np.float32)
+    return scaled

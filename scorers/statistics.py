@@ -23,7 +23,8 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
         raise ValueError(f"expected a confidence above 0 and below 1, got {confidence!r}")
     if n == 0:
         return 0.0, 1.0
-    from scipy.stats import binomtest  # takes longer to import than a command's help may
+    # Here, because it takes longer to import than a command's help may; scipy ships no types.
+    from scipy.stats import binomtest  # type: ignore[import-untyped]
 
     interval = binomtest(successes, n).proportion_ci(confidence_level=confidence, method="wilson")
     return float(interval.low), float(interval.high)

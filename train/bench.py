@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
-COLUMNS = ("schedule", "max_workers", "env_steps", "wall_s", "env_steps_per_s", "speedup", "slot_utilisation")
+COLUMNS = {
+    "schedule": "schedule",
+    "max_workers": "workers",
+    "env_steps": "steps",
+    "wall_s": "seconds",
+    "env_steps_per_s": "steps/s",
+    "speedup": "speed-up",
+    "slot_utilisation": "slots busy",
+}
+"""Keys of a row shown to people, and what they are called there."""
 
 
 @Parameter(name="*")
@@ -186,8 +195,8 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="simulated: one rollout under each schedule")
-    for column in COLUMNS:
-        table.add_column(column, justify="left" if column == "schedule" else "right")
+    for key, title in COLUMNS.items():
+        table.add_column(title, justify="left" if key == "schedule" else "right")
     for row in rows:
         table.add_row(*(str(row[column]) for column in COLUMNS))
     Console().print(table)

@@ -51,7 +51,8 @@ def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
 def run(app: App, tokens: list[str]) -> int:
     """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
     try:
-        app(_read_config_flag(app, tokens), exit_on_error=False, print_error=False)
+        tokens = _read_config_flag(app, tokens)
+        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
         line, code = " ".join(str(error).split()), 2
     except UserError as error:

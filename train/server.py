@@ -118,21 +118,26 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
         UserError: no server, no such model, no model named.
     """
     from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.errors import OllamaError
 
     with contextlib.ExitStack() as stack:
         hosts = _hosts(config)
         embedded = stack.enter_context(_embedded(config.simulator)) if EMBEDDED in hosts else None
         urls = [embedded.host if embedded and host == EMBEDDED else host for host in hosts]
-        dispatcher = stack.enter_context(
-            Dispatcher(
-                urls,
-                max_in_flight=config.max_in_flight,
-                attempts=config.call_attempts,
-                timeout_s=config.call_timeout_s,
-                cache_size=cache_size,
+        try:
+            dispatcher = stack.enter_context(
+                Dispatcher(
+                    urls,
+                    max_in_flight=config.max_in_flight,
+                    attempts=config.call_attempts,
+                    timeout_s=config.call_timeout_s,
+                    cache_size=cache_size,
+                )
             )
-        )
-        roles = _roles(config, dispatcher.model_names(), hosts, simulated=embedded is not None)
+            available = dispatcher.model_names()
+        except (OllamaError, ValueError) as error:
+            raise UserError(str(error)) from error
+        roles = _roles(config, available, hosts, simulated=embedded is not None)
         yield Connection(dispatcher=dispatcher, roles=roles, embedded=embedded)
 
 

@@ -68,10 +68,10 @@ class Tally:
         }
         groups = ((self.episodes, per_episode), (self.scored, per_step))
         rates = {k: v / n for n, sums in groups if n for k, v in sums.items()}
-        unscored = {"outcome/unscored_steps": self.unscored, "outcome/unscored_rate": self.unscored / rows}
-        return rates | {"rollout/episodes": self.episodes} | (unscored if rows else {})
+        counts = {"rollout/episodes": self.episodes, "outcome/unscored_steps": self.unscored}
+        return rates | counts | ({"outcome/unscored_rate": self.unscored / rows} if rows else {})
 
 
 def _sum(a: Any, b: Any) -> Any:  # noqa: ANN401 - a number or a Counter
     """The sum; of two Counters key by key (their own `+` drops what is not positive)."""
-    return Counter({k: a[k] + b[k] for k in a | b}) if isinstance(a, Counter) else a + b
+    return Counter({k: a[k] + b[k] for k in {*a, *b}}) if isinstance(a, Counter) else a + b

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
+from typing import TypeVar
 
-_UNIT = 2.0**-64
+T = TypeVar("T")
+
+_BITS = 53
+"""What a float holds exactly, so that no draw is rounded up to 1."""
 
 
 def digest_of(*parts: object) -> bytes:
     """Sixteen bytes that stand for all parts: equal parts, equal bytes, on every machine."""
-    text = "\x1f".join(map(str, parts))
-    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return blake2b(repr(parts).encode(), digest_size=16).digest()
 
 
 def share_of(digest: bytes, purpose: str) -> float:
     """A number in [0, 1) drawn from a digest; each purpose draws its own."""
     drawn = blake2b(purpose.encode(), digest_size=8, key=digest).digest()
-    return int.from_bytes(drawn, "big") * _UNIT
+    return (int.from_bytes(drawn, "big") >> (64 - _BITS)) / 2**_BITS
 
 
-def pick(options: tuple[str, ...], digest: bytes, purpose: str) -> str:
+def pick(options: Sequence[T], digest: bytes, purpose: str) -> T:
     """One of the options, drawn from a digest."""
     return options[int(share_of(digest, purpose) * len(options))]

@@ -61,14 +61,14 @@ def prepare(state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask) ->
     """The reply to a question: a pure function of the request and the server's seed."""
     digest = digest_of(state.settings.seed, *ask.identity())
     role = state.catalogue.roles[ask.model]
-    text = state.persona.reply(role, ask, digest)
-    state.counters.unrecognised_instructions = state.persona.unrecognised
+    said = state.persona.reply(role, ask, digest)
+    state.counters.unrecognised_instructions += not said.recognised
     length = state.reply_length(share_of(digest, "length"))
     limit = ask.num_predict if ask.num_predict > 0 else length
     return Speech(
         endpoint=endpoint,
         named=body["model"],
-        text=text,
+        text=said.text,
         prompt=ask.prompt,
         prompt_tokens=max(1, wire.count_tokens(ask.system + ask.history + ask.prompt)),
         tokens=min(length, limit),

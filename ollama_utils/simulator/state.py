@@ -12,7 +12,8 @@ from ollama_utils.simulator.counters import Counters
 from ollama_utils.simulator.engine import Engine
 from ollama_utils.simulator.faults import FaultPlan
 from ollama_utils.simulator.lengths import ReplyLength, parse_reply_length
-from ollama_utils.simulator.personas.persona import Persona, load_persona
+from ollama_utils.simulator.personas.persona import Persona
+from ollama_utils.simulator.personas.world import load_persona
 from ollama_utils.simulator.profiles import PROFILES
 from ollama_utils.simulator.settings import Settings
 
@@ -41,7 +42,7 @@ def make_state(settings: Settings) -> State:
         PersonaError: the persona's file cannot be used.
     """
     clock = asyncio.get_running_loop().time
-    persona = load_persona(settings.persona, settings.seed)
+    persona = load_persona(settings.persona)
     counters = Counters(clock)
     return State(
         settings=settings,

@@ -137,7 +137,7 @@ def test_seeds_depend_on_the_whole_key_and_are_the_same_in_every_process() -> No
     assert derive_seed(1, 2, 3, 4, "ask") == derive_seed(1, 2, 3, 4, "ask")
     assert derive_seed(1, 23, "ask") != derive_seed(12, 3, "ask")
     assert 0 <= derive_seed(5, "rewrite") < 2**31
-    assert derive_seed(0) == 1201637846
+    assert derive_seed(0) == 1200591173
 
 
 def test_every_step_has_the_same_keys_but_for_what_was_never_scored() -> None:

@@ -17,7 +17,8 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from ollama_utils.simulator.process import EmbeddedServer
 from train.cli import execute
 
-SMALL = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "64", "--encoder", "hashing:64")
+LANES = ("--num-processes", "4", "--encoder", "hashing:64")
+SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64")
 WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 
 
@@ -107,15 +108,15 @@ def test_a_run_on_a_broken_server_stops_saved_and_says_why(
 ) -> None:
     simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
     flags = ("--call-attempts", "1", "--num-steps", "64", "--num-env-steps", "256", "--run-dir")
+    folder = tmp_path / "run"
     try:
-        arguments = ("train", "--ollama-host", simulator.host, *WORLD, *SMALL, *flags, str(tmp_path / "run"))
+        arguments = ("train", "--ollama-host", simulator.host, *WORLD, *LANES, *flags, str(folder))
         assert execute(arguments) == 1
     finally:
         simulator.set_faults([])
     assert "could not be scored" in capsys.readouterr().err
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert "could not be scored" in summary["stopped"]
-    assert (tmp_path / "run" / "policy.zip").exists()
+    assert "could not be scored" in json.loads((folder / "summary.json").read_text())["stopped"]
+    assert (folder / "policy.zip").exists()
 
 
 @pytest.mark.slow
@@ -123,7 +124,7 @@ def test_a_run_on_a_broken_server_stops_saved_and_says_why(
 def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     simulator: EmbeddedServer, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
-    arguments = ["train", "--ollama-host", simulator.host, *WORLD, *SMALL]
+    arguments = ["train", "--ollama-host", simulator.host, *WORLD, *LANES, "--num-steps", "8"]
     arguments += ["--num-env-steps", "1000000", "--run-dir", str(tmp_path / "run")]
     process = subprocess.Popen(  # noqa: S603 - our own command
         [sys.executable, "-m", "train.cli", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE

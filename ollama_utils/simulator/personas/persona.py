@@ -1,56 +1,71 @@
-"""A first persona."""
+"""A persona: the models of one world, each by the role that its name plays."""
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 
-import numpy as np
-
-from ollama_utils.simulator.chance import digest_of
+from ollama_utils.simulator.personas import embedding
+from ollama_utils.simulator.personas.judge import Judge, to_json
+from ollama_utils.simulator.personas.mutator import Mutator, read_task
+from ollama_utils.simulator.personas.target import Target
 from ollama_utils.simulator.wire import Ask
 
+ROLES = ("target", "mutator", "judge", "embedding")
+"""What a model can play; an embedding model has no words."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Utterance:
+    """A reply in words."""
+
+    text: str
+    recognised: bool = True
+    """False when the mutator was given an instruction that it does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Persona:
-    """A stand-in until the world file is there."""
+    """All models of a persona file. Every reply is a pure function of its arguments.
 
-    name = "cautious"
-    models: Mapping[str, str] = {
-        "sim-target": "target", "sim-mutator": "mutator", "sim-judge": "judge", "sim-embed": "embedding",
-    }
+    Args:
+        name: the persona's.
+        models: what each model plays, one of `ROLES`, by the model's name.
+        target: answers queries.
+        mutator: rewrites queries.
+        judge: labels answers.
+        dimension: numbers in an embedding.
+    """
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self.unrecognised = 0
+    name: str
+    models: Mapping[str, str]
+    target: Target
+    mutator: Mutator
+    judge: Judge
+    dimension: int
 
-    def reply(self, role: str, ask: Ask, digest: bytes) -> str:
-        """The words."""
-        del digest
-        if role == "mutator":
-            found = re.findall(r"<query>(.*?)</query>", ask.prompt, re.S)
-            return "Please tell me: " + (found[-1].strip() if found else ask.prompt)
+    def reply(self, role: str, ask: Ask, digest: bytes) -> Utterance:
+        """The reply of the model that plays a role.
+
+        Args:
+            role: one of `ROLES` other than `embedding`.
+            ask: the question.
+            digest: stands for all that decides the reply; chance is drawn from it.
+        """
         if role == "judge":
-            refused = "sorry" in ask.prompt
-            label = "refused" if refused else "answered"
-            return json.dumps({"label": label, "score": 0 if refused else 9, "intent_kept": True})
-        if re.search(r"kill|bomb|drug|steal", ask.prompt) and "please" not in ask.prompt.lower():
-            return "I'm sorry, but I can't help with that."
-        return f"Here is what you need to know about it: {ask.prompt[:60]}"
+            return Utterance(text=to_json(self.judge.reply(ask.prompt, digest), ask.format))
+        if role == "mutator":
+            text, recognised = self.mutator.reply(ask.prompt, digest)
+        else:
+            text, recognised = self.target.reply(_untagged(ask.prompt), digest), True
+        if ask.format is not None:
+            text = to_json({"response": text}, ask.format)
+        return Utterance(text=text, recognised=recognised)
 
     def embed(self, text: str) -> list[float]:
-        """A unit vector of 384 numbers."""
-        row = np.zeros(384)
-        for word in text.lower().split():
-            row[int.from_bytes(digest_of(word)[:4], "big") % 384] += 1
-        norm = float(np.linalg.norm(row)) or 1.0
-        values: list[float] = (row / norm).tolist()
-        return values
+        """A vector of length 1 with `dimension` numbers."""
+        return embedding.embed(text, self.dimension)
 
 
-def load_persona(path: str | None, seed: int) -> Persona:
-    """The persona of a TOML file, or the shipped one."""
-    del path
-    _ = Path
-    return Persona(seed)
+def _untagged(prompt: str) -> str:
+    return read_task(prompt).query if "<query>" in prompt else prompt

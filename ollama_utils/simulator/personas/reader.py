@@ -87,6 +87,10 @@ class Reader:
             raise self.fail(key, "a table")
         return Reader(value, self._place(key))
 
+    def is_table(self, key: str) -> bool:
+        """Whether the key holds a table."""
+        return isinstance(self._table.get(key), dict)
+
     def tables(self) -> Iterator[tuple[str, Reader]]:
         """Every value of this table as a table, by its key."""
         for key in self._table:

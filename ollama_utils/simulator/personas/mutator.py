@@ -1,0 +1,128 @@
+"""The mutator: finds the operator in an instruction and rewrites the query by it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ollama_utils.simulator.chance import pick, share_of
+from ollama_utils.simulator.personas.features import TERSE, Features, Grammar
+from ollama_utils.simulator.personas.operators import Effect, Operator
+from ollama_utils.simulator.personas.rewording import Rewording
+from ollama_utils.simulator.personas.wording import filled
+
+_QUERY = re.compile(r"<query>(.*?)</query>", re.DOTALL)
+_OTHER = re.compile(r"<other>(.*?)</other>", re.DOTALL)
+_PARAGRAPH = re.compile(r"\n\s*\n")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MutatorWords:
+    """What the mutator says around a rewrite, or instead of one."""
+
+    failures: dict[str, tuple[str, ...]]
+    """Texts by the name of the failure."""
+    dress_rate: float
+    """The share of rewrites that come dressed."""
+    dresses: tuple[str, ...]
+    """Templates around `{text}`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """What a prompt asks of the mutator."""
+
+    instruction: str
+    query: str
+    other: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutator:
+    """Rewrites queries.
+
+    Args:
+        grammar: reads and writes features.
+        operators: by name; the first takes instructions that none recognises.
+        rewordings: by name.
+        openers: words that need no capital when something comes before them.
+        words: what is said around a rewrite, or instead of one.
+    """
+
+    grammar: Grammar
+    operators: dict[str, Operator]
+    rewordings: dict[str, Rewording]
+    openers: frozenset[str]
+    words: MutatorWords
+
+    def find_operator(self, instruction: str) -> Operator | None:
+        """The operator whose cue the instruction begins with, the longest cue first."""
+        told = instruction.strip().lower()
+        fitting = [item for item in self.operators.values() if told.startswith(item.cue)]
+        return max(fitting, key=lambda item: len(item.cue), default=None)
+
+    def reply(self, prompt: str, digest: bytes) -> tuple[str, bool]:
+        """The reply to a prompt, and whether its instruction was recognised."""
+        task = read_task(prompt)
+        operator = self.find_operator(task.instruction)
+        fallback = next(iter(self.operators.values()))
+        text = self.rewrite(operator or fallback, task, digest)
+        if share_of(digest, "dress") < self.words.dress_rate:
+            text = filled(pick(self.words.dresses, digest, "which dress"), {"text": text})
+        return text, operator is not None
+
+    def rewrite(self, operator: Operator, task: Task, digest: bytes) -> str:
+        """The query rewritten, or what comes instead."""
+        drawn = operator.draw(share_of(digest, "outcome"))
+        if isinstance(drawn, str):
+            instead = self.words.failures.get(drawn)
+            return pick(instead, digest, drawn) if instead else task.query
+        return self.edit(task, drawn, operator.rewordings, digest)
+
+    def edit(self, task: Task, effect: Effect, rewordings: tuple[str, ...], digest: bytes) -> str:
+        """The query after an effect: its features are exactly those that the effect names.
+
+        A change of wording that would disturb the features is left out; should the effect itself not come
+        out as it must (a text made of nothing but clauses), the query stays as it is.
+        """
+        wanted = effect.apply(self.grammar.features(task.query))
+        text = self._apply(self._start(task), effect, wanted, task.instruction, digest)
+        for name in rewordings:
+            other = self.grammar.with_terse(
+                self.rewordings[name].apply(text, self.openers, digest), terse=TERSE in wanted.markers
+            )
+            if self.grammar.features(other) == wanted:
+                text = other
+        return text if self.grammar.features(text) == wanted else task.query
+
+    def _start(self, task: Task) -> str:
+        """The text to edit: the query, or the other one where it has the same features."""
+        if task.other is None or self.grammar.features(task.other) != self.grammar.features(task.query):
+            return task.query
+        return task.other
+
+    def _apply(self, text: str, effect: Effect, wanted: Features, instruction: str, digest: bytes) -> str:
+        grammar = self.grammar
+        if effect.soften:
+            text = grammar.lexicon.soften(text, digest)
+        for name, marker in grammar.markers.items():
+            if name not in wanted.markers and marker.is_in(text):
+                text = marker.removed_from(text)
+        for name in effect.add:
+            if name != TERSE and not grammar.markers[name].is_in(text):
+                text = grammar.markers[name].added_to(text, self.openers, instruction, digest)
+        return grammar.with_terse(text, terse=TERSE in wanted.markers)
+
+
+def read_task(prompt: str) -> Task:
+    """The instruction and the tagged query; without tags the last paragraph is the query."""
+    queries = list(_QUERY.finditer(prompt))
+    others = _OTHER.findall(prompt)
+    if queries:
+        return Task(
+            instruction=prompt[: queries[-1].start()],
+            query=queries[-1][1].strip(),
+            other=others[-1].strip() if others else None,
+        )
+    parts = [part.strip() for part in _PARAGRAPH.split(prompt) if part.strip()]
+    return Task(instruction=prompt, query=parts[-1] if parts else "", other=None)

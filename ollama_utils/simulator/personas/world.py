@@ -1,0 +1,73 @@
+"""Reads a persona file into the models that speak by it."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from ollama_utils.simulator.personas.persona import ROLES, Persona
+from ollama_utils.simulator.personas.read_grammar import read_grammar
+from ollama_utils.simulator.personas.read_mutator import read_mutator
+from ollama_utils.simulator.personas.read_target import read_judge, read_target
+from ollama_utils.simulator.personas.reader import PersonaError, Reader
+
+SHIPPED = "cautious.toml"
+"""The persona in this folder that is used when none is named."""
+
+_MOST_NUMBERS = 65_536
+
+
+def load_persona(path: str | None) -> Persona:
+    """The persona of a TOML file; None is the shipped one.
+
+    Raises:
+        PersonaError: the file is not there, is no TOML, or says something that cannot be; one line.
+    """
+    if path is None:
+        return parse_persona(resources.files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8"))
+    try:
+        return parse_persona(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise PersonaError(f"persona file {path!r} cannot be read: {error}") from None
+    except PersonaError as error:
+        raise PersonaError(f"persona file {path!r}: {error}") from None
+
+
+def parse_persona(toml: str) -> Persona:
+    """The persona of a TOML text.
+
+    Raises:
+        PersonaError: it is no TOML, or says something that cannot be.
+    """
+    try:
+        table: dict[str, Any] = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise PersonaError(f"no TOML: {error}") from None
+    file = Reader(table)
+    grammar = read_grammar(file)
+    target = read_target(file, grammar)
+    persona = Persona(
+        name=file.text("name"),
+        models=_read_models(file.table("models")),
+        target=target,
+        mutator=read_mutator(file, grammar),
+        judge=read_judge(file.table("judge"), grammar, target),
+        dimension=_read_dimension(file.table("embedding")),
+    )
+    file.finish()
+    return persona
+
+
+def _read_models(table: Reader) -> dict[str, str]:
+    models = {name: table.choice(name, ROLES) for name in table.keys()}  # noqa: SIM118 - a Reader is no dict
+    if not models:
+        raise PersonaError(f"{table.where} must name at least one model with its role, one of {', '.join(ROLES)}")
+    return models
+
+
+def _read_dimension(table: Reader) -> int:
+    dimension = table.number("dimension", 1, _MOST_NUMBERS)
+    table.finish()
+    return int(dimension)

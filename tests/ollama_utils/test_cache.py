@@ -1,0 +1,129 @@
+"""The reply cache: equal questions are one call, and nobody waits for nothing."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ollama_utils.cache import ReplyCache, is_repeatable, key_of
+from ollama_utils.errors import CallCancelledError, ServerBusyError
+from ollama_utils.types import Call, Completion
+from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+
+YES = Completion(text="Yes.")
+
+
+def never() -> Completion:
+    raise AssertionError("this question was asked already")
+
+
+def test_a_known_reply_is_given_again_marked_as_cached() -> None:
+    cache = ReplyCache(8)
+    assert cache.reply(b"q", lambda: YES) is YES
+    assert cache.reply(b"q", never) == replace(YES, cached=True, attempts=0)
+
+
+def test_the_reply_unused_for_longest_is_forgotten_first() -> None:
+    cache = ReplyCache(2)
+    for key in (b"a", b"b", b"a", b"c"):
+        cache.reply(key, lambda: YES)
+    assert cache.reply(b"a", never).cached
+    assert not cache.reply(b"b", lambda: YES).cached
+
+
+class SlowQuestion:
+    """A question under way that others share, until it is settled."""
+
+    def __init__(self, outcome: Completion | BaseException) -> None:
+        self.cache = ReplyCache(8)
+        self.asked = threading.Event()
+        self.settle = threading.Event()
+        self.outcome = outcome
+        self.leader = start(lambda: self.cache.reply(b"q", self._ask))
+        assert self.asked.wait(PATIENCE_S)
+        self.followers = [start(lambda: self.cache.reply(b"q", never)) for _ in range(3)]
+        wait_until(lambda: self.cache.waiting == len(self.followers))
+
+    def _ask(self) -> Completion:
+        self.asked.set()
+        assert self.settle.wait(PATIENCE_S)
+        if isinstance(self.outcome, Completion):
+            return self.outcome
+        raise self.outcome
+
+
+@pytest.mark.parametrize("outcome", [YES, Completion(text="", error=ServerBusyError("full"), attempts=4)])
+def test_those_who_ask_at_the_same_time_share_the_outcome(outcome: Completion) -> None:
+    question = SlowQuestion(outcome)
+    question.settle.set()
+    assert question.leader.result(PATIENCE_S) is outcome
+    for follower in question.followers:
+        assert follower.result(PATIENCE_S) == replace(outcome, cached=True, attempts=0)
+
+
+def test_an_error_is_not_kept() -> None:
+    cache = ReplyCache(8)
+    cache.reply(b"q", lambda: Completion(text="", error=ServerBusyError("full")))
+    assert cache.reply(b"q", lambda: YES) is YES
+
+
+def test_a_cancelled_wait_ends_while_the_question_itself_goes_on() -> None:
+    question = SlowQuestion(YES)
+    question.cache.cancel()
+    for follower in question.followers:
+        assert isinstance(follower.result(PATIENCE_S).error, CallCancelledError)
+    question.settle.set()
+    assert question.leader.result(PATIENCE_S) is YES
+    assert question.cache.reply(b"q", never).text == "Yes."
+
+
+def test_an_unexpected_exception_reaches_those_who_wait_and_blocks_nobody_later() -> None:
+    question = SlowQuestion(ZeroDivisionError("a bug"))
+    question.settle.set()
+    for asker in (question.leader, *question.followers):
+        assert isinstance(asker.exception(PATIENCE_S), ZeroDivisionError)
+    assert question.cache.reply(b"q", lambda: YES) is YES
+
+
+def test_a_ctrl_c_met_by_the_one_who_asks_is_a_stopped_run_to_the_others() -> None:
+    question = SlowQuestion(KeyboardInterrupt())
+    question.settle.set()
+    assert isinstance(question.leader.exception(PATIENCE_S), KeyboardInterrupt)
+    for follower in question.followers:
+        assert isinstance(follower.result(PATIENCE_S).error, CallCancelledError)
+
+
+FIELDS: dict[str, Any] = {
+    "prompt": "another",
+    "system": "Be brief.",
+    "format": {"type": "object"},
+    "options": {"temperature": 0.5},
+    "think": False,
+    "model": "other",
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_of_a_call_decides_its_key(field: str) -> None:
+    call = Call(model="m", prompt="p", options={"temperature": 0})
+    assert key_of(replace(call, **{field: FIELDS[field]})) != key_of(call)
+
+
+def test_the_tag_latest_and_the_order_of_options_do_not_change_the_key() -> None:
+    call = Call(model="m", prompt="p", options={"seed": 1, "temperature": 0})
+    assert key_of(call) == key_of(replace(call, model="m:latest", options={"temperature": 0, "seed": 1}))
+
+
+@given(st.none() | st.floats(0, 2), st.none() | st.integers(-1, 5))
+def test_a_call_is_repeatable_when_it_is_greedy_or_seeded(
+    temperature: float | None, seed: int | None
+) -> None:
+    given_options = {"temperature": temperature, "seed": seed}
+    options = {name: value for name, value in given_options.items() if value is not None}
+    seeded = seed is not None and seed >= 0
+    assert is_repeatable(Call(model="m", prompt="p", options=options)) == (seeded or temperature == 0)
