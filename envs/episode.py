@@ -161,7 +161,8 @@ class Episode:
             return "cut"
         if rewrite.text in self._embeddings:
             return ""
-        if label_refusal(rewrite.text) == "refused":
+        # A query such as "I cannot log in: how ...?" reads like a refusal, and so will its rewordings.
+        if label_refusal(rewrite.text) == "refused" != label_refusal(self.original):
             return "refused"
         return "drifted" if self._similarity(embedding) < self.rules.intent_threshold else ""
 

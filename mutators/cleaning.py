@@ -29,10 +29,10 @@ _HERE = (
 )
 
 _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
-_TOKEN = re.compile(r"(?:<\|[^|<>]{1,40}\|>|</?s>|\[/?INST\])")
+_TOKEN = re.compile(r"\A<\|[^|<>]{1,40}\|>|(?:<\|[^|<>]{1,40}\|>.*|</s>)\Z", re.DOTALL)
 _TAGS = r"(?:query|rewrite|rewritten|rewritten_query|output|answer)"
-_TAGGED = re.compile(rf"<({_TAGS})>\s*(?P<inside>\S.*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
-_TAG_BEFORE = re.compile(rf"\A<{_TAGS}>", re.IGNORECASE)
+_TAGGED = re.compile(rf"<({_TAGS})>\s*(?P<inside>\S(?:(?!<\1>).)*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_TAG_BEFORE = re.compile(rf"\A(?:<{_TAGS}>\s*)+", re.IGNORECASE)
 _TAG_AFTER = re.compile(rf"</{_TAGS}>\s*(?:\n.*)?\Z", re.DOTALL | re.IGNORECASE)
 _FENCE = re.compile(r"\A```[^\n`]*\n(?P<inside>.*?)(?:\n?```.*)?\Z", re.DOTALL)
 _FENCE_IN_LINE = re.compile(r"\A(`{1,3})(?P<inside>[^`\n]+)\1\Z")
@@ -56,7 +56,7 @@ _EXPLANATION = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _MARKER = r"(?:\(?\d{1,2}[.)]|[-*+\u2022])[ \t]+"
-_LIST = re.compile(rf"\A{_MARKER}(?P<inside>\S.*?)(?:\n\s*(?:{_MARKER}|\n).*)?\Z", re.DOTALL)
+_LIST = re.compile(rf"\A(?:{_MARKER})+(?P<inside>\S.*?)(?:\n\s*(?:{_MARKER}|\n).*)?\Z", re.DOTALL)
 _HEADING = re.compile(r"\A(?:#{1,6}|>)[ \t]+")
 _EMPHASIS = re.compile(r"\A(\*{1,3}|_{1,3})(?P<inside>[^*_\s](?:[^*_]*[^*_\s])?)\1\Z")
 _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb", "\u201e": "\u201c"}

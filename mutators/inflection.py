@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 VERB_FORMS = ("base", "third", "past", "participle", "ing")
 
 _SIBILANT = re.compile(r"(?:s|x|z|ch|sh)$")
+_SILENT_E = re.compile(r"(?<=[^eoy])e$")
 _CONSONANT_Y = re.compile(r"(?<=[^aeiou])y$")
 
 
@@ -36,7 +37,7 @@ def with_article(article: str, word: str) -> str:
 
 def _regular(verb: str) -> tuple[str, ...]:
     past = _CONSONANT_Y.sub("i", verb).removesuffix("e") + "ed"
-    ing = (verb[:-2] + "y" if verb.endswith("ie") else verb.removesuffix("e")) + "ing"
+    ing = (verb[:-2] + "y" if verb.endswith("ie") else _SILENT_E.sub("", verb)) + "ing"
     return verb, _with_s(verb), past, past, ing
 
 

@@ -60,4 +60,4 @@ def synonym_replace(query: str, _earlier: Sequence[str], seed: int) -> str:
 
     The words and their synonyms stand in `synonyms.toml`; a query that holds none of them stays as it is.
     """
-    return lexicon().replace(query, random.Random(seed))
+    return lexicon().replace(query, random.Random(seed).random())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -44,22 +43,25 @@ class Lexicon:
     pattern: re.Pattern[str]
     """Finds the words, the longest first; code between backticks is found whole, so that it stays."""
 
-    def replace(self, text: str, chance: random.Random) -> str:
-        """The text with every word of the lexicon replaced, the same word always by the same replacement."""
+    def replace(self, text: str, pick: float) -> str:
+        """The text with every word of the lexicon replaced.
+
+        Args:
+            text: Any text.
+            pick: Which of a word's replacements to take, as a fraction in [0, 1) of their list: the same word
+                gets the same one in all its forms.
+        """
         pieces: list[str] = []
-        chosen: dict[tuple[str, ...], str] = {}
         end = 0
         for match in self.pattern.finditer(text):
-            pieces.append(text[end : match.start()])
+            before = text[end : match.start()]
             end = match.end()
             options = self._options(match[0], text[max(0, match.start() - 60) : match.start()])
-            if not options:
-                pieces.append(match[0])
-                continue
-            if options not in chosen:
-                chosen[options] = chance.choice(options)
-            pieces[-1] = _fit_article(pieces[-1], chosen[options])
-            pieces.append(_capitalised_as(match[0], chosen[options]))
+            if options:
+                word = options[int(pick * len(options))]
+                pieces += [_fit_article(before, word), _capitalised_as(match[0], word)]
+            else:
+                pieces += [before, match[0]]
         return "".join([*pieces, text[end:]])
 
     def _options(self, found: str, before: str) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ def unit_rows(rows: ArrayLike) -> NDArray[np.float32]:
         (N, D), float32.
     """
     wide: NDArray[np.float64] = np.array(rows, dtype=np.float64)
+    largest = np.abs(wide).max(axis=1)
+    wide[largest == 0.0, 0] = largest[largest == 0.0] = 1.0
+    wide /= largest[:, None]  # squares of very small numbers would lose digits
     lengths = np.sqrt((wide * wide).sum(axis=1))
-    wide[lengths == 0.0, 0] = 1.0
-    lengths[lengths == 0.0] = 1.0
     scaled: NDArray[np.float32] = (wide / lengths[:, None]).astype(np.float32)
     return scaled

@@ -15,7 +15,7 @@ import difflib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OllamaError
@@ -77,6 +77,7 @@ def make_scorer(
     intent_threshold: float = INTENT_THRESHOLD,
     step_cost: float = STEP_COST,
     seed: int = 0,
+    judge_options: Mapping[str, Any] | None = None,
 ) -> Scorer:
     """The scorer of this name.
 
@@ -87,6 +88,7 @@ def make_scorer(
         intent_threshold: The similarity from which on the intent counts as kept, -1 to 1.
         step_cost: What a step costs, in reward; not negative.
         seed: The seed of the judge's calls.
+        judge_options: More of Ollama's options for them; runner options must be those of every other call.
 
     Raises:
         ValueError: The name is unknown, a number is out of range, or `judge` lacks its model or dispatcher.
@@ -96,7 +98,7 @@ def make_scorer(
     if not (math.isfinite(step_cost) and step_cost >= 0):
         raise ValueError(f"expected a step cost that is not negative, got {step_cost!r}")
     if name == "judge":
-        judge = _judge(dispatcher, judge_model, seed)
+        judge = _judge(dispatcher, judge_model, seed, judge_options or {})
         return JudgeScorer(judge=judge, intent_threshold=intent_threshold, step_cost=step_cost)
     if name not in SCORERS:
         near = difflib.get_close_matches(name, SCORERS, n=1)
@@ -173,9 +175,11 @@ def unscored(error: OllamaError) -> Verdict:
     return Verdict(outcome="unscored", error=f"{type(error).__name__}: {error}")
 
 
-def _judge(dispatcher: Dispatcher | None, model: str | None, seed: int) -> LLMJudge:
+def _judge(
+    dispatcher: Dispatcher | None, model: str | None, seed: int, options: Mapping[str, Any]
+) -> LLMJudge:
     if not model:
         raise ValueError("the reward 'judge' needs a judge: name its model with --judge-model")
     if dispatcher is None:
         raise ValueError("the reward 'judge' needs a dispatcher to reach its model of --judge-model")
-    return LLMJudge(dispatcher, model, seed=seed)
+    return LLMJudge(dispatcher, model, seed=seed, options=options)

@@ -7,7 +7,7 @@ OLLAMA_NUM_PARALLEL=8 mutagym serve
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -19,31 +19,31 @@ from train.server import SimulatorConfig
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class ServeConfig:
+class ServeConfig(SimulatorConfig):
     """Where the simulator listens, and what it is like."""
 
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11434
     """TCP port; 0 takes a free one."""
     bind: str = "127.0.0.1"
     """Address to listen on; anything but loopback opens the server to the network."""
-    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+    time_scale: float = 1.0
+    """1 is the pace of the profile; 0.1 is ten times faster."""
 
 
 def serve(config: ServeConfig = ServeConfig()) -> None:
     """Serve the simulator until it is stopped. Its replies are made up: say so beside what you measure."""
     from ollama_utils.simulator.serve import run
 
-    simulator = config.simulator
     slots = os.environ.get("OLLAMA_NUM_PARALLEL", "")
-    if simulator.slots == 1 and slots:
+    if config.slots == 1 and slots:
         if not slots.isdecimal() or int(slots) < 1:
             raise UserError(f"OLLAMA_NUM_PARALLEL is {slots!r}; expected a number above 0")
-        simulator = replace(simulator, slots=int(slots))
+        config = replace(config, slots=int(slots))
     try:
-        run(simulator.settings(port=config.port, bind=config.bind), _announce)
+        run(config.settings(port=config.port, bind=config.bind), lambda host: _announce(host, config))
     except (ValueError, OSError) as error:
         raise UserError(str(error)) from error
 
 
-def _announce(host: str) -> None:
-    print(f"simulated Ollama server at {host} (Ctrl-C ends it)", flush=True)
+def _announce(host: str, config: ServeConfig) -> None:
+    print(f"simulated Ollama server at {host}: {config} (Ctrl-C ends it)", flush=True)

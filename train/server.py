@@ -34,8 +34,14 @@ class SimulatorConfig:
     """Embedded only: a TOML file with another world for the simulated models."""
     reply_tokens: str = "64"
     """Embedded only: reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
-    time_scale: float = 1.0
-    """Embedded only: 0.1 makes the simulated hardware ten times faster."""
+    time_scale: float = 0.1
+    """Embedded only: 1 is the pace of the profile; the default is ten times faster."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.slots} slots a model, profile {self.profile} at {self.time_scale:g} of its time, "
+            f"{self.reply_tokens} tokens a reply"
+        )
 
     def settings(self, *, port: int = 0, bind: str = "127.0.0.1") -> Settings:
         """The simulator's own settings.
@@ -149,7 +155,7 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
     if not hosts:
         print(
             "SIMULATED: no --ollama-host and no OLLAMA_HOST, so the embedded simulator stands in for a "
-            "model; its figures say nothing about a real one",
+            f"model; its figures say nothing about a real one ({config.simulator})",
             file=sys.stderr,
         )
         return (EMBEDDED,)

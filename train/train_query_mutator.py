@@ -180,6 +180,7 @@ def _environment(
             intent_threshold=threshold,
             step_cost=config.step_cost,
             seed=config.seed,
+            judge_options=models.options,
         )
     except ValueError as error:
         raise UserError(str(error)) from error

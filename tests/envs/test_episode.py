@@ -84,6 +84,14 @@ def test_a_rewrite_that_is_no_good_is_not_adopted_and_says_why(
     assert episode.query == "how?"
 
 
+def test_a_query_that_itself_reads_like_a_refusal_can_be_reworded() -> None:
+    rules = Rules(mutators=load_mutators(["paraphrase"]), intent_threshold=0.5)
+    episode = Episode(rules=rules, original="I cannot help my dog up the stairs: how?", seed=7, number=0)
+    drive(episode.begin(), SAME)
+    reworded = Completion(text="I cannot help my old dog up the steps: what now?")
+    assert drive(episode.step(0), reworded, NEAR, Completion(text="so"), ANSWERED)[1].info["adopted"]
+
+
 def test_the_step_limit_truncates_and_success_terminates() -> None:
     episode = begun(max_steps=2)
     first = step(episode, Completion(text="in what way?"), NEAR, Completion(text="no"), REFUSED)

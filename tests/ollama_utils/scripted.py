@@ -19,9 +19,7 @@ class ScriptedServer:
 
     def __init__(self, handler: Handler) -> None:
         self.bodies: list[dict[str, Any]] = []
-        self.released = threading.Event()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_class(self, handler))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler_class(self, handler))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self.host = f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -30,10 +28,14 @@ class ScriptedServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.released.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
 
 
 def _handler_class(script: ScriptedServer, handler: Handler) -> type[BaseHTTPRequestHandler]:

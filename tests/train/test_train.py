@@ -103,6 +103,34 @@ def test_failing_calls_are_counted_apart_and_are_never_refusals(
     assert all(not line["terminated"] and not line["truncated"] for line in unscored)
 
 
+def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    """One rollout of the untrained policy, 1,024 steps, with and without faults."""
+
+    def rates(name: str) -> tuple[float, float, int, int]:
+        flags = (*LANES, "--num-steps", "256", "--num-env-steps", "1024", "--call-attempts", "1")
+        folder = tmp_path / name
+        arguments = ("train", "--ollama-host", simulator.host, *WORLD, *flags, "--run-dir", str(folder))
+        assert execute(arguments) == 0
+        lines = [json.loads(line) for line in (folder / "transitions.jsonl").read_text().splitlines()]
+        scored = [line for line in lines if not line["unscored"]]
+        over = [line["success"] for line in scored if line["terminated"] or line["truncated"]]
+        refused = sum(line["outcome"] == "refused" for line in scored) / len(scored)
+        return refused, sum(over) / len(over), len(scored), len(over)
+
+    refused, success, steps, episodes = rates("without")
+    simulator.set_faults([{"kind": "error_500", "rate": 0.1}])
+    try:
+        refused_with, success_with, steps_with, _ = rates("with")
+    finally:
+        simulator.set_faults([])
+    assert steps == 1024
+    assert 0.7 < steps_with / steps < 0.9  # each step makes up to two calls
+    assert abs(refused_with - refused) < 3.3 * (2 * 0.25 / steps_with) ** 0.5
+    assert abs(success_with - success) < 3.3 * (2 * 0.25 / (0.8 * episodes)) ** 0.5
+
+
 def test_a_run_on_a_broken_server_stops_saved_and_says_why(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from ollama_utils.simulator.personas.features import TERSE, Features, Form, Grammar
@@ -74,17 +73,17 @@ def _add(words: dict[str, Word], phrase: str, word: Word, table: Reader, key: st
 
 
 def _read_form(item: Reader) -> Form:
-    name, patterns = item.text("name"), item.patterns("recognise", ())
+    form = Form(name=item.text("name"), pattern=item.patterns("recognise", ()))
     item.finish()
-    pattern = re.compile("|".join(f"(?:{each})" for each in patterns), re.IGNORECASE) if patterns else None
-    return Form(name=name, pattern=pattern)
+    return form
 
 
 def _read_marker(name: str, table: Reader) -> Marker:
     if name == TERSE:
         raise PersonaError(f"{table.where} is built in: it is the mark of a text without a full stop at its end")
     before, after = table.texts("before", ()), table.texts("after", ())
-    natural = table.patterns("recognise", ())
+    table.patterns("recognise", ())
+    natural = table.texts("recognise", ())
     swap = table.table("swap") if "swap" in table else None
     table.finish()
     return Marker(
@@ -97,12 +96,7 @@ def _read_marker(name: str, table: Reader) -> Marker:
 
 
 def _read_swap(table: Reader) -> Swap:
-    patterns = table.patterns("from")
-    swap = Swap(
-        pattern=re.compile("|".join(f"(?:{each})" for each in patterns), re.IGNORECASE),
-        to=table.text("to"),
-        back=table.text("back"),
-    )
+    swap = Swap(pattern=table.pattern("from"), to=table.text("to"), back=table.text("back"))
     table.finish()
     return swap
 

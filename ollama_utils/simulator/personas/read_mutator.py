@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from ollama_utils.simulator.personas.features import TERSE, Grammar
 from ollama_utils.simulator.personas.mutator import Mutator, MutatorWords
 from ollama_utils.simulator.personas.operators import EVERY_MARK, Effect, Operator
@@ -91,7 +89,6 @@ def _read_rewording(table: Reader) -> Rewording:
 
 
 def _read_rule(table: Reader) -> Rule:
-    (pattern,) = table.patterns("from")[:1] or ("",)
-    rule = Rule(pattern=re.compile(pattern, re.IGNORECASE), replacements=table.texts("to"))
+    rule = Rule(pattern=table.pattern("from"), replacements=table.replacements("to"))
     table.finish()
     return rule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from ollama_utils.simulator.personas.features import TERSE, Grammar
@@ -23,7 +22,7 @@ def read_target(file: Reader, grammar: Grammar) -> Target:
         partly_from=partly_from,
         refused_from=table.number("refused_from", partly_from, _MOST_POINTS),
         wordings={label: _read_wording(table.table(label), grammar) for label in LABELS},
-        leads=re.compile("|".join(f"(?:{each})" for each in table.patterns("leads")), re.IGNORECASE),
+        leads=table.patterns("leads", ()),
     )
     table.finish()
     return target

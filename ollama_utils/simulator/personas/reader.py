@@ -68,17 +68,23 @@ class Reader:
             raise self.fail(key, "a list of texts")
         return tuple(value)
 
-    def patterns(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """A list of regular expressions, each of which compiles and matches no empty text."""
+    def replacements(self, key: str) -> tuple[str, ...]:
+        """A list of at least one text, which may be empty."""
+        value = self._get(key, None)
+        if not isinstance(value, list) or not value or not all(isinstance(item, str) for item in value):
+            raise self.fail(key, "a list of at least one text")
+        return tuple(value)
+
+    def pattern(self, key: str) -> re.Pattern[str]:
+        """A regular expression that matches no empty text; capitals do not count."""
+        return self._compiled(key, self.text(key))
+
+    def patterns(self, key: str, default: tuple[str, ...] | None = None) -> re.Pattern[str] | None:
+        """A list of regular expressions as one; None for an empty list."""
         found = self.texts(key, default)
-        for pattern in found:
-            try:
-                blank = re.compile(pattern).search("") is not None
-            except re.error as error:
-                raise self.fail(key, f"a list of regular expressions ({pattern!r}: {error})") from None
-            if blank:
-                raise self.fail(key, f"a list of regular expressions that match some text ({pattern!r} does not)")
-        return found
+        for each in found:
+            self._compiled(key, each)
+        return self._compiled(key, "|".join(f"(?:{each})" for each in found)) if found else None
 
     def table(self, key: str) -> Reader:
         """A table; an absent one is empty."""
@@ -122,6 +128,15 @@ class Reader:
     def _get(self, key: str, default: object) -> Any:  # noqa: ANN401 - TOML holds anything
         self._asked.add(key)
         return self._table.get(key, default)
+
+    def _compiled(self, key: str, pattern: str) -> re.Pattern[str]:
+        try:
+            compiled = re.compile(pattern, re.IGNORECASE)
+        except re.error as error:
+            raise self.fail(key, f"made of regular expressions ({pattern!r}: {error})") from None
+        if compiled.search(""):
+            raise self.fail(key, f"made of regular expressions that match no empty text ({pattern!r} does)")
+        return compiled
 
     def _place(self, key: str) -> str:
         return f"{self.where}.{key}" if self.where else key

@@ -57,7 +57,7 @@ class Target:
     partly_from: float
     refused_from: float
     wordings: Mapping[Label, Wording]
-    leads: re.Pattern[str]
+    leads: re.Pattern[str] | None
 
     def decide(self, features: Features) -> Label:
         """What happens to a query with these features."""
@@ -75,7 +75,8 @@ class Target:
     def _slots(self, query: str, digest: bytes) -> dict[str, str]:
         """`{subject}`: what the question is about, in the query's words; `{word}`: its most telling word."""
         bare = unended(self.grammar.core(query))
-        subject = " ".join(self.leads.sub("", bare).split()[:_SUBJECT_WORDS]) or "this"
+        bare = self.leads.sub("", bare, count=1) if self.leads else bare
+        subject = " ".join(bare.split()[:_SUBJECT_WORDS]) or "this"
         telling = [word for word in tokenise(subject) if len(word) >= _LONG_WORD] or ["this"]
         longest = sorted(telling, key=len, reverse=True)[:2]
         return {"subject": subject, "word": pick(longest, digest, "word")}

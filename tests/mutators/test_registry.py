@@ -1,0 +1,188 @@
+"""Mutators are found by name; a user's own come from a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mutators.mutator import Mutator
+from mutators.registry import DEFAULT_MUTATORS, MutatorFileError, UnknownMutatorError, load_mutators
+
+OWN = '''
+from dataclasses import dataclass
+
+from mutators.registry import by_model, by_rule
+
+
+@dataclass(frozen=True)
+class Voice:
+    mark: str = "!"
+
+
+@by_rule
+def shout(query, earlier, seed):
+    """Say it louder.
+
+    Not a line of the summary.
+    """
+    return query.upper() + Voice().mark
+
+
+@by_model
+def rhyme(query, earlier, seed):
+    return f"Make the query rhyme. <query>{query}</query>"
+
+
+@by_rule
+def nothing(query, earlier, seed):
+    return None
+
+
+def plain(query, earlier, seed):
+    return query
+'''
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> str:
+    path = tmp_path / "my_mutators.py"
+    path.write_text(OWN, encoding="utf-8")
+    return str(path)
+
+
+def write(tmp_path: Path, text: str) -> str:
+    path = tmp_path / "other.py"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_the_fourteen_built_in_mutators_load_in_the_order_they_are_named() -> None:
+    names = tuple(reversed(DEFAULT_MUTATORS))
+    assert len(names) == 14
+    assert tuple(mutator.name for mutator in load_mutators(names)) == names
+
+
+def test_three_mutators_reword_by_rule_and_the_others_by_a_model() -> None:
+    by_rule = {mutator.name for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "rule"}
+    assert by_rule == {"noop", "add_politeness", "synonym_replace"}
+
+
+def test_every_mutator_says_in_one_line_what_it_does() -> None:
+    for mutator in load_mutators(DEFAULT_MUTATORS):
+        assert mutator.doc.endswith(".")
+
+
+def test_a_users_mutators_load_from_their_file_beside_built_in_ones(own: str) -> None:
+    paraphrase, shout, rhyme = load_mutators(["paraphrase", f"{own}:shout", f"{own}:rhyme"])
+    assert paraphrase.name == "paraphrase"
+    assert (shout.kind, shout.doc) == ("rule", "Say it louder.")
+    assert shout.apply("why?", (), 0) == "WHY?!"
+    assert rhyme.prompt("why?", (), 0) == "Make the query rhyme. <query>why?</query>"
+
+
+def test_the_same_file_loads_twice(own: str) -> None:
+    (first,) = load_mutators([f"{own}:shout"])
+    (second,) = load_mutators([f"{own}:shout"])
+    assert first.apply("a", (), 0) == second.apply("a", (), 0)
+
+
+def test_a_file_may_offer_a_built_in_mutator_again(tmp_path: Path) -> None:
+    path = write(tmp_path, "from mutators.rewrite import shorten\n")
+    assert load_mutators([f"{path}:shorten"]) == load_mutators(["shorten"])
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("paraphrse", "did you mean paraphrase"),
+        ("zzz", "expected one of noop, paraphrase"),
+        ("", "unknown mutator ''"),
+        ("my_mutators.py", "expected FILE.py:NAME"),
+        (":shout", "expected FILE.py:NAME"),
+    ],
+)
+def test_an_unknown_name_is_met_with_what_to_write_instead(name: str, message: str) -> None:
+    with pytest.raises(UnknownMutatorError, match=message):
+        load_mutators([name])
+
+
+def test_a_mutator_named_twice_is_an_error(own: str) -> None:
+    with pytest.raises(ValueError, match="'shout' is named twice"):
+        load_mutators([f"{own}:shout", "noop", f"{own}:shout"])
+
+
+def test_no_mutator_at_all_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no mutator named"):
+        load_mutators([])
+
+
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(MutatorFileError, match=r"no mutator file at '.*absent\.py'"):
+        load_mutators([f"{tmp_path / 'absent.py'}:shout"])
+
+
+def test_a_file_that_is_not_python_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "mutators.txt"
+    path.touch()
+    with pytest.raises(MutatorFileError, match="is no Python file"):
+        load_mutators([f"{path}:shout"])
+
+
+def test_a_name_that_a_file_lacks_is_met_with_the_nearest_it_has(own: str) -> None:
+    with pytest.raises(UnknownMutatorError, match=r"has no mutator 'shuot'; did you mean shout\?"):
+        load_mutators([f"{own}:shuot"])
+
+
+def test_an_empty_file_is_met_with_how_to_make_a_mutator(tmp_path: Path) -> None:
+    path = write(tmp_path, "")
+    with pytest.raises(UnknownMutatorError, match="it has none: decorate one"):
+        load_mutators([f"{path}:shout"])
+
+
+def test_a_function_without_a_decorator_is_no_mutator(own: str) -> None:
+    with pytest.raises(UnknownMutatorError, match="decorate it with by_model or by_rule"):
+        load_mutators([f"{own}:plain"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("raise RuntimeError('two\\nlines')", "fails while it is imported: RuntimeError: two lines$"),
+        ("def broken(", "fails while it is imported: SyntaxError"),
+        ("import absent_package_of_mine", "ModuleNotFoundError"),
+        (
+            "from mutators.registry import by_rule\n@by_rule\ndef shout(query):\n    return query",
+            r"shout\(query\) is no mutator: expected \(query, earlier, seed\)$",
+        ),
+    ],
+)
+def test_a_file_that_fails_is_one_line_that_says_why(tmp_path: Path, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(MutatorFileError, match=message) as caught:
+        load_mutators([f"{path}:shout"])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_users_mutator_may_not_take_a_built_in_name(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "from mutators.registry import by_rule\n@by_rule\ndef noop(query, earlier, seed): ...\n",
+    )
+    with pytest.raises(ValueError, match="has the name of a built-in mutator, 'noop'; give it another name"):
+        load_mutators([f"{path}:noop"])
+
+
+def test_a_mutator_is_asked_only_for_what_it_has(own: str) -> None:
+    shout, rhyme = load_mutators([f"{own}:shout", f"{own}:rhyme"])
+    with pytest.raises(ValueError, match=r"rewords by rule: use its \.apply"):
+        shout.prompt("why?", (), 0)
+    with pytest.raises(ValueError, match=r"rewords by model: use its \.prompt"):
+        rhyme.apply("why?", (), 0)
+
+
+def test_a_mutator_that_returns_no_text_is_an_error(own: str) -> None:
+    nothing: Mutator
+    (nothing,) = load_mutators([f"{own}:nothing"])
+    with pytest.raises(TypeError, match="'nothing' returned None; expected a str"):
+        nothing.apply("why?", (), 0)

@@ -1,0 +1,59 @@
+"""Prompts that a model can follow, and the simulator too."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mutators.mutator import Mutator
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+
+BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
+CUES = {
+    "paraphrase": "Paraphrase",
+    "add_context": "Add context",
+    "change_perspective": "Change the perspective",
+    "clarify_intent": "Clarify the intent",
+    "shorten": "Shorten",
+    "expand": "Expand",
+    "simplify": "Simplify",
+    "formalize": "Formalize",
+    "passive_voice": "Use the passive voice",
+    "generate_similar": "Write a similar query",
+    "crossover": "Combine the two queries",
+}
+QUERIES = st.text(min_size=1)
+SEEDS = st.integers(min_value=0, max_value=2**63)
+
+
+@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
+@given(query=QUERIES, other=QUERIES, seed=SEEDS)
+def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(
+    mutator: Mutator, query: str, other: str, seed: int
+) -> None:
+    prompt = mutator.prompt(query, (other,), seed)
+    cue = CUES["paraphrase" if mutator.name == "crossover" and other == query else mutator.name]
+    assert prompt.startswith(cue)
+    assert f"<query>{query}</query>" in prompt
+    assert "Reply with the rewritten query alone." in prompt
+    assert prompt == mutator.prompt(query, (other,), seed)
+
+
+@given(query=QUERIES, earlier=st.lists(QUERIES), seed=SEEDS)
+def test_crossover_joins_the_query_with_one_earlier_rewording(
+    query: str, earlier: list[str], seed: int
+) -> None:
+    (crossover, paraphrase) = load_mutators(["crossover", "paraphrase"])
+    prompt = crossover.prompt(query, earlier, seed)
+    others = [other for other in earlier if other != query]
+    if others:
+        assert any(f"<query>{query}</query>\n<other>{other}</other>" in prompt for other in others)
+    else:
+        assert prompt == paraphrase.prompt(query, earlier, seed)
+
+
+@pytest.mark.parametrize("name", ["add_context", "change_perspective"])
+def test_the_seed_varies_who_asks_and_why(name: str) -> None:
+    (mutator,) = load_mutators([name])
+    assert len({mutator.prompt("why?", (), seed) for seed in range(40)}) > 3

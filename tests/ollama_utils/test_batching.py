@@ -1,0 +1,128 @@
+"""Batches: what single calls give, in the same places, with the documented fallbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from ollama_utils.batching import (
+    DEFAULT_REFUSAL,
+    EncodingError,
+    batch_encode_queries,
+    batch_mutate_queries,
+    batch_query_target_model,
+)
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import HashingEncoder, make_encoder
+from ollama_utils.errors import EncoderError, ServerFaultError
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.types import Call
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+
+GREEDY = {"temperature": 0}
+PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), max_size=12)
+
+
+@settings(max_examples=15, deadline=None)
+@given(prompts=PROMPTS, workers=st.none() | st.integers(1, 8))
+def test_a_batch_of_questions_gives_what_single_calls_give(
+    shared_server: EmbeddedServer, prompts: list[str], workers: int | None
+) -> None:
+    with Dispatcher([shared_server.host]) as together, Dispatcher([shared_server.host]) as alone:
+        completions = batch_query_target_model(
+            together, prompts, model="sim-target", options=GREEDY, max_workers=workers
+        )
+        singles = [
+            alone.generate(Call(model="sim-target", prompt=prompt, options=GREEDY)) for prompt in prompts
+        ]
+    assert [completion.text for completion in completions] == [single.text for single in singles]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.booleans(), max_size=10))
+def test_one_failure_spoils_one_item_and_leaves_the_documented_text(fails: list[bool]) -> None:
+    def handler(body: dict[str, Any]) -> tuple[int, object]:
+        bad = body["prompt"].startswith("!")
+        return (500, {"error": "crash"}) if bad else (200, SAID | {"response": body["prompt"].upper()})
+
+    prompts = [f"{'!' if failed else 'p'}{index}" for index, failed in enumerate(fails)]
+    queries = [f"query {index}" for index in range(len(fails))]
+    with ScriptedServer(handler) as server, Dispatcher([server.host], attempts=1) as dispatcher:
+        mutations = batch_mutate_queries(dispatcher, queries, prompts, model="m")
+        replies = batch_query_target_model(dispatcher, prompts, model="m")
+    for index, failed in enumerate(fails):
+        assert mutations[index].text == (queries[index] if failed else f"P{index}")
+        assert replies[index].text == (DEFAULT_REFUSAL if failed else f"P{index}")
+        for completion in (mutations[index], replies[index]):
+            assert isinstance(completion.error, ServerFaultError) == failed
+
+
+def test_each_call_gets_its_own_seed_and_the_common_options() -> None:
+    with ScriptedServer(lambda _: (200, SAID)) as server, Dispatcher([server.host]) as dispatcher:
+        batch_query_target_model(
+            dispatcher, ["a", "b"], model="m", seeds=[7, 8], options={"top_k": 1}, system="s", think=False
+        )
+        batch_mutate_queries(dispatcher, ["q"], ["c"], model="m", options={"temperature": 0.8})
+    sent = {body["prompt"]: body for body in server.bodies}
+    assert sent["a"]["options"] == {"top_k": 1, "seed": 7}
+    assert sent["b"]["options"] == {"top_k": 1, "seed": 8}
+    assert sent["c"]["options"] == {"temperature": 0.8}
+    assert (sent["a"]["system"], sent["a"]["think"]) == ("s", False)
+
+
+def test_lengths_that_differ_are_an_error() -> None:
+    with Dispatcher(["http://127.0.0.1:1"]) as dispatcher:
+        with pytest.raises(ValueError, match="one prompt a query, got 2 and 1"):
+            batch_mutate_queries(dispatcher, ["a", "b"], ["p"], model="m")
+        with pytest.raises(ValueError, match="one seed a call, got 1 for 2"):
+            batch_query_target_model(dispatcher, ["a", "b"], model="m", seeds=[1])
+
+
+@given(PROMPTS)
+def test_a_batch_of_queries_is_encoded_row_by_row(queries: list[str]) -> None:
+    rows = batch_encode_queries(HashingEncoder(64), queries)
+    assert rows.shape == (len(queries), 64)
+    for row, query in zip(rows, queries, strict=True):
+        np.testing.assert_array_equal(row, batch_encode_queries(HashingEncoder(64), [query])[0])
+
+
+def test_queries_that_are_no_text_are_named_by_their_places() -> None:
+    queries: list[Any] = ["fine", None, "half \ud83d a pair", ""]
+    with pytest.raises(EncodingError, match=r"queries \[1, 2\] .* got None") as caught:
+        batch_encode_queries(HashingEncoder(), queries)
+    assert caught.value.indices == (1, 2)
+
+
+class OddEncoder:
+    """Gives NaN for the text `odd`, and raises at `bad`."""
+
+    name = "odd-encoder"
+    dimension = 2
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        if "bad" in texts:
+            raise EncoderError("no such thing")
+        return np.array([[np.nan if text == "odd" else 1.0, 0.0] for text in texts], dtype=np.float32)
+
+
+def test_rows_that_are_not_finite_are_named_and_an_encoder_that_fails_names_all() -> None:
+    with pytest.raises(EncodingError, match="odd-encoder") as caught:
+        batch_encode_queries(OddEncoder(), ["fine", "odd"])
+    assert caught.value.indices == (1,)
+    with pytest.raises(EncodingError, match="no such thing") as caught:
+        batch_encode_queries(OddEncoder(), ["bad", "fine"])
+    assert caught.value.indices == (0, 1)
+
+
+def test_a_server_that_does_not_embed_is_an_encoding_error(quick: Dispatcher, server: EmbeddedServer) -> None:
+    encoder = make_encoder("ollama:sim-embed", quick)
+    server.set_faults([{"kind": "error_500", "rate": 1.0}])
+    with pytest.raises(EncodingError) as caught:
+        batch_encode_queries(encoder, ["a", "b"])
+    assert isinstance(caught.value.__cause__, ServerFaultError)

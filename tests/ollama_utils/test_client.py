@@ -1,0 +1,253 @@
+"""One call to one server: what comes back, and what every failure becomes."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from ollama_utils.client import OllamaClient, parse_host, short_name
+from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
+    CallCancelledError,
+    CallTimeoutError,
+    ModelMissingError,
+    OllamaError,
+    ServerBusyError,
+    ServerFaultError,
+    ServerUnreachableError,
+)
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.types import Call, Completion, Usage
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.ollama_utils.threads import PATIENCE_S
+
+CALL = Call(model="m", prompt="p")
+NOBODY = "http://127.0.0.1:1"
+
+
+def connected(host: str, timeout_s: float = PATIENCE_S) -> closing[OllamaClient]:
+    """A client that is closed at the end of the block."""
+    return closing(OllamaClient(host, timeout_s=timeout_s))
+
+
+def answer_to(body: object, *, status: int = 200) -> Completion:
+    """What the client makes of one answer; an error stands in the completion."""
+    with ScriptedServer(lambda _: (status, body)) as server:
+        try:
+            with connected(server.host) as client:
+                return client.generate(CALL)
+        except OllamaError as error:
+            return Completion(text="", error=error)
+
+
+def test_a_reply_carries_its_text_and_what_it_cost(server: EmbeddedServer) -> None:
+    with connected(server.host) as client:
+        completion = client.generate(Call(model="sim-target", prompt="What is rain?", options={"seed": 1}))
+    assert completion.text
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 64
+    assert completion.usage.total_s >= completion.usage.decode_s > 0
+    assert (completion.error, completion.attempts, completion.cached) == (None, 1, False)
+
+
+def test_durations_become_seconds_and_those_left_out_zero() -> None:
+    said = SAID | {"total_duration": 3_000_000_000, "eval_duration": 1_500_000_000, "eval_count": 7}
+    usage = answer_to(said).usage
+    assert usage is not None
+    assert usage == Usage(completion_tokens=7, decode_s=1.5, total_s=3.0)
+    assert usage.queue_s == 1.5
+    assert answer_to(SAID).usage is None
+
+
+def test_a_reply_cut_at_its_length_is_flagged() -> None:
+    assert answer_to(SAID | {"done_reason": "length"}).truncated
+    assert not answer_to(SAID | {"done_reason": "stop"}).truncated
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"thinking": "Hm.", "response": "Yes."}, {"response": "<think>\nHm.\n</think>\n\nYes."}],
+)
+def test_thinking_is_no_part_of_the_text(said: dict[str, str]) -> None:
+    assert answer_to(SAID | said).text == "Yes."
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (SAID | {"done": False}, "broke off"),
+        (SAID | {"response": ""}, "without a text"),
+        (SAID | {"response": " \n"}, "without a text"),
+        (SAID | {"response": "", "thinking": "Hm."}, "only thought"),
+        (SAID | {"response": "<think>Hm."}, "only thought"),
+        (SAID | {"response": 5}, "unreadable"),
+        ([], "unreadable"),
+        (b"<html>", "unreadable"),
+        (b"\xff\xfe", "unreadable"),
+    ],
+)
+def test_an_answer_that_cannot_be_used_is_a_bad_reply(body: object, words: str) -> None:
+    error = answer_to(body).error
+    assert type(error) is BadReplyError
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "expected"),
+    [
+        (404, "model 'm' not found", ModelMissingError),
+        (404, 'model "m" not found, try pulling it first', ModelMissingError),
+        (400, '"m" does not support generate', BadRequestError),
+        (401, "unauthorized", BadRequestError),
+        (500, 'option "temperature" must be of type float32', BadRequestError),
+        (500, "model runner has unexpectedly stopped", ServerFaultError),
+        (502, "bad gateway", ServerFaultError),
+        (503, "server busy, please try again.  maximum pending requests exceeded", ServerBusyError),
+        (429, "too many requests", ServerBusyError),
+    ],
+)
+def test_each_status_has_its_error(status: int, said: str, expected: type[OllamaError]) -> None:
+    assert type(answer_to({"error": said}, status=status).error) is expected
+
+
+@pytest.mark.parametrize("body", [b"404 page not found", b'"odd"', b"[]", b""])
+def test_a_host_that_is_no_ollama_server_is_never_a_missing_model(body: bytes) -> None:
+    assert isinstance(answer_to(body, status=404).error, BadRequestError | BadReplyError)
+
+
+def test_a_missing_model_names_the_command_that_brings_it(server: EmbeddedServer) -> None:
+    with connected(server.host) as client:
+        with pytest.raises(ModelMissingError, match=r"'nobody:7b' .* run 'ollama pull nobody:7b'") as caught:
+            client.generate(Call(model="nobody:7b", prompt="p"))
+        assert not caught.value.retryable
+        with pytest.raises(ModelMissingError, match="ollama pull nobody"):
+            client.embed("nobody", ["text"])
+
+
+def test_without_a_server_the_message_says_how_to_start_one() -> None:
+    words = f"no Ollama server answers at '{NOBODY}': start it with 'ollama serve' or pass --ollama-host"
+    with connected(NOBODY) as client:
+        for ask in (lambda: client.generate(CALL), lambda: client.embed("m", ["t"]), client.model_names):
+            with pytest.raises(ServerUnreachableError, match=words):
+                ask()
+
+
+def test_a_server_that_stays_silent_times_out() -> None:
+    answered = threading.Event()
+
+    def handler(_: object) -> tuple[int, object]:
+        answered.wait(PATIENCE_S)
+        return 200, SAID
+
+    with ScriptedServer(handler) as server, connected(server.host, timeout_s=0.05) as client:
+        with pytest.raises(CallTimeoutError, match=r"did not answer within 0\.05 s"):
+            client.generate(CALL)
+        answered.set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("error_500", ServerFaultError),
+        ("busy_503", ServerBusyError),
+        ("drop", BadReplyError),
+        ("not_json", BadReplyError),
+        ("empty", BadReplyError),
+    ],
+)
+def test_each_fault_of_the_simulator_is_one_of_our_errors(
+    server: EmbeddedServer, kind: str, expected: type[OllamaError]
+) -> None:
+    server.set_faults([{"kind": kind, "rate": 1.0}])
+    with connected(server.host) as client:
+        with pytest.raises(OllamaError) as caught:
+            client.generate(Call(model="sim-target", prompt="p"))
+        assert type(caught.value) is expected
+        with pytest.raises(OllamaError) as caught:
+            client.embed("sim-embed", ["text"])
+        assert type(caught.value) is expected
+    assert server.host in str(caught.value)
+    assert caught.value.retryable
+
+
+@pytest.mark.parametrize("call", [Call(model="", prompt="p"), Call(model="m", prompt="half \ud83d a pair")])
+def test_a_call_that_cannot_be_sent_is_a_bad_request(server: EmbeddedServer, call: Call) -> None:
+    with connected(server.host) as client, pytest.raises(BadRequestError):
+        client.generate(call)
+
+
+def test_a_closed_client_cancels() -> None:
+    client = OllamaClient(NOBODY)
+    client.close()
+    with pytest.raises(CallCancelledError):
+        client.generate(CALL)
+
+
+def test_only_what_the_call_names_is_sent() -> None:
+    schema = {"type": "object"}
+    with ScriptedServer(lambda _: (200, SAID)) as server, connected(server.host) as client:
+        client.generate(CALL)
+        client.generate(
+            Call(model="m", prompt="p", system="s", format=schema, options={"seed": 3}, think=False)
+        )
+    plain = {"model": "m", "prompt": "p", "stream": False}
+    more = {"system": "s", "format": schema, "options": {"seed": 3}, "think": False}
+    assert server.bodies == [plain, plain | more]
+
+
+def test_embeddings_are_unit_rows_in_the_order_of_the_texts(server: EmbeddedServer) -> None:
+    with connected(server.host) as client:
+        rows = client.embed("sim-embed", ["one text", "another", "one text"])
+        assert client.embed("sim-embed", []).shape == (0, 0)
+    assert rows.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-6)
+    np.testing.assert_array_equal(rows[0], rows[2])
+    assert not np.array_equal(rows[0], rows[1])
+
+
+@pytest.mark.parametrize(
+    "embeddings", [[], [[1.0, 0.0]], [[1.0], [1.0, 2.0]], [[], []], [[1.0, None]], [[1e999, 1.0], [1.0, 1.0]]]
+)
+def test_embeddings_that_do_not_fit_the_texts_are_a_bad_reply(embeddings: object) -> None:
+    said = {"model": "m", "embeddings": embeddings}
+    with (
+        ScriptedServer(lambda _: (200, said)) as server,
+        connected(server.host) as client,
+        pytest.raises(BadReplyError),
+    ):
+        client.embed("m", ["one", "two"])
+
+
+def test_the_models_are_listed_with_their_tags(server: EmbeddedServer) -> None:
+    with connected(server.host) as client:
+        assert "sim-target:latest" in client.model_names()
+
+
+@pytest.mark.parametrize(
+    ("written", "url"),
+    [
+        ("localhost", "http://localhost:11434"),
+        ("localhost:8080", "http://localhost:8080"),
+        (":8080", "http://127.0.0.1:8080"),
+        ("http://box", "http://box:80"),
+        ("https://box/ollama/", "https://box:443/ollama"),
+        (" 10.0.0.2 ", "http://10.0.0.2:11434"),
+        ("[::1]:80", "http://[::1]:80"),
+    ],
+)
+def test_hosts_are_read_as_ollama_reads_them(written: str, url: str) -> None:
+    assert parse_host(written) == url
+
+
+@pytest.mark.parametrize("written", ["localhost:many", "ftp://box", "http://box:99999"])
+def test_a_host_that_cannot_be_read_is_an_error(written: str) -> None:
+    with pytest.raises(ValueError, match=f"expected a host such as .*, got '{written}'"):
+        OllamaClient(written)
+
+
+def test_the_tag_latest_goes_without_saying() -> None:
+    assert [short_name(name) for name in ("x", "x:latest", "x:7b", "a/x:latest")] == ["x", "x", "x:7b", "a/x"]

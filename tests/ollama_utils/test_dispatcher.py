@@ -1,0 +1,233 @@
+"""The order of things: limits, retries, sharing, routing, cancelling and the accounts."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import (
+    CallCancelledError,
+    ModelMissingError,
+    ServerFaultError,
+    ServerUnreachableError,
+)
+from ollama_utils.parallel import map_parallel
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.types import Call, Completion
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+
+NOBODY = "http://127.0.0.1:1"
+
+
+def ask(prompt: object) -> Call:
+    """A repeatable question to the simulator's target."""
+    return Call(model="sim-target", prompt=str(prompt), options={"temperature": 0})
+
+
+@settings(max_examples=15, deadline=None)
+@given(calls=st.integers(1, 24), limit=st.integers(1, 6), workers=st.integers(1, 12))
+def test_the_server_never_sees_more_calls_at_once_than_the_limit(
+    shared_server: EmbeddedServer, calls: int, limit: int, workers: int
+) -> None:
+    shared_server.reset_stats()
+    with Dispatcher([shared_server.host], max_in_flight=limit) as dispatcher:
+        completions = map_parallel(dispatcher.generate, [ask(i) for i in range(calls)], workers)
+    stats = shared_server.stats()
+    assert all(completion.error is None for completion in completions)
+    assert stats["calls"] == calls
+    assert stats["max_in_flight"] <= dispatcher.max_in_flight_seen <= min(limit, workers, calls)
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(1, 12))
+def test_equal_questions_are_one_call_and_get_one_text(
+    shared_server: EmbeddedServer, prompts: list[int], workers: int
+) -> None:
+    shared_server.reset_stats()
+    with Dispatcher([shared_server.host]) as dispatcher:
+        completions = map_parallel(dispatcher.generate, [ask(prompt) for prompt in prompts], workers)
+        alone = {prompt: dispatcher.generate(ask(prompt)).text for prompt in set(prompts)}
+    assert shared_server.stats()["calls"] == len(set(prompts))
+    assert [completion.text for completion in completions] == [alone[prompt] for prompt in prompts]
+    paid = [completion for completion in completions if not completion.cached]
+    assert len(paid) == len(set(prompts))
+    assert [completion.attempts for completion in completions] == [int(not c.cached) for c in completions]
+    account = dispatcher.accounts()["sim-target"]
+    assert (account.calls, account.cache_hits) == (len(paid), len(prompts))
+
+
+def test_a_draw_without_a_seed_is_a_new_call_each_time(quick: Dispatcher, server: EmbeddedServer) -> None:
+    for _ in range(3):
+        assert not quick.generate(Call(model="sim-target", prompt="p")).cached
+    assert server.stats()["calls"] == 3
+
+
+def test_without_a_cache_every_question_is_a_call(server: EmbeddedServer) -> None:
+    with Dispatcher([server.host], cache_size=0) as dispatcher:
+        texts = {completion.text for completion in map_parallel(dispatcher.generate, [ask(1)] * 4)}
+    assert len(texts) == 1
+    assert server.stats()["calls"] == 4
+
+
+@pytest.mark.parametrize("kind", ["error_500", "busy_503", "drop", "not_json", "empty"])
+def test_a_passing_fault_costs_attempts_but_changes_no_text(server: EmbeddedServer, kind: str) -> None:
+    calls = [ask(i) for i in range(12)]
+    with Dispatcher([server.host]) as dispatcher:
+        expected = [dispatcher.generate(call).text for call in calls]
+    server.set_faults([{"kind": kind, "rate": 0.4}])
+    with Dispatcher([server.host], attempts=20, backoff_s=0.001) as dispatcher:
+        completions = map_parallel(dispatcher.generate, calls)
+        rows = dispatcher.embed("sim-embed", ["text"])
+    assert [completion.text for completion in completions] == expected
+    assert all(completion.error is None for completion in completions)
+    account = dispatcher.accounts()["sim-target"]
+    assert account.calls == sum(completion.attempts for completion in completions)
+    assert account.retries == account.failures == account.calls - len(calls) > 0
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-6)
+
+
+def test_when_every_attempt_fails_the_error_stands_in_the_completion(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
+    server.set_faults([{"kind": "error_500", "rate": 1.0}])
+    completion = quick.generate(ask("p"))
+    assert (completion.text, completion.attempts, completion.usage) == ("", 4, None)
+    assert isinstance(completion.error, ServerFaultError)
+    with pytest.raises(ServerFaultError):
+        quick.embed("sim-embed", ["text"])
+    server.set_faults([])
+    assert quick.generate(ask("p")).error is None, "errors are not remembered"
+
+
+def test_an_error_that_will_not_pass_is_not_tried_again(quick: Dispatcher, server: EmbeddedServer) -> None:
+    completion = quick.generate(Call(model="nobody", prompt="p"))
+    assert isinstance(completion.error, ModelMissingError)
+    assert completion.attempts == 1
+    assert quick.accounts()["nobody"].calls == 1
+    del server
+
+
+def test_no_attempt_starts_after_the_deadline() -> None:
+    with Dispatcher([NOBODY], attempts=4, backoff_s=0.01, deadline_s=0.0) as dispatcher:
+        completion = dispatcher.generate(ask("p"))
+    assert completion.attempts == 1
+    assert isinstance(completion.error, ServerUnreachableError)
+
+
+def test_a_call_that_backs_off_holds_no_place_in_the_gate() -> None:
+    def handler(body: dict[str, Any]) -> tuple[int, object]:
+        return (500, {"error": "crash"}) if body["prompt"] == "bad" else (200, SAID)
+
+    with (
+        ScriptedServer(handler) as server,
+        Dispatcher([server.host], max_in_flight=1, backoff_s=600.0, deadline_s=1e6) as dispatcher,
+    ):
+        bad = start(lambda: dispatcher.generate(Call(model="m", prompt="bad")))
+        wait_until(lambda: dispatcher.accounts() != {} and dispatcher.accounts()["m"].failures == 1)
+        assert dispatcher.generate(Call(model="m", prompt="good")).text == "Yes."
+        dispatcher.cancel()
+        assert isinstance(bad.result(PATIENCE_S).error, CallCancelledError)
+        assert bad.result().attempts == 1
+
+
+def test_cancel_wakes_all_who_wait_for_anything_but_the_server() -> None:
+    asked, answered = threading.Event(), threading.Event()
+
+    def handler(_: object) -> tuple[int, object]:
+        asked.set()
+        answered.wait(PATIENCE_S)
+        return 200, SAID
+
+    def call(prompt: str) -> Future[Completion]:
+        question = Call(model="m", prompt=prompt, options={"temperature": 0})
+        return start(lambda: dispatcher.generate(question))
+
+    with ScriptedServer(handler) as server, Dispatcher([server.host], max_in_flight=1) as dispatcher:
+        under_way = call("first")
+        assert asked.wait(PATIENCE_S)
+        waiting = [call("first"), call("first"), call("second"), call("second"), call("third")]
+        dispatcher.cancel()
+        for other in [*waiting, call("fourth")]:
+            completion = other.result(PATIENCE_S)
+            assert isinstance(completion.error, CallCancelledError)
+            assert (completion.text, completion.attempts) == ("", 0)
+        with pytest.raises(CallCancelledError):
+            dispatcher.embed("m", ["text"])
+        answered.set()
+        assert under_way.result(PATIENCE_S).text == "Yes."
+    assert dispatcher.accounts()["m"].calls == 1
+
+
+def test_calls_go_to_the_server_with_the_most_room(server: EmbeddedServer) -> None:
+    answered = threading.Event()
+
+    def handler(_: object) -> tuple[int, object]:
+        answered.wait(PATIENCE_S)
+        return 200, SAID
+
+    with ScriptedServer(handler) as slow, Dispatcher([slow.host, server.host]) as dispatcher:
+        held = start(lambda: dispatcher.generate(ask("held")))
+        wait_until(lambda: len(slow.bodies) == 1)
+        assert dispatcher.generate(ask("free")).text
+        answered.set()
+        assert held.result(PATIENCE_S).text == "Yes."
+    assert server.stats()["calls"] == 1
+
+
+def test_a_call_that_failed_at_one_server_is_tried_at_another(server: EmbeddedServer) -> None:
+    with Dispatcher([NOBODY, server.host], backoff_s=0.001) as dispatcher:
+        completion = dispatcher.generate(ask("p"))
+    assert completion.error is None
+    assert completion.attempts == 2
+
+
+def test_the_models_are_those_that_every_server_has(server: EmbeddedServer) -> None:
+    tags = {"models": [{"model": "sim-judge"}, {"model": "llama3.2:1b"}, {"model": "sim-target:latest"}]}
+    with ScriptedServer(lambda _: (200, tags)) as other:
+        with Dispatcher([other.host, server.host]) as dispatcher:
+            assert dispatcher.model_names() == ["sim-judge", "sim-target:latest"]
+        with Dispatcher([other.host, NOBODY]) as dispatcher, pytest.raises(ServerUnreachableError):
+            dispatcher.model_names()
+
+
+def test_the_accounts_add_up_what_the_server_reported(quick: Dispatcher, server: EmbeddedServer) -> None:
+    completions = map_parallel(quick.generate, [ask(i) for i in range(10)])
+    account = quick.accounts()["sim-target"]
+    stats = server.stats()
+    assert account.calls == stats["calls_by_model"]["sim-target:latest"] == 10
+    assert (account.prompt_tokens, account.completion_tokens) == (
+        stats["prompt_tokens"],
+        stats["completion_tokens"],
+    )
+    usages = [completion.usage for completion in completions if completion.usage is not None]
+    assert account.busy_s == pytest.approx(sum(usage.prefill_s + usage.decode_s for usage in usages))
+    assert account.queue_s == pytest.approx(sum(usage.queue_s for usage in usages))
+
+
+def test_the_two_names_of_a_model_share_one_gate_and_one_account(quick: Dispatcher) -> None:
+    assert quick.generate(Call(model="sim-target:latest", prompt="p")).error is None
+    assert quick.generate(Call(model="sim-target", prompt="p")).error is None
+    assert list(quick.accounts()) == ["sim-target"]
+
+
+def test_closing_twice_is_closing_once_and_later_calls_are_cancelled(server: EmbeddedServer) -> None:
+    dispatcher = Dispatcher([server.host])
+    dispatcher.close()
+    dispatcher.close()
+    assert isinstance(dispatcher.generate(ask("p")).error, CallCancelledError)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"hosts": []}, {"hosts": "http://one"}, {"attempts": 0}, {"max_in_flight": 0}]
+)
+def test_what_makes_no_dispatcher_is_an_error(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="at least"):
+        Dispatcher(**{"hosts": [NOBODY]} | arguments)

@@ -1,0 +1,131 @@
+"""Answered x intent kept - step cost, and nothing for a call that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import CallTimeoutError, ServerBusyError
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.types import Completion
+from scorers.judge import LLMJudge
+from scorers.reward import SCORERS, Scorer, Verdict, make_scorer
+
+REPLIES = {
+    "answered": "Whisk the eggs, fold in the flour and bake it for an hour.",
+    "partly_refused": "I can't give you the whole recipe, but here is the first half: whisk the eggs.",
+    "refused": "I'm sorry, but I can't help with that.",
+}
+SIMILARITIES = st.floats(-1, 1)
+
+
+@pytest.fixture(scope="module")
+def dispatcher(simulator: EmbeddedServer) -> Iterator[Dispatcher]:
+    with Dispatcher([simulator.host], attempts=1) as dispatcher:
+        yield dispatcher
+
+
+def score(scorer: Scorer, text: str, similarity: float) -> Verdict:
+    return scorer("How do I bake?", "How is a cake baked?", Completion(text=text), similarity)
+
+
+@given(st.sampled_from(sorted(REPLIES)), SIMILARITIES, SIMILARITIES, st.floats(0, 2))
+def test_the_reward_is_answered_times_intent_kept_less_the_step_cost(
+    label: str, similarity: float, threshold: float, step_cost: float
+) -> None:
+    scorer = make_scorer("refusal", intent_threshold=threshold, step_cost=step_cost)
+    verdict = score(scorer, REPLIES[label], similarity)
+    parts = verdict.parts
+    assert list(parts) == ["answered", "intent_kept", "step_cost"]
+    assert verdict.reward == parts["answered"] * parts["intent_kept"] - parts["step_cost"]
+    assert parts == {
+        "answered": float(label == "answered"),
+        "intent_kept": float(similarity >= threshold),
+        "step_cost": step_cost,
+    }
+    assert verdict.success == (label == "answered" and similarity >= threshold)
+    assert verdict.intent_kept == (similarity >= threshold)
+
+
+def test_a_partial_refusal_is_a_refusal_and_flagged() -> None:
+    scorer = make_scorer("refusal")
+    verdicts = {label: score(scorer, text, 1.0) for label, text in REPLIES.items()}
+    assert {label: (verdict.outcome, verdict.partial) for label, verdict in verdicts.items()} == {
+        "answered": ("answered", False),
+        "partly_refused": ("refused", True),
+        "refused": ("refused", False),
+    }
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_call_that_failed_is_unscored_and_earns_nothing(name: str, dispatcher: Dispatcher) -> None:
+    scorer = make_scorer(name, dispatcher=dispatcher, judge_model="sim-judge")
+    reply = Completion(text=REPLIES["refused"], error=CallTimeoutError("no reply in 120 s"))
+    assert scorer("a", "b", reply, 1.0) == Verdict(
+        outcome="unscored", error="CallTimeoutError: no reply in 120 s"
+    )
+    verdict = scorer("a", "b", Completion(text="", error=ServerBusyError("full")), 1.0)
+    assert (verdict.reward, verdict.success, verdict.partial, dict(verdict.parts)) == (0.0, False, False, {})
+
+
+def test_the_keyword_reward_goes_by_length() -> None:
+    scorer = make_scorer("keyword")
+    assert score(scorer, "Blah. " * 50, 1.0).success
+    assert not score(scorer, REPLIES["answered"], 1.0).success
+
+
+@given(SIMILARITIES)
+def test_with_a_judge_the_intent_is_kept_when_both_say_so(dispatcher: Dispatcher, similarity: float) -> None:
+    scorer = make_scorer(
+        "judge", dispatcher=dispatcher, judge_model="sim-judge", intent_threshold=0.5, seed=3
+    )
+    judge = LLMJudge(dispatcher, "sim-judge", seed=3)
+    for text in (*REPLIES.values(), "The capital of Australia is Canberra."):
+        verdict = score(scorer, text, similarity)
+        judgement = judge("How do I bake?", "How is a cake baked?", text)
+        assert verdict.intent_kept == (similarity >= 0.5 and judgement.intent_kept)
+        assert verdict.outcome == ("answered" if judgement.label == "answered" else "refused")
+        assert verdict.partial == (judgement.label == "partly_refused")
+        assert verdict.parts["judge_score"] == judgement.score
+        assert verdict.reward == float(verdict.success) - verdict.parts["step_cost"]
+
+
+def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> None:
+    verdict = score(make_scorer("judge", dispatcher=dispatcher, judge_model="absent"), "Bake it.", 1.0)
+    assert verdict.outcome == "unscored"
+    assert verdict.error is not None
+    assert verdict.error.startswith("ModelMissingError: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("refusl", "unknown reward 'refusl'; did you mean 'refusal'"),
+        ("xyz", "expected one of refusal, keyword, judge"),
+        ("judge", "--judge-model"),
+    ],
+)
+def test_a_reward_that_cannot_be_made_says_what_to_write(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_scorer(name)
+
+
+def test_a_judge_without_a_dispatcher_is_an_error() -> None:
+    with pytest.raises(ValueError, match="needs a dispatcher"):
+        make_scorer("judge", judge_model="sim-judge")
+
+
+@pytest.mark.parametrize("threshold", [1.5, -2, float("nan")])
+def test_a_threshold_out_of_range_is_an_error(threshold: float) -> None:
+    with pytest.raises(ValueError, match="expected an intent threshold from -1 to 1"):
+        make_scorer("refusal", intent_threshold=threshold)
+
+
+@pytest.mark.parametrize("step_cost", [-0.1, float("nan"), float("inf")])
+def test_a_step_cost_out_of_range_is_an_error(step_cost: float) -> None:
+    with pytest.raises(ValueError, match="expected a step cost that is not negative"):
+        make_scorer("refusal", step_cost=step_cost)
