@@ -29,6 +29,7 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
+from ollama_utils.transport import transport_to
 from ollama_utils.types import Call, Completion, Usage
 from ollama_utils.vectors import unit_rows
 
@@ -44,7 +45,7 @@ _THINKING = re.compile(r"\A\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 
 
 class OllamaClient:
-    """A connection pool to one server, shared by all threads.
+    """The connections to one server, shared by all threads.
 
     Args:
         host: where the server listens, as OLLAMA_HOST is written: `http://127.0.0.1:11434`,
@@ -59,10 +60,12 @@ class OllamaClient:
         self.host = parse_host(host)
         self._timeout_s = timeout_s
         self._closed = False
+        direct = _is_loopback(self.host)
         self._client = ollama.Client(
             host=self.host,
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S), pool=None),
-            trust_env=not _is_loopback(self.host),
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+            transport=transport_to(self.host, direct=direct),
+            trust_env=not direct,
         )
 
     def generate(self, call: Call) -> Completion:
@@ -120,7 +123,7 @@ class OllamaClient:
         return [item.model for item in listed.models if item.model]
 
     def close(self) -> None:
-        """Drop the connections; calls after this raise CallCancelledError."""
+        """Drop the idle connections; calls after this raise CallCancelledError."""
         self._closed = True
         self._client.close()  # type: ignore[no-untyped-call]  # the package leaves it untyped
 

@@ -142,7 +142,7 @@ class Dispatcher:
             self._cache.cancel()
 
     def close(self) -> None:
-        """Cancel, and drop the connections; a second time does nothing."""
+        """Cancel, and drop the idle connections; those in use go when their reply is there."""
         self.cancel()
         for client in self._clients.values():
             client.close()

@@ -162,7 +162,7 @@ class CachedEncoder:
     def _encode(self, texts: list[str], futures: dict[str, Future[NDArray[np.float32]]]) -> None:
         """Encode texts for this thread and all that wait for them; a failure is not remembered."""
         try:
-            rows = self._encoder.encode(texts)
+            rows = list(zip(texts, self._encoder.encode(texts), strict=True))
         except BaseException as error:
             told = error if isinstance(error, Exception) else EncoderError("the encoding was interrupted")
             with self._lock:
@@ -170,7 +170,7 @@ class CachedEncoder:
                     self._rows.pop(text, None)
                     futures[text].set_exception(told)
             raise
-        for text, row in zip(texts, rows, strict=True):
+        for text, row in rows:
             futures[text].set_result(row.copy())
 
 

@@ -24,11 +24,7 @@ class RunFolder:
 
     def __init__(self, command: str, seed: int, path: Path | None = None) -> None:
         self.path = path or Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            raise UserError(
-                f"run folder {str(self.path)!r} is not empty; expected a new or empty folder: name another "
-                "with --run-dir"
-            )
+        check_new_or_empty(self.path)
         try:
             (self.path / "checkpoints").mkdir(parents=True)
         except OSError as error:
@@ -60,6 +56,18 @@ class RunFolder:
         """Flush and close the files that grow."""
         self.transitions.close()
         self.metrics.close()
+
+
+def check_new_or_empty(path: Path) -> None:
+    """Check that a run may be put here.
+
+    Raises:
+        UserError: there is a file, or a folder that holds something.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(
+            f"run folder {str(path)!r} is not empty; expected a new or empty folder: name another with --run-dir"
+        )
 
 
 class JsonLines:

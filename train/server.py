@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
@@ -107,6 +107,8 @@ class Connection:
     """An open dispatcher, the models' parts, and the simulator when there is one."""
 
     dispatcher: Dispatcher
+    hosts: tuple[str, ...]
+    """As they were named: by flag, by OLLAMA_HOST, or `embedded`."""
     roles: Roles
     embedded: EmbeddedServer | None
 
@@ -114,6 +116,16 @@ class Connection:
     def simulated(self) -> bool:
         """Whether the figures come from the simulator."""
         return self.embedded is not None
+
+    def resolve(self, config: ServerConfig) -> ServerConfig:
+        """The config with the hosts and models that were chosen for what it left open."""
+        return replace(
+            config,
+            ollama_host=self.hosts,
+            target_model=self.roles.target,
+            mutator_model=self.roles.mutator,
+            judge_model=self.roles.judge,
+        )
 
 
 @contextlib.contextmanager
@@ -144,7 +156,7 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
         roles = _roles(config, available, hosts, simulated=embedded is not None)
-        yield Connection(dispatcher=dispatcher, roles=roles, embedded=embedded)
+        yield Connection(dispatcher=dispatcher, hosts=hosts, roles=roles, embedded=embedded)
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:

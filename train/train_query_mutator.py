@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from scorers.intent import INTENT_THRESHOLD
 from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QueryConfig, QuerySet, load_query_set
@@ -23,7 +25,6 @@ from train.settings import check_num_mini_batch, comma_list, resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
-    from mutators.registry import Mutator
     from train.run_folder import RunFolder
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
@@ -69,14 +70,14 @@ class TrainConfig:
     """Who waits for whom [phased with batching, sequential without]."""
     max_workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
     """Threads of a phase [8]."""
-    mutators: Annotated[tuple[str, ...], comma_list()] = ()
-    """Mutators the policy chooses from, by comma; a user's own is `file.py:name` [all built-in ones]."""
+    mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
     reward: Literal["refusal", "judge", "keyword"] = "refusal"
     """What counts as answered: refusal rules, an LLM judge, or keywords (smoke test only)."""
-    intent_threshold: Share | None = None
-    """Similarity to the original under which a rewording is not adopted [measured default]."""
+    intent_threshold: Share = INTENT_THRESHOLD
+    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
     step_cost: NotNegative = 0.05
     """What a step costs."""
     max_steps: Count = 5
@@ -113,12 +114,11 @@ class TrainConfig:
 def train(config: TrainConfig = TrainConfig()) -> None:
     """Train a policy with PPO: it learns which mutation of a query gets it answered."""
     _check(config)
-    mutators = _mutators(config)
     queries = load_query_set(config.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
         from train.run_folder import RunFolder
 
-        env = _environment(config, mutators, queries, connection)
+        env = _environment(config, queries, connection)
         folder = RunFolder("train", config.seed, config.run_dir)
         try:
             _run(config, folder, queries, connection, env, interrupt)
@@ -127,12 +127,13 @@ def train(config: TrainConfig = TrainConfig()) -> None:
 
 
 def _check(config: TrainConfig) -> None:
-    """What one flag says about another."""
+    """What can be told from the flags alone."""
     if not config.use_batching and config.schedule not in {None, "sequential"}:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
     try:
+        load_mutators(config.mutators)
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -140,27 +141,14 @@ def _check(config: TrainConfig) -> None:
         raise UserError(f"--run-dir {str(config.run_dir)!r} is not empty: name a new or empty folder")
 
 
-def _mutators(config: TrainConfig) -> tuple[Mutator, ...]:
-    from mutators.registry import DEFAULT_MUTATORS, load_mutators
-
-    try:
-        return load_mutators(config.mutators or DEFAULT_MUTATORS)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _environment(
-    config: TrainConfig, mutators: tuple[Mutator, ...], queries: QuerySet, connection: Connection
-) -> BatchedQueryMutationEnv:
+def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
     """The vector environment, with every part of it checked."""
     from envs.answering import Models
     from envs.batched import BatchedQueryMutationEnv
     from envs.query_mutation import EnvConfig
     from ollama_utils.encoders import make_encoder
-    from scorers.intent import INTENT_THRESHOLD
     from scorers.reward import make_scorer
 
-    threshold = INTENT_THRESHOLD if config.intent_threshold is None else config.intent_threshold
     runner = {"num_ctx": config.num_ctx} if config.num_ctx else {}
     models = Models(
         target=connection.roles.target,
@@ -177,7 +165,7 @@ def _environment(
             config.reward,
             dispatcher=connection.dispatcher,
             judge_model=connection.roles.judge,
-            intent_threshold=threshold,
+            intent_threshold=config.intent_threshold,
             step_cost=config.step_cost,
             seed=config.seed,
             judge_options=models.options,
@@ -187,9 +175,9 @@ def _environment(
     return BatchedQueryMutationEnv(
         EnvConfig(
             models=models,
-            mutators=config.mutators or tuple(mutator.name for mutator in mutators),
+            mutators=config.mutators,
             max_steps=config.max_steps,
-            intent_threshold=threshold,
+            intent_threshold=config.intent_threshold,
         ),
         config.num_processes,
         schedule=config.driven_by,
@@ -215,7 +203,7 @@ def _run(
     from train.recorder import Recorder
     from train.summary import print_summary, summarise
 
-    folder.write_toml("config.toml", resolved(config))
+    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
     print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
     learner = make_learner(config, env, folder)

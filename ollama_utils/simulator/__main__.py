@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 
 from ollama_utils.simulator.serve import run
-from ollama_utils.simulator.settings import Settings
+from ollama_utils.simulator.settings import Settings, slots_from_environment
 
 _USAGE_ERROR = 2
 _HELP = {
-    "slots": "calls that each model serves at once, like OLLAMA_NUM_PARALLEL",
+    "slots": "calls that each model serves at once; OLLAMA_NUM_PARALLEL, or 1, when left out",
     "profile": "the hardware whose speed is played",
     "persona": "a TOML file with the world of words; the shipped one when left out",
     "reply_tokens": "tokens of a reply: 64, or lognormal:mean=64,sigma=1.0",
@@ -29,9 +29,9 @@ _HELP = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Serve with the settings on the command line; the exit status."""
-    given = vars(_parser().parse_args(argv))
-    until_stdin_closes = given.pop("until_stdin_closes")
     try:
+        given = vars(_parser(slots_from_environment()).parse_args(argv))
+        until_stdin_closes = given.pop("until_stdin_closes")
         settings = Settings(**given)
         run(settings, lambda host: _announce(host, settings), until_stdin_closes=until_stdin_closes)
     except (OSError, ValueError) as error:
@@ -40,12 +40,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(slots: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m ollama_utils.simulator", description=__doc__)
     for item in fields(Settings):
         kind = str if item.default is None else type(item.default)
         flag = f"--{item.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=item.default, help=_HELP[item.name])
+    parser.set_defaults(slots=slots)
     parser.add_argument(
         "--until-stdin-closes", action="store_true", help="leave when stdin ends, as a child should"
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from ollama_utils.simulator import wire
-from ollama_utils.simulator.calls import call_routes, find_model
+from ollama_utils.simulator.calls import call_routes, find_named_model
 from ollama_utils.simulator.catalogue import VERSION
 from ollama_utils.simulator.control import control_routes, json_reply
 from ollama_utils.simulator.settings import Settings
@@ -67,9 +67,8 @@ async def post_show(request: web.Request) -> web.Response:
     state = request.app[STATE]
     try:
         body = wire.parse_body(await request.read(), "ShowRequest")
-        name = body.get("model") or body.get("name")
-        if not name:
-            raise wire.ApiError(400, "model is required")
-        return json_reply(state.catalogue.show(find_model(state, name)))
+        return json_reply(
+            state.catalogue.show(find_named_model(state, body.get("model") or body.get("name")))
+        )
     except wire.ApiError as error:
         return json_reply({"error": error.text}, error.status)

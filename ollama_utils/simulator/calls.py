@@ -59,6 +59,17 @@ def find_model(state: State, name: str) -> str:
     return found
 
 
+def find_named_model(state: State, name: str | None) -> str:
+    """As `find_model`, for endpoints that want a name before they look for the model.
+
+    Raises:
+        ApiError: 400, there is no name; 404, there is no such model.
+    """
+    if not name:
+        raise wire.ApiError(400, "model is required")
+    return find_model(state, name)
+
+
 async def post_generate(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
     """Words for a prompt."""
     raw = await request.read()
@@ -74,9 +85,7 @@ async def post_chat(request: web.Request, state: State, arrived_s: float) -> web
     """Words for the last turn of a conversation."""
     raw = await request.read()
     body = wire.parse_body(raw, "ChatRequest")
-    if not body.get("model"):
-        raise wire.ApiError(400, "model is required")
-    model = find_model(state, body["model"])
+    model = find_named_model(state, body.get("model"))
     _require_words(state, model, body, "chat")
     ask = wire.read_chat(body, model)
     _meet_fault(state, "chat", raw, model, bare_reply("chat", body, "stop"))

@@ -10,6 +10,7 @@ T = TypeVar("T")
 
 _BITS = 53
 """What a float holds exactly, so that no draw is rounded up to 1."""
+_PLACES = float(1 << _BITS)
 
 
 def digest_of(*parts: object) -> bytes:
@@ -20,7 +21,7 @@ def digest_of(*parts: object) -> bytes:
 def share_of(digest: bytes, purpose: str) -> float:
     """A number in [0, 1) drawn from a digest; each purpose draws its own."""
     drawn = blake2b(purpose.encode(), digest_size=8, key=digest).digest()
-    return (int.from_bytes(drawn, "big") >> (64 - _BITS)) / 2**_BITS
+    return (int.from_bytes(drawn, "big") >> (64 - _BITS)) / _PLACES
 
 
 def pick(options: Sequence[T], digest: bytes, purpose: str) -> T:

@@ -38,7 +38,7 @@ class Counters:
     def reset(self) -> None:
         """Zero every count; calls under way count from now on."""
         self._since_s = self._clock()
-        self._busy_s: Counter[str] = Counter()
+        self._busy_s: dict[str, float] = {}
         self._calls: Counter[str] = Counter()
         self._faults: Counter[str] = Counter()
         self._most_in_flight = self.in_flight
@@ -79,7 +79,7 @@ class Counters:
     def gave_back(self, hold: Hold) -> None:
         """A slot is free again, as from `hold.end_s`."""
         self._held.discard(hold)
-        self._busy_s[hold.model] += max(0.0, hold.end_s - max(hold.start_s, self._since_s))
+        _add_part(self._busy_s, hold, self._since_s, hold.end_s)
 
     def answered(self, prompt_tokens: int, completion_tokens: int) -> None:
         """A reply was complete."""
@@ -111,6 +111,11 @@ class Counters:
     def _busy_until(self, now_s: float) -> dict[str, float]:
         busy_s = dict(self._busy_s)
         for hold in self._held:
-            part_s = min(now_s, hold.end_s) - max(hold.start_s, self._since_s)
-            busy_s[hold.model] = busy_s.get(hold.model, 0.0) + max(0.0, part_s)
+            _add_part(busy_s, hold, self._since_s, min(now_s, hold.end_s))
         return busy_s
+
+
+def _add_part(busy_s: dict[str, float], hold: Hold, since_s: float, until_s: float) -> None:
+    """Add the part of a hold that lies between two moments to its model's busy time."""
+    part_s = max(0.0, until_s - max(hold.start_s, since_s))
+    busy_s[hold.model] = busy_s.get(hold.model, 0.0) + part_s

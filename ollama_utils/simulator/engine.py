@@ -43,7 +43,7 @@ class Slots:
             self._active += 1
             return self._clock()
         arrived_s = self._clock()
-        turn = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             return max(arrived_s, await turn)
@@ -124,9 +124,7 @@ class Engine:
         if rest_s > 0:
             await asyncio.sleep(rest_s)
 
-    def _plan(
-        self, prompt_tokens: int, reply_tokens: int, arrived_s: float, started_s: float
-    ) -> Turn:
+    def _plan(self, prompt_tokens: int, reply_tokens: int, arrived_s: float, started_s: float) -> Turn:
         prefill_s = self._profile.prefill_s(prompt_tokens) * self._time_scale
         decode_s = self._profile.decode_s(reply_tokens) * self._time_scale
         decoding_s = started_s + prefill_s

@@ -34,7 +34,10 @@ def parse_faults(items: object) -> tuple[Fault, ...]:
         ValueError: something else came; the message says what was expected.
     """
     if not isinstance(items, Sequence) or isinstance(items, str):
-        raise ValueError(f"faults must be a list of objects with 'kind' and 'rate', got {items!r}")
+        # The data is wrong, not a caller's code: a ValueError, as for every other fault that cannot be.
+        raise ValueError(  # noqa: TRY004 - see above
+            f"faults must be a list of objects with 'kind' and 'rate', got {items!r}"
+        )
     return tuple(_parse(item) for item in items)
 
 

@@ -78,7 +78,7 @@ def _host(address: tuple[str, int]) -> str:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """uvloop's event loop where it is installed, else the standard one."""
+    """The event loop of uvloop where it is installed, else the standard one."""
     if find_spec("uvloop") is None:
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop

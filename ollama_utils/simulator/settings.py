@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, fields
 
 from ollama_utils.simulator.lengths import parse_reply_length
 from ollama_utils.simulator.profiles import PROFILES
 
 _LAST_PORT = 65535
+_SLOTS_VARIABLE = "OLLAMA_NUM_PARALLEL"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,16 @@ class Settings:
     def arguments(self) -> list[str]:
         """The flags that make `python -m ollama_utils.simulator` start with these settings."""
         given = [(item.name, getattr(self, item.name)) for item in fields(self)]
-        return [
-            f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None
-        ]
+        return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
+
+
+def slots_from_environment() -> int:
+    """The slots that OLLAMA_NUM_PARALLEL sets, as for Ollama itself; 1 without it.
+
+    Raises:
+        ValueError: it is no whole number.
+    """
+    text = os.environ.get(_SLOTS_VARIABLE, "").strip()
+    if text and not text.isdecimal():
+        raise ValueError(f"{_SLOTS_VARIABLE} must be a whole number, got {text!r}")
+    return int(text or 1) or 1

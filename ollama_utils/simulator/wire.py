@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,12 +26,8 @@ _FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     "dimensions": ((int,), "int"),
 }
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
-_INTEGERS = (
-    "num_keep seed num_predict top_k repeat_last_n num_ctx num_batch num_gpu main_gpu num_thread".split()
-)
-_FLOATS = (
-    "top_p min_p typical_p temperature repeat_penalty presence_penalty frequency_penalty".split()
-)
+_INTEGER = re.compile(r"num_(?:keep|predict|ctx|batch|gpu|thread)|seed|top_k|repeat_last_n|main_gpu")
+_FLOAT = re.compile(r"(?:top|min|typical)_p|temperature|(?:repeat|presence|frequency)_penalty")
 _DEFAULT_TEMPERATURE = 0.8
 
 
@@ -131,9 +128,9 @@ def check_options(options: Body | None) -> Body:
         if value is None:
             continue
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if name in _FLOATS and not number:
+        if _FLOAT.fullmatch(name) and not number:
             raise ApiError(500, f'option "{name}" must be of type float32')
-        if name in _INTEGERS and not number:
+        if _INTEGER.fullmatch(name) and not number:
             raise ApiError(500, f'option "{name}" must be of type integer')
         if name == "use_mmap" and not isinstance(value, bool):
             raise ApiError(500, f'option "{name}" must be of type boolean')
@@ -159,7 +156,9 @@ def check_format(wanted: object) -> object:
         return None
     if wanted == "json" or isinstance(wanted, dict):
         return wanted
-    raise ApiError(500, f'invalid format: {json.dumps(wanted)}; expected "json" or a valid JSON Schema object')
+    raise ApiError(
+        500, f'invalid format: {json.dumps(wanted)}; expected "json" or a valid JSON Schema object'
+    )
 
 
 def read_generate(body: Body, model: str) -> Ask:

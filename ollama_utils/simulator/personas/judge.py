@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from ollama_utils.simulator.personas.wording import Wording
 _QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
 _ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _REFUSAL = re.compile(
-    r"\b(?:can(?:no|')t|can not|won't|will not|unable to|not able to|must decline|decline to|not comfortable|as an ai)\b",
+    r"\b(?:can(?:no|')t|can not|won't|will not|unable to|not able to|decline|not comfortable|as an ai)\b",
     re.IGNORECASE,
 )
 _STEM = 5
@@ -64,7 +63,6 @@ class Judge:
             kept = not kept
         return {"label": label, "score": pick(_SCORES[label], digest, "score"), "intent_kept": kept}
 
-
     def _is_about(self, question: str, answer: str) -> bool:
         """Whether the answer takes up a word of the question, or one that may stand in its place."""
         synonyms = (synonym for found in self.lexicon.find(question) for synonym in found.word.synonyms)
@@ -75,24 +73,6 @@ class Judge:
 def judge_fragments(wordings: Mapping[Label, Wording]) -> dict[Label, tuple[str, ...]]:
     """The pieces by which the judge knows the target's replies."""
     return {label: wordings[label].fragments() for label in LABELS}
-
-
-def to_json(values: Mapping[str, Any], schema: object) -> str:
-    """The values as the JSON object that a schema asks for; what it asks for beyond them is filled in."""
-    wanted = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(wanted, dict):
-        return json.dumps(dict(values))
-    return json.dumps({name: values.get(name, _any_value(part)) for name, part in wanted.items()})
-
-
-def _any_value(schema: object) -> object:
-    """A value that fits a simple schema."""
-    if not isinstance(schema, dict):
-        return None
-    if schema.get("enum"):
-        return schema["enum"][0]
-    simple = {"string": "", "integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    return schema.get("minimum", simple.get(str(schema.get("type"))))
 
 
 def _foreign_label(answer: str) -> Label:

@@ -1,4 +1,4 @@
-"""Marks of style: clauses that a rewrite adds to a query or strips from it, each recognised wherever it stands."""
+"""Marks of style: clauses that a rewrite adds or strips, recognised wherever they stand."""
 
 from __future__ import annotations
 
@@ -10,8 +10,13 @@ from ollama_utils.simulator.chance import share_of
 from ollama_utils.simulator.personas.lexicon import tokenise
 from ollama_utils.simulator.personas.surface import capitalised, ended, lowered, tidied
 
-_MIN_SHARED = 4
-"""Letters of a word that says something: shorter ones do not decide between phrases."""
+_EMPTY_WORDS = frozenset(
+    tokenise(
+        "a an and are as ask asks be can few for i in it its let not of one only or out query same say that "
+        "the their they this to two use what who with word words you your"
+    )
+)
+"""Words that do not decide between phrases."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,5 +97,7 @@ def _cased_as(found: str, phrase: str) -> str:
 
 
 def _best(phrases: tuple[str, ...], instruction: str, digest: bytes) -> str:
-    told = {word for word in tokenise(instruction) if len(word) >= _MIN_SHARED}
-    return max(phrases, key=lambda phrase: (len(told.intersection(tokenise(phrase))), share_of(digest, phrase)))
+    told = set(tokenise(instruction.partition(". ")[0])) - _EMPTY_WORDS
+    return max(
+        phrases, key=lambda phrase: (len(told.intersection(tokenise(phrase))), share_of(digest, phrase))
+    )

@@ -1,4 +1,4 @@
-"""What a rewrite does to the features: stochastic maps, the same for the mutator and for dynamic programming."""
+"""What a rewrite does to the features: chance maps, the same for the mutator and for dynamic programming."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Operator:
         return self.effects[-1]
 
     def outcomes(self, features: Features) -> Iterator[tuple[float, Features]]:
-        """Every outcome with its probability; a rewrite that comes to nothing leaves the features as they are."""
+        """Every outcome with its probability; a rewrite that comes to nothing leaves the features alone."""
         failing = sum(self.failures.values())
         if failing:
             yield failing, features

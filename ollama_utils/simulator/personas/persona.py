@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ollama_utils.simulator.personas import embedding
-from ollama_utils.simulator.personas.judge import Judge, to_json
+from ollama_utils.simulator.personas.conform import text_to_json, values_to_json
+from ollama_utils.simulator.personas.judge import Judge
 from ollama_utils.simulator.personas.mutator import Mutator, read_task
 from ollama_utils.simulator.personas.target import Target
 from ollama_utils.simulator.wire import Ask
@@ -53,13 +54,13 @@ class Persona:
             digest: stands for all that decides the reply; chance is drawn from it.
         """
         if role == "judge":
-            return Utterance(text=to_json(self.judge.reply(ask.prompt, digest), ask.format))
+            return Utterance(text=values_to_json(self.judge.reply(ask.prompt, digest), ask.format))
         if role == "mutator":
             text, recognised = self.mutator.reply(ask.prompt, digest)
         else:
             text, recognised = self.target.reply(_untagged(ask.prompt), digest), True
         if ask.format is not None:
-            text = to_json({"response": text}, ask.format)
+            text = text_to_json(text, ask.format)
         return Utterance(text=text, recognised=recognised)
 
     def embed(self, text: str) -> list[float]:

@@ -69,7 +69,9 @@ def _add(words: dict[str, Word], phrase: str, word: Word, table: Reader, key: st
         raise table.fail(key, f"words made of letters ({phrase!r} has none)")
     earlier = words.setdefault(plain, word)
     if earlier != word:
-        raise PersonaError(f"{table.where}.{key}: {phrase!r} stands twice (also under topic {earlier.topic!r})")
+        raise PersonaError(
+            f"{table.where}.{key}: {phrase!r} stands twice (also under topic {earlier.topic!r})"
+        )
 
 
 def _read_form(item: Reader) -> Form:
@@ -80,7 +82,9 @@ def _read_form(item: Reader) -> Form:
 
 def _read_marker(name: str, table: Reader) -> Marker:
     if name == TERSE:
-        raise PersonaError(f"{table.where} is built in: it is the mark of a text without a full stop at its end")
+        raise PersonaError(
+            f"{table.where} is built in: it is the mark of a text without a full stop at its end"
+        )
     before, after = table.texts("before", ()), table.texts("after", ())
     table.patterns("recognise", ())
     natural = table.texts("recognise", ())

@@ -12,6 +12,11 @@ _EXACT = 1e-9
 
 
 def read_mutator(file: Reader, grammar: Grammar) -> Mutator:
+    """The mutator of a persona file.
+
+    Raises:
+        PersonaError: a key is missing, of another type, or names something that is not there.
+    """
     table = file.table("mutator")
     rewordings = {name: _read_rewording(item) for name, item in file.table("rewordings").tables()}
     failing = table.table("failures")

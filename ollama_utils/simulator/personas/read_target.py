@@ -14,6 +14,11 @@ _MOST_POINTS = 1000.0
 
 
 def read_target(file: Reader, grammar: Grammar) -> Target:
+    """The target of a persona file.
+
+    Raises:
+        PersonaError: a key is missing, of another type, or names something that is not there.
+    """
     table = file.table("target")
     partly_from = table.number("partly_from", -_MOST_POINTS, _MOST_POINTS)
     target = Target(
@@ -78,6 +83,11 @@ def _read_sentences(lists: Reader, name: str, grammar: Grammar) -> Sentences:
 
 
 def read_judge(table: Reader, grammar: Grammar, target: Target) -> Judge:
+    """The judge of a persona file, who knows the target's wording.
+
+    Raises:
+        PersonaError: a rate is no rate, or a sentence that tells one label stands in another's too.
+    """
     judge = Judge(
         fragments=judge_fragments(target.wordings),
         lexicon=grammar.lexicon,
@@ -99,6 +109,6 @@ def _check_fragments(fragments: Mapping[Label, tuple[str, ...]]) -> None:
             for other, part in others:
                 if fragment in part:
                     raise PersonaError(
-                        f"target.{label}.decisive: {fragment!r} must tell its label, but stands in a sentence "
-                        f"of target.{other} too: {part!r}"
+                        f"target.{label}.decisive: {fragment!r} must tell its label, but stands in "
+                        f"target.{other} too: {part!r}"
                     )

@@ -122,7 +122,11 @@ class Reader:
         for key in self._table:
             if key not in self._asked:
                 near = difflib.get_close_matches(key, self._asked, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(sorted(self._asked))}"
+                hint = (
+                    f"did you mean {near[0]!r}?"
+                    if near
+                    else f"expected one of {', '.join(sorted(self._asked))}"
+                )
                 raise PersonaError(f"{self._place(key)} is not known: {hint}")
 
     def _get(self, key: str, default: object) -> Any:  # noqa: ANN401 - TOML holds anything

@@ -9,7 +9,6 @@ from typing import Literal, get_args
 
 from ollama_utils.simulator.chance import pick
 from ollama_utils.simulator.personas.features import Features, Grammar
-from ollama_utils.simulator.personas.lexicon import tokenise
 from ollama_utils.simulator.personas.surface import unended
 from ollama_utils.simulator.personas.wording import Wording
 
@@ -17,7 +16,7 @@ Label = Literal["answered", "partly_refused", "refused"]
 LABELS: tuple[Label, ...] = get_args(Label)
 
 _SUBJECT_WORDS = 9
-_LONG_WORD = 5
+_LONG_WORD = re.compile(r"[^\W\d_]{5,}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +76,6 @@ class Target:
         bare = unended(self.grammar.core(query))
         bare = self.leads.sub("", bare, count=1) if self.leads else bare
         subject = " ".join(bare.split()[:_SUBJECT_WORDS]) or "this"
-        telling = [word for word in tokenise(subject) if len(word) >= _LONG_WORD] or ["this"]
+        telling = _LONG_WORD.findall(subject) or ["this"]
         longest = sorted(telling, key=len, reverse=True)[:2]
         return {"subject": subject, "word": pick(longest, digest, "word")}

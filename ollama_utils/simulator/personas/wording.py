@@ -34,7 +34,7 @@ class Wording:
         return filled(" ".join(chosen), slots)
 
     def fragments(self) -> tuple[str, ...]:
-        """The fixed part of each decisive sentence, by which it is recognised: the longest run without a slot."""
+        """The fixed part of each decisive sentence, by which it is known: the longest run without a slot."""
         lists = (sentences for name in self.decisive for sentences in self.sentences[name].values())
         return tuple(longest_part(sentence) for sentences in lists for sentence in sentences)
 
@@ -51,4 +51,3 @@ def filled(template: str, slots: Mapping[str, str]) -> str:
 def longest_part(template: str) -> str:
     """The longest part of a template between slots."""
     return max((part.strip() for part in _SLOT.split(template)[::2]), key=len)
-

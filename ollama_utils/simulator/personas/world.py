@@ -63,7 +63,9 @@ def parse_persona(toml: str) -> Persona:
 def _read_models(table: Reader) -> dict[str, str]:
     models = {name: table.choice(name, ROLES) for name in table.keys()}  # noqa: SIM118 - a Reader is no dict
     if not models:
-        raise PersonaError(f"{table.where} must name at least one model with its role, one of {', '.join(ROLES)}")
+        raise PersonaError(
+            f"{table.where} must name at least one model with its role, one of {', '.join(ROLES)}"
+        )
     return models
 
 
