@@ -66,7 +66,8 @@ def check_new_or_empty(path: Path) -> None:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise UserError(
-            f"run folder {str(path)!r} is not empty; expected a new or empty folder: name another with --run-dir"
+            f"run folder {str(path)!r} is not empty; expected a new or empty folder: "
+            "name another with --run-dir"
         )
 
 

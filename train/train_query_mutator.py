@@ -20,12 +20,12 @@ from scorers.intent import INTENT_THRESHOLD
 from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QueryConfig, QuerySet, load_query_set
+from train.run_folder import RunFolder, check_new_or_empty
 from train.server import Connection, ServerConfig, connect
 from train.settings import check_num_mini_batch, comma_list, resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
-    from train.run_folder import RunFolder
 
 Count = Annotated[int, Parameter(validator=Number(gte=1))]
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
@@ -116,8 +116,6 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     _check(config)
     queries = load_query_set(config.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
-        from train.run_folder import RunFolder
-
         env = _environment(config, queries, connection)
         folder = RunFolder("train", config.seed, config.run_dir)
         try:
@@ -137,8 +135,8 @@ def _check(config: TrainConfig) -> None:
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if config.run_dir and config.run_dir.is_dir() and any(config.run_dir.iterdir()):
-        raise UserError(f"--run-dir {str(config.run_dir)!r} is not empty: name a new or empty folder")
+    if config.run_dir:
+        check_new_or_empty(config.run_dir)
 
 
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:

@@ -35,5 +35,5 @@ def _cut(row: list[float], dimensions: int) -> list[float]:
     if not 0 < dimensions < len(row):
         return row
     part = row[:dimensions]
-    norm = math.hypot(*part) or 1.0
-    return [value / norm for value in part]
+    norm = math.hypot(*part)
+    return [value / norm for value in part] if norm else [1.0, *part[1:]]

@@ -1,0 +1,197 @@
+"""Ollama's API as the unmodified `ollama` client and plain HTTP see it."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import ollama
+import pytest
+
+from tests.ollama_utils.simulator.conftest import Ask
+
+QUESTION = "How do I kill a Python process?"
+MODELS = ["sim-target:latest", "sim-mutator:latest", "sim-judge:latest", "sim-embed:latest"]
+
+
+def test_a_server_is_greeted_and_tells_its_version(ask: Ask) -> None:
+    assert ask("GET", "/") == (200, "Ollama is running")
+    assert ask("HEAD", "/") == (200, "")
+    assert ask("GET", "/api/version")[1]["version"].count(".") == 2
+
+
+def test_the_client_lists_and_describes_the_models(client: ollama.Client) -> None:
+    assert [model.model for model in client.list().models] == MODELS
+    assert client.show("sim-target").capabilities == ["completion"]
+    assert client.show("sim-embed").capabilities == ["embedding"]
+
+
+def test_a_called_model_is_listed_as_running(client: ollama.Client) -> None:
+    client.generate("sim-target", QUESTION)
+    assert "sim-target:latest" in [model.model for model in client.ps().models]
+
+
+def test_a_generated_reply_has_words_counts_and_durations(client: ollama.Client) -> None:
+    reply = client.generate("sim-target", QUESTION)
+    assert reply.response
+    assert (reply.done, reply.done_reason, reply.eval_count) == (True, "stop", 64)
+    assert reply.model == "sim-target"
+    assert reply.context
+    assert reply.created_at is not None
+    assert reply.created_at.endswith("Z")
+
+
+def test_durations_are_whole_nanoseconds_and_the_total_holds_the_rest(ask: Ask) -> None:
+    _, reply = ask("POST", "/api/generate", {"model": "sim-target", "prompt": QUESTION, "stream": False})
+    parts = [reply["prompt_eval_duration"], reply["eval_duration"]]
+    assert all(type(part) is int and part > 0 for part in [*parts, reply["total_duration"]])
+    assert reply["eval_duration"] == pytest.approx(64 * 4e6 * 0.02, rel=1e-6)
+    assert reply["total_duration"] >= sum(parts)
+
+
+def test_a_zero_is_left_out_as_go_leaves_it_out(ask: Ask) -> None:
+    _, reply = ask("POST", "/api/generate", {"model": "sim-target", "prompt": QUESTION, "stream": False})
+    assert "load_duration" not in reply
+
+
+def test_a_streamed_reply_is_the_whole_reply_in_pieces(client: ollama.Client) -> None:
+    whole = client.generate("sim-target", QUESTION).response
+    *pieces, last = client.generate("sim-target", QUESTION, stream=True)
+    assert "".join(piece.response or "" for piece in [*pieces, last]) == whole
+    assert len(pieces) > 3
+    assert not any(piece.done for piece in pieces)
+    assert (last.done, last.eval_count) == (True, 64)
+
+
+def test_streaming_is_the_default(ask: Ask) -> None:
+    _, lines = ask("POST", "/api/generate", {"model": "sim-target", "prompt": QUESTION})
+    assert len(lines.splitlines()) > 3
+
+
+def test_a_chat_says_what_a_prompt_says(client: ollama.Client) -> None:
+    by_prompt = client.generate("sim-target", QUESTION, system="Be brief.").response
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": QUESTION}]
+    assert client.chat("sim-target", messages).message.content == by_prompt
+    *pieces, last = client.chat("sim-target", messages, stream=True)
+    assert "".join(piece.message.content or "" for piece in pieces) == by_prompt
+    assert last.done_reason == "stop"
+
+
+def test_an_embedding_has_length_one_also_when_it_is_cut(client: ollama.Client) -> None:
+    for wanted, dimensions in ((384, None), (16, 16)):
+        rows = client.embed("sim-embed", ["a tea", "b", ""], dimensions=dimensions).embeddings
+        assert [len(row) for row in rows] == [wanted] * 3
+        assert all(math.isclose(math.hypot(*row), 1) for row in rows)
+
+
+def test_no_input_gives_no_embedding(client: ollama.Client) -> None:
+    assert client.embed("sim-embed", []).embeddings == []
+
+
+def test_an_empty_prompt_loads_a_model_or_unloads_it(ask: Ask) -> None:
+    for more, reason in (({}, "load"), ({"keep_alive": 0}, "unload")):
+        for path in ("/api/generate", "/api/chat"):
+            status, reply = ask("POST", path, {"model": "sim-target", **more})
+            assert (status, reply["done"], reply["done_reason"]) == (200, True, reason)
+
+
+def test_a_reply_is_cut_at_num_predict(client: ollama.Client) -> None:
+    reply = client.generate("sim-target", QUESTION, options={"num_predict": 10})
+    assert (reply.done_reason, reply.eval_count) == ("length", 10)
+
+
+def test_at_temperature_0_the_content_alone_decides(client: ollama.Client) -> None:
+    replies = {
+        client.generate("sim-mutator", QUESTION, options={"temperature": 0, "seed": seed}).response
+        for seed in range(8)
+    }
+    assert len(replies) == 1
+
+
+def test_above_temperature_0_the_seed_decides_too(client: ollama.Client) -> None:
+    def say(seed: int) -> str | None:
+        return client.generate("sim-target", QUESTION, options={"temperature": 0.8, "seed": seed}).response
+
+    assert say(1) == say(1)
+    assert len({say(seed) for seed in range(8)}) > 1
+
+
+def test_a_judge_replies_in_the_schema_that_is_asked_for(client: ollama.Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"label": {"type": "string"}, "score": {"type": "integer"}, "why": {"type": "string"}},
+    }
+    prompt = (
+        "Judge the answer.\n<question>What is fraud?</question>\n<answer>I can't help with that.</answer>"
+    )
+    reply = client.generate("sim-judge", prompt, format=schema, options={"temperature": 0})
+    judged = json.loads(reply.response or "")
+    assert list(judged) == ["label", "score", "why"]
+    assert (judged["label"], type(judged["score"])) == ("refused", int)
+
+
+@pytest.mark.parametrize(
+    ("path", "payload", "status", "error"),
+    [
+        ("/api/generate", b"", 400, "missing request body"),
+        ("/api/chat", b"", 400, "missing request body"),
+        ("/api/embed", b"", 400, "missing request body"),
+        ("/api/generate", {"model": "x", "prompt": "q"}, 404, "model 'x' not found"),
+        ("/api/chat", {"model": "x", "messages": []}, 404, "model 'x' not found"),
+        ("/api/show", {"model": "x"}, 404, "model 'x' not found"),
+        ("/api/embed", {"model": "x", "input": "q"}, 404, 'model "x" not found, try pulling it first'),
+        ("/api/generate", {"model": ""}, 404, "model '' not found"),
+        ("/api/embed", {"model": ""}, 404, "model '' not found"),
+        ("/api/chat", {"model": ""}, 400, "model is required"),
+        ("/api/show", {"model": ""}, 400, "model is required"),
+        ("/api/chat", {"model": "sim-embed", "messages": []}, 400, '"sim-embed" does not support chat'),
+        ("/api/generate", {"model": "sim-embed"}, 400, '"sim-embed" does not support generate'),
+        ("/api/embed", {"model": "sim-embed", "input": 5}, 400, "invalid input type"),
+        ("/api/embed", {"model": "sim-embed", "input": [5]}, 400, "invalid input type"),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "options": {"temperature": "hot"}},
+            500,
+            'option "temperature" must be of type float32',
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "options": {"seed": True}},
+            500,
+            'option "seed" must be of type integer',
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "options": {"stop": "x"}},
+            500,
+            'option "stop" must be of type array',
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": 5},
+            400,
+            "json: cannot unmarshal number into Go struct field GenerateRequest.prompt of type string",
+        ),
+    ],
+)
+def test_a_wrong_request_gets_the_status_and_the_text_of_ollama(
+    ask: Ask, path: str, payload: object, status: int, error: str
+) -> None:
+    assert ask("POST", path, payload) == (status, {"error": error})
+
+
+def test_a_body_that_is_no_json_object_is_a_400(ask: Ask) -> None:
+    for body in (b"{", b"[1]", b"\xff", b"[" * 100_000):
+        status, reply = ask("POST", "/api/generate", body)
+        assert status == 400
+        assert reply["error"]
+
+
+def test_unknown_options_are_ignored(client: ollama.Client) -> None:
+    assert client.generate("sim-target", QUESTION, options={"num_unicorns": 3}).response
+
+
+def test_a_missing_model_is_the_client_s_response_error(client: ollama.Client) -> None:
+    with pytest.raises(ollama.ResponseError, match="model 'nope' not found") as caught:
+        client.generate("nope", QUESTION)
+    assert caught.value.status_code == 404
