@@ -154,8 +154,10 @@ def _unknown(name: str, why: str) -> str:
 
 @contextmanager
 def _quiet_loading() -> Iterator[None]:
-    """Load without progress bars; tokenizers must not warn of forks later on."""
+    """Load without progress bars; tokenizers must not warn of forks, nor torch's threads spin, later on."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    # Threads that spin while they wait make encoding ten times slower beside any other busy process.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ollama_utils.simulator.chance import pick
 
-_TOKEN = re.compile(r"[^\W_]+(?:['\u2019.-][^\W_]+)*")
+_TOKEN = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s\Z")
 _ARTICLE = re.compile(r"\b(an?)(\s+)\Z", re.IGNORECASE)
 

@@ -113,6 +113,15 @@ class Reader:
         """All keys of the table."""
         return tuple(self._table)
 
+    def expect(self, keys: tuple[str, ...]) -> None:
+        """Complain at once of a key that is not among these.
+
+        Raises:
+            PersonaError: there is one; the message gives the nearest known key.
+        """
+        self._asked.update(keys)
+        self.finish()
+
     def finish(self) -> None:
         """Complain of a key that nobody asked for.
 

@@ -69,9 +69,9 @@ class Target:
         """The reply to a query, worded by the digest."""
         features = self.grammar.features(query)
         wording = self.wordings[self.decide(features)]
-        return wording.compose(digest, features.form, self._slots(query, digest))
+        return wording.compose(digest, features.form, self.slots(query, digest))
 
-    def _slots(self, query: str, digest: bytes) -> dict[str, str]:
+    def slots(self, query: str, digest: bytes) -> dict[str, str]:
         """`{subject}`: what the question is about, in the query's words; `{word}`: its most telling word."""
         bare = unended(self.grammar.core(query))
         bare = self.leads.sub("", bare, count=1) if self.leads else bare

@@ -17,6 +17,20 @@ SHIPPED = "cautious.toml"
 """The persona in this folder that is used when none is named."""
 
 _MOST_NUMBERS = 65_536
+_PARTS = (
+    "name",
+    "default_topic",
+    "models",
+    "embedding",
+    "judge",
+    "forms",
+    "markers",
+    "topics",
+    "target",
+    "operators",
+    "rewordings",
+    "mutator",
+)
 
 
 def load_persona(path: str | None) -> Persona:
@@ -46,9 +60,10 @@ def parse_persona(toml: str) -> Persona:
     except tomllib.TOMLDecodeError as error:
         raise PersonaError(f"no TOML: {error}") from None
     file = Reader(table)
+    file.expect(_PARTS)
     grammar = read_grammar(file)
     target = read_target(file, grammar)
-    persona = Persona(
+    return Persona(
         name=file.text("name"),
         models=_read_models(file.table("models")),
         target=target,
@@ -56,8 +71,6 @@ def parse_persona(toml: str) -> Persona:
         judge=read_judge(file.table("judge"), grammar, target),
         dimension=_read_dimension(file.table("embedding")),
     )
-    file.finish()
-    return persona
 
 
 def _read_models(table: Reader) -> dict[str, str]:

@@ -1,0 +1,1 @@
+"""Tests of ollama_utils/simulator/personas/."""
