@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
+
+# A law holds or it does not, however busy the machine is.
+settings.register_profile("mutagym", deadline=None)
+settings.load_profile("mutagym")
 
 
 @pytest.fixture(scope="session")

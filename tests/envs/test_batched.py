@@ -43,7 +43,7 @@ def row_info(infos: dict[str, Any], lane: int) -> dict[str, Any]:
     }
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**31 - 1),
     lanes=st.integers(1, 5),

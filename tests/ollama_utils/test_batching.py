@@ -29,7 +29,7 @@ GREEDY = {"temperature": 0}
 PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), max_size=12)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(prompts=PROMPTS, workers=st.none() | st.integers(1, 8))
 def test_a_batch_of_questions_gives_what_single_calls_give(
     shared_server: EmbeddedServer, prompts: list[str], workers: int | None
@@ -44,7 +44,7 @@ def test_a_batch_of_questions_gives_what_single_calls_give(
     assert [completion.text for completion in completions] == [single.text for single in singles]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.booleans(), max_size=10))
 def test_one_failure_spoils_one_item_and_leaves_the_documented_text(fails: list[bool]) -> None:
     def handler(body: dict[str, Any]) -> tuple[int, object]:

@@ -32,7 +32,7 @@ def ask(prompt: object) -> Call:
     return Call(model="sim-target", prompt=str(prompt), options={"temperature": 0})
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(calls=st.integers(1, 24), limit=st.integers(1, 6), workers=st.integers(1, 12))
 def test_the_server_never_sees_more_calls_at_once_than_the_limit(
     shared_server: EmbeddedServer, calls: int, limit: int, workers: int
@@ -46,7 +46,7 @@ def test_the_server_never_sees_more_calls_at_once_than_the_limit(
     assert stats["max_in_flight"] <= dispatcher.max_in_flight_seen <= min(limit, workers, calls)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(1, 12))
 def test_equal_questions_are_one_call_and_get_one_text(
     shared_server: EmbeddedServer, prompts: list[int], workers: int

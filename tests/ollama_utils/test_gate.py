@@ -38,7 +38,7 @@ def arrive(gate: Gate, number: int) -> list[Visitor]:
     return visitors
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     visitors=st.integers(1, 6),
     first=st.integers(1, 3),

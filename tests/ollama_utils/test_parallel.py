@@ -13,13 +13,12 @@ from ollama_utils.parallel import ParallelError, map_parallel, run_parallel, sco
 from tests.ollama_utils.threads import PATIENCE_S
 
 
-@settings(deadline=None)
 @given(st.lists(st.none() | st.integers()), st.none() | st.integers(1, 20))
 def test_it_gives_what_a_plain_loop_gives(items: list[int | None], max_workers: int | None) -> None:
     assert map_parallel(lambda item: item, items, max_workers) == items
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.permutations(range(8)))
 def test_results_keep_their_places_whatever_order_the_work_ends_in(order: list[int]) -> None:
     ended = [threading.Event() for _ in order]
@@ -57,7 +56,7 @@ def test_nested_calls_end_even_when_every_thread_of_the_pool_is_taken() -> None:
     assert map_parallel(work, range(600)) == [item * 3 for item in range(600)]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=1), st.none() | st.integers(1, 5))
 def test_a_failing_item_does_not_lose_the_others(fails: list[bool], max_workers: int | None) -> None:
     def work(index: int) -> int:

@@ -39,7 +39,7 @@ def alone(minilm: SentenceEncoder) -> dict[str, NDArray[np.float32]]:
     return {text: minilm.encode([text])[0] for text in TEXTS}
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.lists(st.sampled_from(TEXTS), max_size=9))
 def test_a_text_gets_the_same_bits_in_any_company(
     minilm: SentenceEncoder, alone: dict[str, NDArray[np.float32]], texts: list[str]

@@ -54,7 +54,7 @@ class Made(list[Connection]):
         return self[-1]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.booleans(), max_size=60), st.integers(1, 16))
 def test_no_connection_serves_two_calls_at_once_and_every_reply_finds_its_call(
     fails: list[bool], workers: int

@@ -87,10 +87,10 @@ def test_the_same_operator_again_and_again_does_not_make_a_text_longer(
 ) -> None:
     operator, effect = step
     texts = [query]
-    for place in range(6):
+    for place in range(8):
         task = Task(instruction="", query=texts[-1], other=None)
         texts.append(MUTATOR.edit(task, effect, operator.rewordings, digest_of(seed, place)))  # type: ignore[attr-defined] # an Operator
-    assert len(texts[-1]) < len(texts[1]) + 60
+    assert len(texts[-1]) < len(texts[1]) + 100
 
 
 @given(st.sampled_from(QUERIES), st.sampled_from(BY_MODEL), st.integers(0, 999))
