@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml constraints.txt
 	@touch $@
 
 train: install ## Train on the embedded simulator: 8,192 steps, about two minutes
-	$(BIN)/mutagym train --ollama-host embedded --slots 8 --time-scale 0.1 --num-env-steps 8192
+	$(BIN)/mutagym train --ollama-host embedded --slots 8 --time-scale 0.05 --num-env-steps 8192
 	@echo 'TensorBoard: $(BIN)/tensorboard --logdir runs'
 
 check: install ## Lint, format, types, the arrows between folders
