@@ -23,6 +23,8 @@ from benchmarks.values import Game, Solution, Value
 from envs.queries import load_queries
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.simulator.personas.world import load_persona
+from train.errors import UserError
+from train.run_folder import check_writable
 
 _USAGE_ERROR = 2
 
@@ -37,6 +39,7 @@ def summarise(solutions: Sequence[Solution]) -> dict[str, Any]:
     fixed = {name: mean([each.fixed[name] for each in solutions]) for name in solutions[0].fixed}
     best_fixed = max(fixed, key=lambda name: fixed[name]["return"])
     return {
+        "simulated": True,
         "queries": len(solutions),
         "answered_as_they_stand": float(np.mean([each.noop for each in solutions])),
         "best": mean([each.best for each in solutions]),
@@ -50,26 +53,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print what policies reach on the queries; the exit status."""
     given = _parser().parse_args(argv)
     try:
-        game = Game(
-            persona=load_persona(given.persona),
-            mutators=load_mutators(given.mutators.split(",")),
-            max_steps=given.max_steps,
-            step_cost=given.step_cost,
-        )
-        files = [load_queries(path, where=given.where) for path in given.queries or [None]]
-    except (OSError, ValueError) as error:
+        check_writable(given.json)
+        solutions = _solve(given)
+    except (OSError, ValueError, UserError) as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE_ERROR
-    queries = [query.text for queries in files for query in queries]
-    solutions = [game.solve(query) for query in queries]
-    summary = summarise(solutions)
+    summary = summarise([solution for _, solution in solutions])
     _show(summary)
     if given.json:
-        rows = [_row(query, solution) for query, solution in zip(queries, solutions, strict=True)]
-        Path(given.json).write_text(
-            json.dumps({"summary": summary, "queries": rows}, indent=1), encoding="utf-8"
-        )
+        rows = [_row(query, solution) for query, solution in solutions]
+        given.json.write_text(json.dumps({"summary": summary, "queries": rows}, indent=1), encoding="utf-8")
     return 0
+
+
+def _solve(given: argparse.Namespace) -> list[tuple[str, Solution]]:
+    """Every query with its solution."""
+    game = Game(
+        persona=load_persona(given.persona),
+        mutators=load_mutators(given.mutators.split(",")),
+        max_steps=given.max_steps,
+        step_cost=given.step_cost,
+    )
+    files = [load_queries(path, where=given.where) for path in given.queries or [None]]
+    return [(query.text, game.solve(query.text)) for queries in files for query in queries]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -84,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mutators", default=",".join(DEFAULT_MUTATORS), help="names, divided by commas")
     parser.add_argument("--max-steps", type=_positive, default=5, help="steps of an episode")
     parser.add_argument("--step-cost", type=float, default=0.05, help="taken from the reward of each step")
-    parser.add_argument("--json", help="a file for all numbers, query by query")
+    parser.add_argument("--json", type=Path, help="a file for all numbers, query by query")
     return parser
 
 
@@ -107,6 +113,7 @@ def _row(query: str, solution: Solution) -> dict[str, Any]:
 
 
 def _show(summary: Mapping[str, Any]) -> None:
+    print("SIMULATED: these figures are of the simulator's world, not of a model")
     print(f"{summary['queries']} queries, {summary['answered_as_they_stand']:.1%} answered as they stand")
     print(f"{'policy':<28}{'return':>8}{'success':>9}")
     fixed = sorted(summary["fixed"].items(), key=lambda item: -item[1]["return"])

@@ -1,10 +1,13 @@
-"""What policies are worth in the simulator's world: exact values by dynamic programming over features.
+"""What policies are worth in the simulator's world, by dynamic programming over features.
 
-A mutator by a model is one of the persona's operators, whose outcomes the persona itself lists. A mutator by
-rule is a function of the text; it is tried on a text that stands for the features: the query, its softened
-form, and what the rules make of them. `crossover` counts as its own operator even where it has nothing to
-combine yet; in the shipped persona that makes no difference. An environment may turn a rewrite down for
-another reason (its similarity to the original), which is not known here.
+A mutator by a model is one of the persona's operators, whose outcomes the persona itself lists: for these
+the values are exact. A mutator by rule is a function of the text, which features do not hold: for these the
+values are near. A rule is tried with a few seeds on a text that stands for the features (the query, its
+softened form, and what the rules make of them), and on an episode's own text it may do something else: of
+6,618 steps by rule that were played at random, 6 led to features other than those reckoned with. `crossover`
+counts as its own operator even where it has nothing to combine yet; in the shipped persona that makes no
+difference. An environment may turn a rewrite down for another reason (its similarity to the original), which
+is not known here.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mutators.registry import Mutator
+from mutators.mutator import Mutator
 from ollama_utils.simulator.personas.features import Features
 from ollama_utils.simulator.personas.mutator import read_task
 from ollama_utils.simulator.personas.persona import Persona

@@ -8,15 +8,10 @@ from typing import Any, cast
 
 from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite
 from mutators.cleaning import clean
-from ollama_utils.batching import (
-    EncodingError,
-    batch_encode_queries,
-    batch_mutate_queries,
-    batch_query_target_model,
-)
+from ollama_utils.batching import batch_encode_queries, batch_mutate_queries, batch_query_target_model
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import EncodingError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Completion
 from scorers.reward import Scorer, Verdict
@@ -82,7 +77,8 @@ class Answerer:
             options={**self.models.options, "temperature": REWRITE_TEMPERATURE},
             max_workers=max_workers,
         )
-        cleaned = iter([c if c.error else replace(c, text=clean(c.text)) for c in completions])
+        pairs = zip(by_model, completions, strict=True)
+        cleaned = iter([c if c.error else replace(c, text=clean(c.text, r.query)) for r, c in pairs])
         return [
             next(cleaned)
             if r.mutator.kind == "model"
@@ -112,12 +108,7 @@ class Answerer:
 
     def _embed(self, requests: list[Embed], _max_workers: int) -> list[Any]:
         """Rows of shape (D,); where a text cannot be encoded, the error in its place."""
-        texts = [r.text for r in requests]
         try:
-            return list(batch_encode_queries(self.encoder, texts))
+            return list(batch_encode_queries(self.encoder, [r.text for r in requests]))
         except EncodingError as error:
-            failed = set(error.indices)
-            good = [r for k, r in enumerate(requests) if k not in failed]
-            rows = iter(self._embed(good, _max_workers) if good else [])
-            spoiled = OllamaError(str(error))
-            return [spoiled if k in failed else next(rows) for k in range(len(texts))]
+            return [error.failures.get(place, row) for place, row in enumerate(error.rows)]

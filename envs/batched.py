@@ -30,8 +30,9 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
     rewrites, then all questions, then all verdicts, each phase on `max_workers` threads. Both give the
     same results, row by row, as the single environments do.
 
-    Pass ready environments, or a config with `num_envs` and what `QueryMutationEnv` takes by keyword.
-    `close()` leaves the dispatcher and the encoder open: they belong to whoever made them.
+    Pass ready environments that share their models and parts, or a config with `num_envs` and what
+    `QueryMutationEnv` takes by keyword. `close()` leaves the dispatcher and the encoder open: they belong
+    to whoever made them.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
         Raises:
             ValueError: a list of seeds, or a mask, of the wrong length; an empty mask.
             TypeError: a mask that is no bool array.
+            OllamaError: a query could not be embedded.
         """
         self._check_open()
         seeds = self._seeds(seed)
@@ -94,9 +96,16 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
         Raises:
             ValueError: not one action per lane.
             TypeError: a scalar instead of a sequence.
+            gymnasium.error.InvalidAction: an action is not in the action space; no lane took its step.
+            gymnasium.error.ResetNeeded: a lane has no episode under way; no lane took its step.
+            OllamaError: the next query of a lane could not be embedded; the others took their steps, and
+                only a reset goes on from there.
         """
         self._check_open()
-        plans = [_lane(env, a) for env, a in zip(self.envs, self._actions(actions), strict=True)]
+        chosen = self._actions(actions)
+        for env, action in zip(self.envs, chosen, strict=True):
+            env.check(action)
+        plans = [_lane(env, action) for env, action in zip(self.envs, chosen, strict=True)]
         rewards = np.zeros(self.num_envs, np.float64)
         terminations = np.zeros(self.num_envs, np.bool_)
         truncations = np.zeros(self.num_envs, np.bool_)
@@ -147,12 +156,13 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
             return run_sequential(plans, answer)
         return run_phased(plans, partial(answer, max_workers=self.max_workers))
 
-    def _actions(self, actions: NDArray[np.int64]) -> list[np.int64]:
-        if np.ndim(actions) != 1:
+    def _actions(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
+        chosen = np.asarray(actions)
+        if chosen.ndim != 1:
             raise TypeError(f"expected a sequence of {self.num_envs} actions, got {actions!r}")
-        if len(actions) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} actions, one per lane, got {len(actions)}")
-        return [np.int64(a) if float(a).is_integer() else a for a in actions]
+        if len(chosen) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} actions, one per lane, got {len(chosen)}")
+        return chosen
 
     def _seeds(self, seed: int | Sequence[int | None] | None) -> list[int | None]:
         if seed is None:
@@ -161,7 +171,7 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
             return [int(seed) + i for i in range(self.num_envs)]
         if len(seed) != self.num_envs:
             raise ValueError(f"expected {self.num_envs} seeds, one per lane, got {len(seed)}")
-        return list(seed)
+        return [None if each is None else int(each) for each in seed]
 
     def _check_open(self) -> None:
         if self.closed:
@@ -203,4 +213,10 @@ def _make(
     made = list(envs)
     if not made or num_envs not in {None, len(made)}:
         raise ValueError(f"expected {num_envs or 'at least 1'} environments, got {len(made)}")
+    for lane, env in enumerate(made):
+        if env.answerer != made[0].answerer or env.observation_space != made[0].observation_space:
+            raise ValueError(
+                f"lane {lane} has other models, parts or observations than lane 0; expected environments "
+                "that share a dispatcher, an encoder and a scorer: their calls are made together"
+            )
     return made

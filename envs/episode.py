@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from textwrap import shorten
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.observation import Memory, observation
-from mutators.registry import Mutator
+from mutators.mutator import Mutator
 from ollama_utils.errors import OllamaError
 from ollama_utils.types import Completion, Usage
 from scorers.intent import similarity
@@ -127,7 +128,8 @@ class Episode:
         self.query = self.original
         (embedding,) = yield (Embed(text=self.original),)
         if isinstance(embedding, OllamaError):
-            raise embedding
+            query = shorten(self.original, 60, placeholder="...")
+            raise type(embedding)(f"query {query!r} could not be embedded: {embedding}") from embedding
         self._embeddings = {self.original: embedding}
         return self.observe()
 

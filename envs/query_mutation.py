@@ -84,7 +84,12 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode; returns (observation, info). A seed starts the lane's stream anew."""
+        """Start an episode; returns (observation, info). A seed starts the lane's stream anew.
+
+        Raises:
+            OllamaError: the query could not be embedded.
+            ValueError: an option that is none.
+        """
         return run_plan(self.plan_reset(seed=seed, options=options), self.answerer.answer)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
@@ -117,14 +122,19 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
 
     def plan_step(self, action: np.int64) -> Plan[Transition]:
         """`step` as a plan, for a schedule to drive."""
+        episode = self.check(action)
+        transition = yield from episode.step(int(action))
+        self._over = transition.terminated or transition.truncated
+        return transition
+
+    def check(self, action: np.int64) -> Episode:
+        """The episode under way, if `action` can be taken in it; raises what `step` raises."""
         if self.episode is None or self._over:
             raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
         if not self.action_space.contains(action):
             expected = f"an integer from 0 to {self.num_actions - 1}"
             raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
-        transition = yield from self.episode.step(int(action))
-        self._over = transition.terminated or transition.truncated
-        return transition
+        return self.episode
 
     @property
     def lane_seed(self) -> int:

@@ -1,14 +1,24 @@
 """Takes one query out of what a model sent when it was asked for a rewrite alone.
 
 Small models dress a rewrite in courtesies, labels, tags, quotes, markdown, lists and explanations. Each
-step here takes one such dress off and leaves a plain query as it is; steps only remove, and `clean` repeats
-them until none finds anything.
+step here takes one such dress off; steps only remove, and `clean` repeats them until none finds anything. A
+step that would take something off the original query is left out: what a query wears, its rewrite may wear.
+
+A loop of newlines or markdown up to the reply's limit is common, so every pattern takes time linear in the
+text (possessive `*+`, `++` where two runs meet), and `clean` bounds how often they run.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+
+Step = Callable[[str], str]
+
+MAX_CHARS = 8_000
+"""Of a reply so many characters are read after its thoughts, unless the query itself is longer."""
+MAX_LAYERS = 20
+"""A reply that wears more dresses than these over each other is nothing but dress."""
 
 _ADJECTIVE = (
     r"(?:new|final|possible|revised|rewritten|re-written|reworded|rephrased|paraphrased|modified|updated|improved|"
@@ -19,30 +29,34 @@ _NOUN = (
     r"(?:query|queries|question|request|prompt|version|rewrite|rewording|rephrasing|paraphrase|output|result|"
     r"sentence)"
 )
-_MARK = r"[*_`#\s]*"
+_MARK = r"[*_`#\s]*+"
 _ADJECTIVES = rf"(?:(?:the|a|an|your|my)[ ]+)?{_ADJECTIVE}(?:[ ]+{_ADJECTIVE}){{0,2}}"
-_NAME = rf"{_MARK}(?:{_ADJECTIVES}(?:[ ]+{_NOUN})?|{_NOUN})(?:[ ]\d+)?{_MARK}"
+_NAME = rf"{_MARK}(?:{_ADJECTIVES}(?:[ ]+{_NOUN})?|{_NOUN})(?:[ ]\d+)?"
 _COURTESY = r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|great|no problem|understood|got it)"
-_LABEL = rf"{_NAME}(?:[ ](?:is|could be|would be))?[ ]*:{_MARK}"
+_LABEL = rf"{_NAME}{_MARK}(?:(?<=[ ])(?:is|could be|would be)[ ]*+)?:[*_`]*+"
 _HERE = (
-    rf"{_MARK}(?:here(?:['\u2019]s| is| are)|below is|i(?:['\u2019]ve| have) re\w+)\b[^:\n?]{{0,120}}:{_MARK}"
+    rf"{_MARK}(?:here(?:['\u2019]s| is| are)|below is|i(?:['\u2019]ve| have) re\w+)\b[^:\n?]{{0,120}}:[*_`]*+"
 )
 
 _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _TOKEN = re.compile(r"\A<\|[^|<>]{1,40}\|>|(?:<\|[^|<>]{1,40}\|>.*|</s>)\Z", re.DOTALL)
 _TAGS = r"(?:query|rewrite|rewritten|rewritten_query|output|answer)"
-_TAGGED = re.compile(rf"<({_TAGS})>\s*(?P<inside>\S(?:(?!<\1>).)*?)\s*</\1>", re.DOTALL | re.IGNORECASE)
+_TAG = re.compile(rf"</?{_TAGS}>", re.IGNORECASE)
+_TAGGED = re.compile(rf"<({_TAGS})>\s*+(?P<inside>\S(?:(?!<\1>).)*?)</\1>", re.DOTALL | re.IGNORECASE)
 _TAG_BEFORE = re.compile(rf"\A(?:<{_TAGS}>\s*)+", re.IGNORECASE)
 _TAG_AFTER = re.compile(rf"</{_TAGS}>\s*(?:\n.*)?\Z", re.DOTALL | re.IGNORECASE)
+_BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _FENCE = re.compile(r"\A```[^\n`]*\n(?P<inside>.*?)(?:\n?```.*)?\Z", re.DOTALL)
 _FENCE_IN_LINE = re.compile(r"\A(`{1,3})(?P<inside>[^`\n]+)\1\Z")
-_PREAMBLE = re.compile(rf"\A(?:{_COURTESY}[!.,]?\s+)?(?:{_HERE}|{_LABEL})", re.IGNORECASE)
+_PREAMBLE = re.compile(rf"\A(?:{_COURTESY}[!.,]?\s++)?(?:{_HERE}|{_LABEL})", re.IGNORECASE)
 _PREAMBLE_LINE = re.compile(
-    rf"\A(?:{_COURTESY}\b[^\n?]{{0,120}}|here(?:['\u2019]s| is)\b[^\n?]{{0,120}}|{_NAME})\n", re.IGNORECASE
+    rf"\A(?:(?:{_COURTESY}(?:(?:[!.,:]|[ ]here\b)[^\n?]{{0,120}})?|here(?:['\u2019]s| is)\b[^\n?]{{0,120}}|"
+    rf"{_NAME}[*_`# \t]*)\n)+",
+    re.IGNORECASE,
 )
 _EXCLAIMED = re.compile(rf"\A{_COURTESY}!+\s+", re.IGNORECASE)
 _LABELLED_LATER = re.compile(
-    rf"\n(?=[^:\n]{{0,30}}(?:re-?written|reworded|rephrased|revised|paraphrased)\b){_NAME}:",
+    rf"\n(?=[^:\n]{{0,30}}(?:re-?written|reworded|rephrased|revised|paraphrased)\b){_NAME}{_MARK}:",
     re.IGNORECASE,
 )
 _REWRITTEN_AS = re.compile(
@@ -51,41 +65,57 @@ _REWRITTEN_AS = re.compile(
     re.IGNORECASE,
 )
 _EXPLANATION = re.compile(
-    r"\n\s*[(*_]*(?:note|explanation|reason(?:ing)?|changes?(?: made)?|original(?: query)?|rationale)\b"
+    r"\n[ \t]*[(*_]*(?:note|explanation|reason(?:ing)?|changes?(?: made)?|original(?: query)?|rationale)\b"
     r"[*_]*:.*\Z",
     re.DOTALL | re.IGNORECASE,
 )
 _MARKER = r"(?:\(?\d{1,2}[.)]|[-*+\u2022])[ \t]+"
 _LIST = re.compile(rf"\A(?:{_MARKER})+(?P<inside>\S.*?)(?:\n\s*(?:{_MARKER}|\n).*)?\Z", re.DOTALL)
-_HEADING = re.compile(r"\A(?:#{1,6}|>)[ \t]+")
+_HEADING = re.compile(r"\A(?:(?:#{1,6}|>)[ \t]+)+")
 _EMPHASIS = re.compile(r"\A(\*{1,3}|_{1,3})(?P<inside>[^*_\s](?:[^*_]*[^*_\s])?)\1\Z")
 _QUOTES = {'"': '"', "'": "'", "\u201c": "\u201d", "\u2018": "\u2019", "\u00ab": "\u00bb", "\u201e": "\u201c"}
 
 
-def clean(text: str) -> str:
+def clean(text: str, query: str) -> str:
     """The one query in a model's reply, without what the model put around it.
 
     A list gives its first item, repeated tags their last content; nothing is left of a reply that is nothing
-    but dress. `clean(clean(text)) == clean(text)`.
+    but dress. Whatever the query looks like, `clean(query, query) == query.strip()`, and cleaning twice is
+    cleaning once.
 
     Args:
         text: The reply to a prompt that asked for a rewrite alone.
+        query: What was to be rewritten.
     """
-    while True:
+    steps = _steps_for(query.strip())
+    for _ in range(MAX_LAYERS):
         bare = text.strip()
-        for step in _STEPS:
+        for step in steps:
             bare = step(bare).strip()
         if bare == text:
             return bare
         text = bare
+    return ""
 
 
-def _cut(pattern: re.Pattern[str]) -> Callable[[str], str]:
+def _steps_for(query: str) -> list[Step]:
+    """The steps that take off nothing of a kind that the query wears itself."""
+    tagged, paragraphs = bool(_TAG.search(query)), bool(_BLANK_LINE.search(query))
+    return [
+        step
+        for step in _STEPS
+        if step(query).strip() == query
+        and not (tagged and step in _TAG_STEPS)
+        and not (paragraphs and step is _first_paragraph)
+    ]
+
+
+def _cut(pattern: re.Pattern[str]) -> Step:
     """A step that removes the first match."""
     return lambda text: pattern.sub("", text, count=1)
 
 
-def _unwrap(pattern: re.Pattern[str]) -> Callable[[str], str]:
+def _unwrap(pattern: re.Pattern[str]) -> Step:
     """A step that keeps only what the pattern finds inside."""
 
     def step(text: str) -> str:
@@ -93,6 +123,10 @@ def _unwrap(pattern: re.Pattern[str]) -> Callable[[str], str]:
         return match["inside"] if match else text
 
     return step
+
+
+def _opening(text: str) -> str:
+    return text[:MAX_CHARS]
 
 
 def _last_tagged(text: str) -> str:
@@ -106,11 +140,9 @@ def _from_label(text: str) -> str:
 
 
 def _first_paragraph(text: str) -> str:
-    """The text up to a blank line, unless the first paragraph announces what follows, or code follows."""
-    first, blank, rest = text.partition("\n\n")
-    if not blank or first.rstrip().endswith(":") or rest.lstrip().startswith("```"):
-        return text
-    return first
+    """The text up to a blank line, unless the first paragraph announces what follows."""
+    first = _BLANK_LINE.split(text, maxsplit=1)[0]
+    return text if first.rstrip().endswith(":") else first
 
 
 def _unquoted(text: str) -> str:
@@ -132,12 +164,12 @@ def _is_one_quotation(inside: str, opening: str, closing: str) -> bool:
     return end is None or (start is not None and start.start() < end.start())
 
 
-_STEPS: tuple[Callable[[str], str], ...] = (
+_TAG_STEPS: tuple[Step, ...] = (_last_tagged, _cut(_TAG_BEFORE), _cut(_TAG_AFTER))
+_STEPS: tuple[Step, ...] = (
     _cut(_THOUGHT),
+    _opening,
     _cut(_TOKEN),
-    _last_tagged,
-    _cut(_TAG_BEFORE),
-    _cut(_TAG_AFTER),
+    *_TAG_STEPS,
     _from_label,
     _cut(_PREAMBLE),
     _cut(_PREAMBLE_LINE),

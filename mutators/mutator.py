@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import re
+import reprlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 Rewording = Callable[[str, Sequence[str], int], str]
 """`(query, earlier, seed) -> str`: the query, earlier rewordings of the same original in this episode
 (oldest first), and a seed for any choice that the function makes. The same three arguments always give the
 same text."""
+
+
+class MutatorError(ValueError):
+    """A mutator's function raised, or returned no text. The message names it, its file and the cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,22 +32,24 @@ class Mutator:
     function: Rewording
     doc: str
     """The first line of the function's docstring."""
+    file: str
+    """Where the function stands."""
 
     def prompt(self, query: str, earlier: Sequence[str], seed: int) -> str:
         """The whole prompt to send to the mutator model.
 
         Raises:
             ValueError: The mutator rewords by rule: it has no prompt.
-            TypeError: A user's function returned something else than text.
+            MutatorError: The function raised, or returned anything but a text to send.
         """
-        return self._text("model", query, earlier, seed)
+        return self._text("model", query, earlier, seed) or self._fail("returned a blank prompt")
 
     def apply(self, query: str, earlier: Sequence[str], seed: int) -> str:
-        """The rewording itself.
+        """The rewording itself; empty where the function returned blanks only.
 
         Raises:
             ValueError: The mutator rewords by a model: it has a prompt instead.
-            TypeError: A user's function returned something else than text.
+            MutatorError: The function raised, or returned anything but a text.
         """
         return self._text("rule", query, earlier, seed)
 
@@ -47,17 +57,26 @@ class Mutator:
         if kind != self.kind:
             method = "prompt" if self.kind == "model" else "apply"
             raise ValueError(f"mutator {self.name!r} rewords by {self.kind}: use its .{method}(...)")
-        text: object = self.function(query, earlier, seed)
+        try:
+            text: object = self.function(query, earlier, seed)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever a user's code raises)
+            self._fail(f"raised {type(error).__name__}: {error}", error)
         if not isinstance(text, str):
-            raise TypeError(f"mutator {self.name!r} returned {text!r}; expected a str")
-        return text
+            self._fail(f"returned {reprlib.repr(text)}; expected a str")
+        if _SURROGATE.search(text):
+            self._fail(f"returned {reprlib.repr(text)}; expected valid Unicode, without lone surrogates")
+        return text if text.strip() else ""
+
+    def _fail(self, why: str, cause: BaseException | None = None) -> NoReturn:
+        why = " ".join(why.split())
+        raise MutatorError(f"mutator {self.name!r} of {self.file} {why}") from cause
 
 
 def by_model(function: Rewording) -> Mutator:
     """Decorator: a mutator whose function returns the whole prompt for the mutator model.
 
     Raises:
-        TypeError: The function cannot be called with (query, earlier, seed).
+        TypeError: It is no plain def, or cannot be called with (query, earlier, seed).
     """
     return _mutator("model", function)
 
@@ -66,12 +85,14 @@ def by_rule(function: Rewording) -> Mutator:
     """Decorator: a mutator whose function returns the rewording itself.
 
     Raises:
-        TypeError: The function cannot be called with (query, earlier, seed).
+        TypeError: It is no plain def, or cannot be called with (query, earlier, seed).
     """
     return _mutator("rule", function)
 
 
 def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
+    if not inspect.isfunction(function) or inspect.iscoroutinefunction(function):
+        raise TypeError(f"{function} is no mutator: expected a plain def, neither async nor another callable")
     signature = inspect.signature(function)
     try:
         signature.bind("query", (), 0)
@@ -79,4 +100,5 @@ def _mutator(kind: Literal["model", "rule"], function: Rewording) -> Mutator:
         expected = "expected (query, earlier, seed)"
         raise TypeError(f"{function.__name__}{signature} is no mutator: {expected}") from None
     doc = (inspect.getdoc(function) or "").partition("\n")[0]
-    return Mutator(name=function.__name__, kind=kind, function=function, doc=doc)
+    file = function.__code__.co_filename
+    return Mutator(name=function.__name__, kind=kind, function=function, doc=doc, file=file)

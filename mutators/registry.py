@@ -20,18 +20,14 @@ from pathlib import Path
 from types import ModuleType
 
 from mutators import lexical, rewrite
-from mutators.cleaning import clean
-from mutators.mutator import Mutator, Rewording, by_model, by_rule
+from mutators.mutator import Mutator, by_model, by_rule
 
 __all__ = [
     "DEFAULT_MUTATORS",
-    "Mutator",
     "MutatorFileError",
-    "Rewording",
     "UnknownMutatorError",
     "by_model",
     "by_rule",
-    "clean",
     "load_mutators",
 ]
 
@@ -61,7 +57,7 @@ class UnknownMutatorError(ValueError):
 
 
 class MutatorFileError(ValueError):
-    """A user's file that is not there, or that fails while it is imported."""
+    """A user's file that is not there, or that fails or exits while it is imported."""
 
 
 def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
@@ -131,7 +127,7 @@ def _run(path: str) -> ModuleType:
     sys.modules[name] = module  # where dataclasses and pickle look a class's module up
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise MutatorFileError(f"{path} fails while it is imported: {reason}") from error

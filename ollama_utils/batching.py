@@ -11,40 +11,38 @@ from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.errors import EncoderError, OllamaError
+from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, OllamaError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call, Completion, is_text
 
 DEFAULT_REFUSAL = "I'm sorry, but I can't help with that."
-
-
-class EncodingError(ValueError):
-    """Some queries could not be encoded.
-
-    Args:
-        indices: their places in the batch.
-        why: what was wrong.
-    """
-
-    def __init__(self, indices: Sequence[int], why: str) -> None:
-        self.indices = tuple(indices)
-        super().__init__(f"queries {list(indices)} could not be encoded: {why}")
 
 
 def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np.float32]:
     """The embeddings of N queries: (N, D) rows of length 1, in the order of the queries.
 
     Raises:
-        EncodingError: some queries are no valid text, or the encoder failed; `indices` names them.
+        EncodingError: some queries are no valid text, or the encoder has no finite row for them; it
+            holds each one's error by its place, and the rows of the others.
     """
-    if unfit := [index for index, query in enumerate(queries) if not _is_text(query)]:
-        raise EncodingError(unfit, f"expected valid Unicode text, got {queries[unfit[0]]!r}")
+    rows = np.zeros((len(queries), encoder.dimension), dtype=np.float32)
+    failures: dict[int, OllamaError] = {
+        place: BadRequestError(f"expected valid Unicode text, got {query!r}")
+        for place, query in enumerate(queries)
+        if not is_text(query)
+    }
+    places = [place for place in range(len(queries)) if place not in failures]
     try:
-        rows = encoder.encode(queries)
-    except (OllamaError, EncoderError) as error:
-        raise EncodingError(range(len(queries)), str(error)) from error
-    if odd := np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
-        raise EncodingError(odd, f"encoder {encoder.name!r} gave numbers that are not finite")
+        rows[places] = encoder.encode([queries[place] for place in places])
+    except EncodingError as error:
+        rows[places] = error.rows
+        failures |= {places[index]: failure for index, failure in error.failures.items()}
+    for place in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
+        failures.setdefault(
+            place, BadReplyError(f"encoder {encoder.name!r} gave numbers that are not finite")
+        )
+    if failures:
+        raise EncodingError(rows, failures)
     return rows
 
 
@@ -130,11 +128,3 @@ def _generate(
         completion if completion.error is None else replace(completion, text=fallback)
         for completion, fallback in zip(completions, fallbacks, strict=True)
     ]
-
-
-def _is_text(query: object) -> bool:
-    """Whether it is a string that UTF-8 can write: half of a surrogate pair cannot be sent or read."""
-    try:
-        return isinstance(query, str) and query.encode("utf-8") is not None
-    except UnicodeEncodeError:
-        return False

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from cachetools import LRUCache
 
 from ollama_utils.client import short_name
-from ollama_utils.errors import CallCancelledError
+from ollama_utils.errors import BadRequestError, CallCancelledError
 from ollama_utils.types import Call, Completion
 
 
@@ -38,7 +38,7 @@ class ReplyCache:
         """The reply to a question: known, or shared with an equal one under way, or asked for now.
 
         A reply that another call paid for comes with `cached=True` and `attempts=0`. Errors are
-        shared, but not kept.
+        shared with `attempts=0`, but not kept, and not marked as cached.
 
         Args:
             key: the question.
@@ -63,9 +63,9 @@ class ReplyCache:
     def cancel(self) -> None:
         """Let nobody wait any longer for a question under way: they get CallCancelledError."""
         with self._lock:
-            pending, self._pending = self._pending, {}
-        for future in pending.values():
-            _fulfil(future, _cancelled())
+            for future in self._pending.values():
+                _fulfil(future, _cancelled())
+            self._pending.clear()
 
     def _await(self, pending: Future[Completion]) -> Completion:
         with self._lock:
@@ -80,25 +80,28 @@ class ReplyCache:
         with self._lock:
             if isinstance(outcome, Completion) and outcome.error is None:
                 self._known[key] = outcome
-            if self._pending.get(key) is mine:
+            if self._pending.get(key) is mine:  # else it was cancelled, and those who waited were told
                 del self._pending[key]
-        _fulfil(mine, outcome)
+                _fulfil(mine, outcome)
 
 
 def key_of(call: Call) -> bytes:
-    """What stands for a call in the cache: every field of it decides."""
+    """What stands for a call in the cache: every field of it decides.
+
+    Raises:
+        BadRequestError: the call holds what JSON cannot.
+    """
     model = short_name(call.model)
     parts = [model if field.name == "model" else getattr(call, field.name) for field in fields(call)]
-    return blake2b(json.dumps(parts, default=dict).encode("utf-8"), digest_size=16).digest()
-
-
-def is_repeatable(call: Call) -> bool:
-    """Whether an equal call gets an equal reply: greedy, or drawn with a seed."""
-    return call.options.get("temperature") == 0 or call.options.get("seed", -1) not in {None, -1}
+    try:
+        written = json.dumps(parts, default=dict, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
+    return blake2b(written.encode("utf-8"), digest_size=16).digest()
 
 
 def _shared(completion: Completion) -> Completion:
-    return replace(completion, cached=True, attempts=0)
+    return replace(completion, cached=completion.error is None, attempts=0)
 
 
 def _cancelled() -> Completion:
@@ -107,8 +110,6 @@ def _cancelled() -> Completion:
 
 def _fulfil(future: Future[Completion], outcome: Completion | BaseException) -> None:
     """Tell those who wait; a Ctrl-C met by the one who asked is a stopped run to the others."""
-    if future.done():
-        return
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
     else:

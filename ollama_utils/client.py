@@ -6,17 +6,13 @@ pydantic's are seen: each is translated once into the tree of `ollama_utils.erro
 
 from __future__ import annotations
 
-import ipaddress
-import re
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
-import ollama
 from numpy.typing import NDArray
-from ollama._client import _parse_host  # the package's own reading of a host; it has no public name
 
 from ollama_utils.errors import (
     BadReplyError,
@@ -29,8 +25,10 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
+from ollama_utils.hosts import is_loopback, parse_host
+from ollama_utils.official import ollama
 from ollama_utils.transport import transport_to
-from ollama_utils.types import Call, Completion, Usage
+from ollama_utils.types import Call, Completion, Usage, is_text
 from ollama_utils.vectors import unit_rows
 
 T = TypeVar("T")
@@ -38,10 +36,9 @@ T = TypeVar("T")
 _CONNECT_S = 10.0
 _NANOSECONDS = 1e9
 _NOT_FOUND = 404
+_LATE = 408
 _BUSY = frozenset({429, 503})
 _FIRST_FAULT = 500
-# Models without a parser on the server put their thinking into the reply itself.
-_THINKING = re.compile(r"\A\s*<think>.*?(?:</think>\s*|\Z)", re.DOTALL)
 
 
 class OllamaClient:
@@ -49,23 +46,26 @@ class OllamaClient:
 
     Args:
         host: where the server listens, as OLLAMA_HOST is written: `http://127.0.0.1:11434`,
-            `localhost`, `:11434`.
-        timeout_s: the longest silence, in seconds, before a call counts as timed out.
+            `localhost`, `:11434`, `::1`.
+        timeout_s: the seconds after which a call counts as timed out: without a first word from the
+            server, or without the whole reply.
 
     Raises:
-        ValueError: the host cannot be read.
+        ValueError: the host cannot be read, or the environment's proxy or certificates for it.
     """
 
     def __init__(self, host: str, *, timeout_s: float = 120.0) -> None:
         self.host = parse_host(host)
         self._timeout_s = timeout_s
         self._closed = False
-        direct = _is_loopback(self.host)
+        self._request = threading.local()
+        direct = is_loopback(self.host)
         self._client = ollama.Client(
             host=self.host,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,
+            event_hooks={"request": [self._note_sent]},
         )
 
     def generate(self, call: Call) -> Completion:
@@ -84,7 +84,7 @@ class OllamaClient:
             call.model,
             lambda: self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given),
         )
-        return self._completion(call.model, reply)
+        return self._completion(call, reply)
 
     def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """The embeddings of texts in one request.
@@ -127,20 +127,28 @@ class OllamaClient:
         self._closed = True
         self._client.close()  # type: ignore[no-untyped-call]  # the package leaves it untyped
 
-    def _completion(self, model: str, reply: ollama.GenerateResponse) -> Completion:
+    def _completion(self, call: Call, reply: ollama.GenerateResponse) -> Completion:
+        whom = self._whom(call.model)
         if not reply.done:
-            raise BadReplyError(f"{self._whom(model)} broke off its reply")
-        text = _THINKING.sub("", reply.response or "")
+            raise BadReplyError(f"{whom} broke off its reply")
+        text = _without_thinking(reply.response or "")
+        why = ""
         if not text.strip():
             thought = reply.thinking or reply.response
-            why = ": it only thought; raise num_predict or pass --no-think" if thought else ""
-            raise BadReplyError(f"{self._whom(model)} replied without a text{why}")
+            why = "without a text" + (
+                ": it only thought; raise num_predict or pass --no-think" if thought else ""
+            )
+        elif not is_text(text):
+            why = "with text that is no valid Unicode: half of a surrogate pair"
+        if why:
+            raise BadReplyError(f"{whom} replied {why}", retryable=not call.repeatable)
         return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
 
     def _ask(self, model: str | None, send: Callable[[], T]) -> T:
         """What `send` gives; every failure comes out as an OllamaError."""
         if model is not None and not model.strip():
             raise BadRequestError(f"a call to {self.host!r} names no model")
+        self._request.sent = False
         try:
             return send()
         except ollama.ResponseError as error:
@@ -157,22 +165,33 @@ class OllamaClient:
             ) from error
         except httpx.HTTPError as error:
             raise BadReplyError(f"{self._whom(model)} broke off its reply: {error!r}") from error
-        except (TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, UnicodeEncodeError):
-                raise BadRequestError(f"the request holds text that is no valid Unicode: {error}") from error
-            raise BadReplyError(f"{self._whom(model)} gave an unreadable reply: {error}") from error
+        except (TypeError, AttributeError, ValueError, RecursionError) as error:
+            raise self._misread(model, error) from error
         except RuntimeError as error:
             if not self._closed:
                 raise
             raise CallCancelledError(f"the client of {self.host!r} was closed before the call") from error
 
+    def _note_sent(self, _: httpx.Request) -> None:
+        """This thread's request is written: what fails from now on fails on the way or in the reply."""
+        self._request.sent = True
+
+    def _misread(self, model: str | None, error: Exception) -> OllamaError:
+        """The error for what JSON cannot hold: the request, before it went out, or else the reply."""
+        why = " ".join(str(error).split())
+        if self._request.sent:
+            return BadReplyError(f"{self._whom(model)} gave an unreadable reply: {why}")
+        return BadRequestError(f"the request to {self._whom(model)} cannot be written as JSON: {why}")
+
     def _rejection(self, model: str | None, error: ollama.ResponseError) -> OllamaError:
         """The error for an HTTP status other than 2xx."""
-        status, said = error.status_code, f"{self._whom(model)} answered {error.status_code}: {error.error}"
+        status, said = error.status_code, f"{self._whom(model)} answered {error.status_code}: {error.error!r}"
         if status == _NOT_FOUND and model is not None and "not found" in error.error and model in error.error:
             return ModelMissingError(
                 f"model {model!r} is not on the Ollama server at {self.host!r}: run 'ollama pull {model}'"
             )
+        if status == _LATE:
+            return CallTimeoutError(said)
         if status in _BUSY:
             return ServerBusyError(said)
         # Ollama answers a mistyped option with 500: the same call cannot succeed later.
@@ -186,35 +205,22 @@ class OllamaClient:
         return f"the server at {self.host!r}" if model is None else f"model {model!r} at {self.host!r}"
 
 
-def parse_host(host: str) -> str:
-    """The base URL that a host means, read as Ollama reads OLLAMA_HOST.
-
-    Raises:
-        ValueError: it is no http or https address.
-    """
-    try:
-        url = _parse_host(host.strip())
-        parts = urlsplit(url)
-        usable = parts.scheme in {"http", "https"} and parts.port is not None
-    except ValueError:
-        usable = False
-    if not usable:
-        raise ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r}")
-    return url
-
-
 def short_name(model: str) -> str:
     """The name without the tag that it would get anyway: `x:latest` and `x` are one model."""
     return model.strip().removesuffix(":latest")
 
 
-def _is_loopback(host: str) -> bool:
-    name = urlsplit(host).hostname or ""
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return name == "localhost" or name.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
+def _without_thinking(reply: str) -> str:
+    """A reply less the thinking at its start.
+
+    Models without a parser on the server put it there; some chat templates hold its opening tag, so
+    that the reply has only the closing one.
+    """
+    thought, closed, text = reply.partition("</think>")
+    opened = thought.lstrip().startswith("<think>")
+    if closed and (opened or "<think>" not in thought):
+        return text.lstrip()
+    return "" if opened else reply
 
 
 def _usage(reply: ollama.GenerateResponse) -> Usage | None:

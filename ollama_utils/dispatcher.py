@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
 from ollama_utils.accounts import Account, Accounts
-from ollama_utils.cache import ReplyCache, is_repeatable, key_of
+from ollama_utils.cache import ReplyCache, key_of
 from ollama_utils.client import OllamaClient, short_name
-from ollama_utils.errors import CallCancelledError, OllamaError
+from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
 from ollama_utils.gate import Gate
 from ollama_utils.types import Call, Completion
 
@@ -38,7 +38,7 @@ class Dispatcher:
         hosts: the servers, as OLLAMA_HOST is written; each must have the models that are called.
         max_in_flight: the most calls at once to one model of one server.
         attempts: how often a failing call is sent at most.
-        timeout_s: the longest silence of a server, in seconds, before an attempt counts as failed.
+        timeout_s: the seconds after which an attempt without a whole reply counts as failed.
         deadline_s: no attempt starts later than this many seconds after the call was first sent.
         cache_size: how many replies are remembered; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
@@ -99,9 +99,13 @@ class Dispatcher:
         Equal calls that a seed or temperature 0 makes repeatable are asked once. A failure does not
         raise: it stands in `error`, beside an empty text.
         """
-        if self._cache is None or not is_repeatable(call):
+        if self._cache is None or not call.repeatable:
             return self._answer(call)
-        completion = self._cache.reply(key_of(call), lambda: self._answer(call))
+        try:
+            key = key_of(call)
+        except BadRequestError as error:
+            return Completion(text="", error=error, attempts=0)
+        completion = self._cache.reply(key, lambda: self._answer(call))
         if completion.cached:
             self._accounts.hit(call.model)
         return completion
@@ -112,7 +116,7 @@ class Dispatcher:
         Raises:
             OllamaError: there are none, after all attempts.
         """
-        return self._insist(_Errand(model), lambda client: client.embed(model, texts))
+        return self._insist(_Errand(model, self._deadline_s), lambda client: client.embed(model, texts))
 
     def model_names(self) -> list[str]:
         """The models that every server has, as the first one lists them; asked once, without retries.
@@ -157,7 +161,7 @@ class Dispatcher:
 
     def _answer(self, call: Call) -> Completion:
         """The server's reply, or the last attempt's error in its place."""
-        errand = _Errand(call.model)
+        errand = _Errand(call.model, self._deadline_s)
         try:
             completion = self._insist(errand, lambda client: client.generate(call))
         except OllamaError as error:
@@ -172,11 +176,14 @@ class Dispatcher:
     def _attempt(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
         client, gate = self._route(errand)
         with gate:
+            if errand.error is not None and errand.is_late():  # the wait in the gate counts, too
+                raise errand.error
             errand.sent_to(client.host)
             self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
             try:
                 answer = ask(client)
-            except BaseException:
+            except BaseException as error:
+                errand.error = error
                 self._accounts.came_back(errand.model, failed=True)
                 raise
             usage = answer.usage if isinstance(answer, Completion) else None
@@ -200,8 +207,7 @@ class Dispatcher:
     def _is_over(self, state: RetryCallState) -> bool:
         """Whether a call that failed is given up."""
         errand: _Errand = state.args[0]
-        next_s = time.monotonic() + state.upcoming_sleep
-        return len(errand.hosts) >= self._attempts or next_s > errand.first_sent_s + self._deadline_s
+        return len(errand.hosts) >= self._attempts or errand.is_late(state.upcoming_sleep)
 
     def _pause(self, pause_s: float) -> None:
         """Wait before the next attempt."""
@@ -211,15 +217,21 @@ class Dispatcher:
 
 @dataclass
 class _Errand:
-    """One call on its way: the hosts it was sent to so far, and when first."""
+    """One call on its way: the hosts it was sent to so far, when first, and how it failed last."""
 
     model: str
+    deadline_s: float
     hosts: list[str] = field(default_factory=list)
     first_sent_s: float = math.inf
+    error: BaseException | None = None
 
     def sent_to(self, host: str) -> None:
         self.hosts.append(host)
         self.first_sent_s = min(self.first_sent_s, time.monotonic())
+
+    def is_late(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt that starts after this pause would start too late."""
+        return time.monotonic() + pause_s > self.first_sent_s + self.deadline_s
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import zlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Protocol
@@ -14,7 +15,14 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import EncoderError
+from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
+    CallCancelledError,
+    EncodingError,
+    OllamaError,
+    UnknownEncoderError,
+)
 from ollama_utils.sentence_encoder import SentenceEncoder
 from ollama_utils.vectors import unit_rows
 
@@ -34,7 +42,11 @@ class Encoder(Protocol):
     """D, the length of a vector."""
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1; a text's row does not depend on the other texts."""
+        """(N, D) rows of length 1; a text's row does not depend on the other texts.
+
+        Raises:
+            EncodingError: some texts have no row; it holds those of the others.
+        """
         ...
 
 
@@ -47,15 +59,17 @@ def make_encoder(name: str, dispatcher: Dispatcher | None = None) -> CachedEncod
         dispatcher: sends the calls of an `ollama:` encoder.
 
     Raises:
-        EncoderError: there is no such encoder; the message says what to do.
+        UnknownEncoderError: there is no such encoder; the message says what to do.
         OllamaError: the server of an `ollama:` encoder does not embed.
     """
+    if not name.strip():
+        raise UnknownEncoderError("no encoder is named; expected 'hashing', 'ollama:MODEL' or a model's name")
     kind, _, rest = name.partition(":")
     if kind == "hashing":
         return CachedEncoder(HashingEncoder(_dimension(name, rest)))
     if kind == "ollama":
         if dispatcher is None or not rest:
-            raise EncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
+            raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
         return CachedEncoder(OllamaEncoder(dispatcher, rest))
     return CachedEncoder(SentenceEncoder(name))
 
@@ -105,14 +119,34 @@ class OllamaEncoder:
         """(N, D) rows of length 1; a blank text, which servers refuse, gives (1, 0, ..., 0).
 
         Raises:
-            OllamaError: the server gave no embeddings, after all attempts.
+            EncodingError: the server gave no embeddings of some texts, after all attempts.
         """
         rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
         rows[:, :1] = 1.0
+        failures: dict[int, OllamaError] = {}
         written = [index for index, text in enumerate(texts) if text.strip()]
-        for start in range(0, len(written), _CHUNK):
-            chunk = written[start : start + _CHUNK]
-            rows[chunk] = self._dispatcher.embed(self._model, [texts[index] for index in chunk])
+        chunks = deque(written[start : start + _CHUNK] for start in range(0, len(written), _CHUNK))
+        while chunks:
+            chunk = chunks.popleft()
+            try:
+                rows[chunk] = self._embed([texts[index] for index in chunk])
+            except OllamaError as error:
+                # A server rejects a request for one text in it, say an over-long one: the others are good.
+                if isinstance(error, BadRequestError) and len(chunk) > 1:
+                    chunks.extend([index] for index in chunk)
+                else:
+                    failures |= dict.fromkeys(chunk, error)
+        if failures:
+            raise EncodingError(rows, failures)
+        return rows
+
+    def _embed(self, texts: list[str]) -> NDArray[np.float32]:
+        rows = self._dispatcher.embed(self._model, texts)
+        if rows.shape[1] != self.dimension:
+            raise BadReplyError(
+                f"encoder {self.name!r} gave embeddings of length {rows.shape[1]}; "
+                f"expected {self.dimension}, as at first: was its model exchanged?"
+            )
         return rows
 
 
@@ -137,14 +171,22 @@ class CachedEncoder:
         """(N, D) rows of length 1; a text's row does not depend on the other texts.
 
         Raises:
-            OllamaError: a server gave no embeddings.
-            EncoderError: the encoding on another thread, which this one waited for, was interrupted.
+            EncodingError: some texts have no row, as the encoder under this one, or another thread that
+                encoded for this one, had none; CallCancelledError when that thread was interrupted.
         """
         futures, mine = self._look_up(texts)
         if mine:
             self._encode(mine, futures)
-        rows = [futures[text].result() for text in texts]
-        return np.stack(rows) if rows else np.zeros((0, self.dimension), dtype=np.float32)
+        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        failures: dict[int, OllamaError] = {}
+        for index, text in enumerate(texts):
+            try:
+                rows[index] = futures[text].result()
+            except OllamaError as error:
+                failures[index] = error
+        if failures:
+            raise EncodingError(rows, failures)
+        return rows
 
     def _look_up(self, texts: Sequence[str]) -> tuple[dict[str, Future[NDArray[np.float32]]], list[str]]:
         """The rows, there or to come, by text; and the texts that this thread is to encode."""
@@ -161,17 +203,32 @@ class CachedEncoder:
 
     def _encode(self, texts: list[str], futures: dict[str, Future[NDArray[np.float32]]]) -> None:
         """Encode texts for this thread and all that wait for them; a failure is not remembered."""
+        outcomes: list[NDArray[np.float32] | Exception] = []
         try:
-            rows = list(zip(texts, self._encoder.encode(texts), strict=True))
-        except BaseException as error:
-            told = error if isinstance(error, Exception) else EncoderError("the encoding was interrupted")
-            with self._lock:
-                for text in texts:
-                    self._rows.pop(text, None)
-                    futures[text].set_exception(told)
+            outcomes = list(self._encoder.encode(texts))
+        except EncodingError as error:
+            outcomes = [error.failures.get(index, row) for index, row in enumerate(error.rows)]
+        except Exception as error:  # noqa: BLE001 - whoever waits for a row is told, this thread too
+            outcomes = [error] * len(texts)
+        except BaseException:
+            outcomes = [CallCancelledError("the encoding was interrupted")] * len(texts)
             raise
-        for text, row in rows:
-            futures[text].set_result(row.copy())
+        finally:
+            self._settle(texts, outcomes, futures)
+
+    def _settle(
+        self,
+        texts: list[str],
+        outcomes: list[NDArray[np.float32] | Exception],
+        futures: dict[str, Future[NDArray[np.float32]]],
+    ) -> None:
+        for text, outcome in zip(texts, outcomes, strict=True):
+            if isinstance(outcome, Exception):
+                with self._lock:
+                    self._rows.pop(text, None)
+                futures[text].set_exception(outcome)
+            else:
+                futures[text].set_result(outcome.copy())
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -186,7 +243,7 @@ def _dimension(name: str, written: str) -> int:
     if not written:
         return _DEFAULT_DIMENSION
     if not written.isdecimal() or int(written) < 1:
-        raise EncoderError(
+        raise UnknownEncoderError(
             f"encoder {name!r}: expected 'hashing' or 'hashing:N' with a dimension N of at least 1"
         )
     return int(written)

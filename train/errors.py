@@ -1,11 +1,11 @@
-"""An error that the user can mend: shown as one line, exit code 2."""
+"""Errors that a command shows as one line."""
 
 from __future__ import annotations
 
 
 class UserError(Exception):
-    """What was expected, what came, what to do: in one line."""
+    """The user can mend it: what was expected, what came, what to do. Exit code 2."""
 
 
 class RunStoppedError(Exception):
-    """The run stopped itself, saved: the line says why. Exit code 1."""
+    """The run stopped itself, saved: why. Exit code 1."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: stop between two updates of the policy, never inside one."""
+"""Ctrl-C, SIGTERM, a closed terminal (SIGHUP): stop between two updates of the policy, never inside one."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ class Interrupt:
             raise Interrupted(signum)
 
 
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Handle SIGINT and SIGTERM through an Interrupt; the handlers before it come back at the end."""
+    """Handle SIGNALS through an Interrupt; the handlers before it come back at the end."""
     interrupt = Interrupt()
-    before = {s: signal.signal(s, interrupt.handle) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, interrupt.handle) for s in SIGNALS}
     try:
         yield interrupt
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
@@ -32,8 +33,9 @@ class JsonLinesWriter(KVWriter):
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
         """Append the numbers of one dump, with the step."""
-        shown = {k: v for k, v in key_values.items() if "jsonl" not in key_excluded.get(k, ())}
-        self._lines.write({"step": step, **{k: float(v) for k, v in shown.items()}})
+        shown = {k: float(v) for k, v in key_values.items() if "jsonl" not in key_excluded.get(k, ())}
+        # JSON knows no NaN, which SB3 gives as the explained variance of returns that are all equal.
+        self._lines.write({"step": step, **{k: v if isfinite(v) else None for k, v in shown.items()}})
         self._lines.flush()
 
     def close(self) -> None:
@@ -62,7 +64,7 @@ class Recorder(BaseCallback):
         self.started_s = time.monotonic()
         self._tally = Tally()
         self._running: dict[int, tuple[float, int]] = {}
-        self._recent: deque[bool] = deque(maxlen=UNSCORED_WINDOW)
+        self._recent: deque[str] = deque(maxlen=UNSCORED_WINDOW)
         self._samples: list[str] = []
         self._began_s = time.monotonic()
         self._account: dict[str, float] = {}
@@ -75,12 +77,15 @@ class Recorder(BaseCallback):
         self.interrupt.allow(allowed=True)
 
     def _on_step(self) -> bool:
+        self.interrupt.allow(allowed=False)  # a row is written whole
         infos, rewards, dones = (self.locals[name] for name in ("infos", "rewards", "dones"))
         for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
             self.folder.transitions.write(transition_record(self.rows, lane, info, float(reward), bool(done)))
             self._count(lane, info, float(reward), bool(done))
         self.rows += 1
-        self._stop_when_calls_keep_failing(infos)
+        if len(self._recent) == UNSCORED_WINDOW:
+            self._stop_when_calls_fail()
+        self.interrupt.allow(allowed=True)
         return True
 
     def _on_rollout_end(self) -> None:
@@ -91,9 +96,12 @@ class Recorder(BaseCallback):
             self.logger.record(key, value)
         self.logger.record("samples/transitions", "\n\n---\n\n".join(self._samples), exclude="jsonl")
 
+    def _on_training_end(self) -> None:
+        self._stop_when_calls_fail()
+
     def _count(self, lane: int, info: Mapping[str, Any], reward: float, done: bool) -> None:  # noqa: FBT001 - SB3's flag
         self._tally.count_step(info)
-        self._recent.append(bool(info["unscored"]))
+        self._recent.append(info["error"] if info["unscored"] else "")
         total, length = self._running.get(lane, (0.0, 0))
         total, length = total + reward, length + (not info["unscored"])
         if done:
@@ -102,13 +110,13 @@ class Recorder(BaseCallback):
         if len(self._samples) < SAMPLES and done:
             self._samples.append(sample_text(info, reward))
 
-    def _stop_when_calls_keep_failing(self, infos: list[dict[str, Any]]) -> None:
-        share = sum(self._recent) / len(self._recent)
-        if len(self._recent) == UNSCORED_WINDOW and share > self.max_unscored:
-            errors = [info["error"] for info in infos if info["unscored"]]
+    def _stop_when_calls_fail(self) -> None:
+        errors = [error for error in self._recent if error]
+        share = len(errors) / max(len(self._recent), 1)
+        if share > self.max_unscored:
             raise RunStoppedError(
-                f"{share:.0%} of the last {UNSCORED_WINDOW} steps could not be scored "
-                f"(--max-unscored {self.max_unscored}); last error: {errors[-1] if errors else 'none now'}"
+                f"{share:.0%} of the last {len(self._recent)} steps could not be scored "
+                f"(--max-unscored {self.max_unscored:g}); last error: {errors[-1]}"
             )
 
     def _speed(self) -> dict[str, float]:
@@ -142,22 +150,29 @@ def transition_record(
     reward: float,
     done: bool,  # noqa: FBT001 - SB3's flag
 ) -> dict[str, Any]:
-    """One line of transitions.jsonl. `times` is all that may differ between two equal runs."""
+    """One line of transitions.jsonl. `not_hashed` is all that may differ between two equal runs.
+
+    An error's class is hashed, its message, which names the host, is not.
+    """
     usage = info["usage"]
     tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
     names = ("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator")
     more = ("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial")
-    last = ("intent_similarity", "success", "unscored", "error")
+    last = ("intent_similarity", "success", "unscored")
     return {
         "row": row,
         "lane": lane,
         **{name: info[name] for name in names + more + last},
+        "error": info["error"].partition(":")[0],
         "reward": round(reward, 6),
         "reward_parts": info.get("reward_parts", {}),
         "terminated": done and not info["TimeLimit.truncated"],
         "truncated": bool(info["TimeLimit.truncated"]),
         **tokens,
-        "times": {name: usage[name] for name in ("queue_s", "total_s")},
+        "not_hashed": {
+            **{name: usage[name] for name in ("queue_s", "total_s")},
+            "error_message": info["error"],
+        },
     }
 
 

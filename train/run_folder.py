@@ -1,4 +1,7 @@
-"""One run, one folder: what it was told, what happened, what was learned. Every write is whole or absent."""
+"""One run, one folder: what it was told, what happened, what was learned.
+
+The two `.jsonl` files grow line by line; every other file is whole or absent.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import contextlib
 import json
 import os
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from train.errors import UserError
+from train.errors import RunStoppedError, UserError
 
 
 class RunFolder:
@@ -31,7 +35,7 @@ class RunFolder:
             raise UserError(
                 f"run folder {str(self.path)!r} cannot be made: {error.strerror}; name another with --run-dir"
             ) from error
-        self.transitions = JsonLines(self.path / "transitions.jsonl", unhashed="times")
+        self.transitions = JsonLines(self.path / "transitions.jsonl")
         self.metrics = JsonLines(self.path / "metrics.jsonl")
 
     @property
@@ -52,6 +56,11 @@ class RunFolder:
             part.write_text("".join(lines), encoding="utf-8")
         return self.path / name
 
+    def report(self, error: Exception) -> RunStoppedError:
+        """Keep the traceback of an error that ended the run in error.txt; returns the line to say."""
+        (self.path / "error.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
+        return RunStoppedError(f"{type(error).__name__}: {error} (details: {self.path / 'error.txt'})")
+
     def close(self) -> None:
         """Flush and close the files that grow."""
         self.transitions.close()
@@ -65,26 +74,57 @@ def check_new_or_empty(path: Path) -> None:
         UserError: there is a file, or a folder that holds something.
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        fault = "is not empty" if path.is_dir() else "is no folder"
         raise UserError(
-            f"run folder {str(path)!r} is not empty; expected a new or empty folder: "
-            "name another with --run-dir"
+            f"run folder {str(path)!r} {fault}; expected a new or empty folder: name another with --run-dir"
         )
 
 
-class JsonLines:
-    """A file of one JSON object a line, and the SHA-256 of all lines less the key named `unhashed`."""
+def check_writable(path: Path | None) -> None:
+    """Check, before the work is done, that its result can be written to the file `path`.
 
-    def __init__(self, path: Path, unhashed: str | None = None) -> None:
-        self._file: TextIOWrapper = path.open("w", encoding="utf-8")
-        self._unhashed = unhashed
+    Raises:
+        UserError: it is a folder, or lies in none.
+    """
+    if path and (path.is_dir() or not path.parent.is_dir()):
+        raise UserError(f"--json names {str(path)!r}; expected a file in a folder that exists")
+
+
+class LinesHash:
+    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: what two equal runs share."""
+
+    def __init__(self) -> None:
         self._hash = sha256()
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Add one record."""
+        self._hash.update(_line({k: v for k, v in record.items() if k != "not_hashed"}).encode())
+
+    def hexdigest(self) -> str:
+        """Of the records so far."""
+        return self._hash.hexdigest()
+
+
+class JsonLines:
+    """A file of one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: TextIOWrapper = path.open("w", encoding="utf-8")
+        self._hash = LinesHash()
         self.count = 0
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Append one record."""
         self._file.write(_line(record))
-        self._hash.update(_line({k: v for k, v in record.items() if k != self._unhashed}).encode())
+        self._hash.update(record)
         self.count += 1
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The records so far."""
+        self.flush()
+        with self._path.open(encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
 
     def flush(self) -> None:
         """Hand what was written to the operating system."""
@@ -92,7 +132,7 @@ class JsonLines:
 
     @property
     def sha256(self) -> str:
-        """Of the lines so far."""
+        """See LinesHash."""
         return self._hash.hexdigest()
 
     def close(self) -> None:

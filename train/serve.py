@@ -7,6 +7,7 @@ OLLAMA_NUM_PARALLEL=8 mutagym serve
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -15,6 +16,9 @@ from cyclopts.validators import Number
 
 from train.errors import UserError
 from train.server import SimulatorConfig
+from train.settings import Count
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @Parameter(name="*")
@@ -22,6 +26,8 @@ from train.server import SimulatorConfig
 class ServeConfig(SimulatorConfig):
     """Where the simulator listens, and what it is like."""
 
+    slots: Count = 1
+    """Calls one model serves at once [OLLAMA_NUM_PARALLEL, else 1]."""
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11434
     """TCP port; 0 takes a free one."""
     bind: str = "127.0.0.1"
@@ -42,8 +48,14 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
     try:
         run(config.settings(port=config.port, bind=config.bind), lambda host: _announce(host, config))
     except (ValueError, OSError) as error:
-        raise UserError(str(error)) from error
+        where = f"{config.bind!r} port {config.port}"
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UserError(f"cannot listen at {where}: {why}; name others with --bind and --port") from error
 
 
 def _announce(host: str, config: ServeConfig) -> None:
     print(f"simulated Ollama server at {host}: {config} (Ctrl-C ends it)", flush=True)
+    if config.bind not in LOOPBACK:
+        print(
+            f"note: it listens at {config.bind!r}, where others on the network can reach it", file=sys.stderr
+        )

@@ -7,11 +7,13 @@ import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from train.errors import UserError
+from train.settings import Count
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -21,21 +23,21 @@ if TYPE_CHECKING:
 EMBEDDED = "embedded"
 
 
-@Parameter(name="*")
+@Parameter(name="*", group="Simulator")
 @dataclass(frozen=True, kw_only=True)
 class SimulatorConfig:
-    """The embedded simulator; a real host ignores these."""
+    """The simulator; for `--ollama-host embedded` alone, a host of its own has its own."""
 
-    slots: int = 1
-    """Embedded only: calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
+    slots: Count = 1
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
     profile: str = "ideal"
-    """Embedded only: the hardware whose speed is imitated."""
+    """The hardware whose speed is imitated."""
     persona: str | None = None
-    """Embedded only: a TOML file with another world for the simulated models."""
+    """A TOML file with another world for the simulated models."""
     reply_tokens: str = "64"
-    """Embedded only: reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
+    """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 0.1
-    """Embedded only: 1 is the pace of the profile; the default is ten times faster."""
+    """1 is the pace of the profile; the default is ten times faster."""
 
     def __str__(self) -> str:
         return (
@@ -78,19 +80,13 @@ class ServerConfig:
     """The model that rewords queries [the target model]."""
     judge_model: str | None = None
     """The model that judges answers; needed by --reward judge."""
-    max_in_flight: int = 64
+    max_in_flight: Count = 64
     """Calls in flight at once, per server and model."""
-    call_timeout_s: float = 120.0
+    call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
     """Seconds after which one call is given up."""
-    call_attempts: int = 4
+    call_attempts: Count = 4
     """How often a failing call is tried."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
-
-    def __post_init__(self) -> None:
-        for name in ("max_in_flight", "call_timeout_s", "call_attempts"):
-            if getattr(self, name) <= 0:
-                flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} is {getattr(self, name)!r}; expected a number above 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,11 +107,8 @@ class Connection:
     """As they were named: by flag, by OLLAMA_HOST, or `embedded`."""
     roles: Roles
     embedded: EmbeddedServer | None
-
-    @property
-    def simulated(self) -> bool:
-        """Whether the figures come from the simulator."""
-        return self.embedded is not None
+    simulated: bool
+    """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with the hosts and models that were chosen for what it left open."""
@@ -137,6 +130,7 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
     """
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.errors import OllamaError
+    from ollama_utils.simulator.probe import is_simulator
 
     with contextlib.ExitStack() as stack:
         hosts = _hosts(config)
@@ -156,7 +150,13 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
         roles = _roles(config, available, hosts, simulated=embedded is not None)
-        yield Connection(dispatcher=dispatcher, hosts=hosts, roles=roles, embedded=embedded)
+        yield Connection(
+            dispatcher=dispatcher,
+            hosts=hosts,
+            roles=roles,
+            embedded=embedded,
+            simulated=any(is_simulator(host) for host in dispatcher.hosts),
+        )
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:
@@ -171,6 +171,8 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
             file=sys.stderr,
         )
         return (EMBEDDED,)
+    if EMBEDDED not in hosts and config.simulator != SimulatorConfig():
+        print(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator", file=sys.stderr)
     if EMBEDDED in hosts and len(hosts) > 1:
         raise UserError(f"--ollama-host {EMBEDDED} cannot stand beside other hosts, got {', '.join(hosts)}")
     return hosts
@@ -187,6 +189,8 @@ def _embedded(config: SimulatorConfig) -> EmbeddedServer:
 
 def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *, simulated: bool) -> Roles:
     """The models named by flag; the simulator's own where it stands in."""
+    from ollama_utils.simulator.catalogue import full_name
+
     at = ", ".join(hosts)
     named = (config.target_model, config.mutator_model, config.judge_model)
     target = config.target_model or ("sim-target" if simulated else None)
@@ -195,13 +199,9 @@ def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *
         raise UserError(f"name a model with --target-model; {at} has {have}")
     mutator = config.mutator_model or ("sim-mutator" if simulated else target)
     judge = config.judge_model or ("sim-judge" if simulated else None)
-    pulled = {_tagged(name) for name in available}
+    pulled = {full_name(name) for name in available}
     for model in (target, mutator, *filter(None, named)):
-        if _tagged(model) not in pulled:
-            raise UserError(f"model {model!r} is not pulled at {at}: run 'ollama pull {model}'")
+        if full_name(model) not in pulled:
+            mend = f"it has {', '.join(available)}" if simulated else f"run 'ollama pull {model}'"
+            raise UserError(f"model {model!r} is not pulled at {at}: {mend}")
     return Roles(target=target, mutator=mutator, judge=judge)
-
-
-def _tagged(model: str) -> str:
-    """Ollama reads a name without a tag as `latest`."""
-    return model if ":" in model else f"{model}:latest"

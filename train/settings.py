@@ -4,9 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
+
+
+def _whole(_type: Any, tokens: Sequence[Any]) -> int:  # noqa: ANN401 - cyclopts' signature
+    """A whole number; cyclopts itself would make 4 of 4.5."""
+    return int(tokens[0].value)
+
+
+Count = Annotated[int, Parameter(validator=Number(gte=1), converter=_whole)]
+"""A whole number above 0."""
+Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**32), converter=_whole)]
+"""What every generator of random numbers here takes."""
+Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
+"""0 to 1."""
+Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
+"""A finite number above 0."""
+NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
+"""A finite number, 0 or above."""
 
 PLACES = ("run_dir", "json")
 """Fields that say where to write."""

@@ -1,13 +1,16 @@
-"""What came of a training run: one dictionary for machines, a few lines for people."""
+"""What came of a training run: one dictionary for machines, a few lines for people.
+
+The rates are counted from the run's transitions.jsonl, so that whoever has the file can count them again.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from scorers.statistics import wilson_interval
+from scorers.statistics import clustered_interval
 from train.recorder import account_totals
-from train.tally import Tally
 
 if TYPE_CHECKING:
     from train.learner import Learner
@@ -20,6 +23,68 @@ ENDS = 8
 """The start and the end of a run are its first and last eighth of rollouts."""
 
 
+class Rate:
+    """A share of trials, kept apart by query: those of one query are alike."""
+
+    def __init__(self) -> None:
+        self.by_query: dict[str, tuple[int, int]] = {}
+        """For each original query how often it happened, and how often it could have."""
+
+    def count(self, query: str, *, happened: bool) -> None:
+        """Count one trial."""
+        before, n = self.by_query.get(query, (0, 0))
+        self.by_query[query] = before + happened, n + 1
+
+    def table(self, name: str, unit: str, end: str) -> dict[str, Any]:
+        """The share (None without trials), its 95 % interval, and of how many trials and queries it is."""
+        happened, n = (sum(counts[k] for counts in self.by_query.values()) for k in (0, 1))
+        return {
+            f"{name}_rate_{end}": _share(happened, n),
+            f"{name}_interval_{end}": [round(x, 4) for x in clustered_interval(self.by_query.values())],
+            f"{unit}_{end}": n,
+            f"{name}_queries_{end}": len(self.by_query),
+        }
+
+
+def rates(
+    transitions: Iterable[Mapping[str, Any]], *, rows: int, rollout: int, max_steps: int
+) -> dict[str, Any]:
+    """Success and refusal rates in the first and the last rollouts, and the unscored steps of the whole run.
+
+    An episode belongs to the row in which it began: the quick ones end well, so counting those that end in
+    the first rollouts would flatter them. Those begun in the last `max_steps` rows, which may not have had
+    the time to end, are left out.
+
+    Args:
+        transitions: the lines of transitions.jsonl.
+        rows: how many rows of all lanes there are.
+        rollout: rows of a rollout.
+        max_steps: the step limit of an episode.
+    """
+    span = max(1, rows // rollout // ENDS) * rollout
+    success, refusal = ({"start": Rate(), "end": Rate()} for _ in range(2))
+    steps = unscored = 0
+    began: dict[int, int] = {}
+    for t in transitions:
+        steps += 1
+        first = began.setdefault(t["lane"], t["row"])
+        if t["unscored"]:
+            unscored += 1
+            continue
+        for end in _ends(t["row"], rows, span):
+            refusal[end].count(t["original_query"], happened=t["outcome"] == "refused")
+        if t["terminated"] or t["truncated"]:
+            del began[t["lane"]]
+            for end in _ends(first, rows, span) if first <= rows - max_steps else ():
+                success[end].count(t["original_query"], happened=t["success"])
+    return {
+        **{k: v for end in success for k, v in success[end].table("success", "episodes", end).items()},
+        **{k: v for end in refusal for k, v in refusal[end].table("refusal", "scored_steps", end).items()},
+        "unscored_steps": unscored,
+        "unscored_rate": _share(unscored, steps),
+    }
+
+
 def summarise(
     config: TrainConfig,
     connection: Connection,
@@ -28,20 +93,14 @@ def summarise(
     ended: BaseException | None,
 ) -> dict[str, Any]:
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
-    rollouts = recorder.rollouts
-    whole = sum(rollouts, Tally())
-    count = max(1, len(rollouts) // ENDS)
-    start, end = sum(rollouts[:count], Tally()), sum(rollouts[-count:], Tally())
+    transitions = recorder.folder.transitions
     spent = account_totals(connection.dispatcher)
     return {
         "simulated": connection.simulated,
         "stopped": str(ended) if ended else None,
-        "env_steps": len(rollouts) * config.num_steps * config.num_processes,
+        "env_steps": transitions.count,
         "wall_s": round(time.monotonic() - recorder.started_s, 3),
-        **_rates(start, "start"),
-        **_rates(end, "end"),
-        "unscored_steps": whole.unscored,
-        "unscored_rate": _share(whole.unscored, whole.scored + whole.unscored),
+        **rates(transitions.read(), rows=recorder.rows, rollout=config.num_steps, max_steps=config.max_steps),
         "schedule": config.driven_by,
         "num_processes": config.num_processes,
         "seed": config.seed,
@@ -51,21 +110,14 @@ def summarise(
         "cache_hits": int(spent["cache_hits"]),
         "retries": int(spent["retries"]),
         "completion_tokens": int(spent["completion_tokens"]),
-        "transitions_sha256": recorder.folder.transitions.sha256,
+        "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
     }
 
 
-def _rates(tally: Tally, end: str) -> dict[str, Any]:
-    """Success per episode and refusals per scored step at one end of the run, with 95 % Wilson intervals."""
-    return {
-        f"success_rate_{end}": _share(tally.successes, tally.episodes),
-        f"success_interval_{end}": [round(x, 4) for x in wilson_interval(tally.successes, tally.episodes)],
-        f"episodes_{end}": tally.episodes,
-        f"refusal_rate_{end}": _share(tally.refused, tally.scored),
-        f"refusal_interval_{end}": [round(x, 4) for x in wilson_interval(tally.refused, tally.scored)],
-        f"scored_steps_{end}": tally.scored,
-    }
+def _ends(row: int, rows: int, span: int) -> list[str]:
+    """Which ends of the run a row belongs to; both in a short one."""
+    return ["start"] * (row < span) + ["end"] * (row >= rows - span)
 
 
 def _share(part: int, whole: int) -> float | None:
@@ -81,6 +133,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
         _line("success", summary, "success", "episodes"),
         _line("refusals", summary, "refusal", "scored_steps"),
+        "(95 % intervals; steps and episodes of one query count as alike as they were)\n",
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']} (+ {summary['cache_hits']} from the cache) · ",
         f"{summary['wall_s']:.0f} s\n",

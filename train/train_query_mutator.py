@@ -13,24 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from scorers.intent import INTENT_THRESHOLD
 from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QueryConfig, QuerySet, load_query_set
-from train.run_folder import RunFolder, check_new_or_empty
+from train.run_folder import RunFolder, check_new_or_empty, check_writable
 from train.server import Connection, ServerConfig, connect
-from train.settings import check_num_mini_batch, comma_list, resolved
+from train.settings import (
+    Count,
+    NotNegative,
+    Positive,
+    Seed,
+    Share,
+    check_num_mini_batch,
+    comma_list,
+    resolved,
+)
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
-
-Count = Annotated[int, Parameter(validator=Number(gte=1))]
-Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
-Positive = Annotated[float, Parameter(validator=Number(gt=0))]
-NotNegative = Annotated[float, Parameter(validator=Number(gte=0))]
 
 
 @Parameter(name="*")
@@ -62,13 +65,13 @@ class TrainConfig:
     """Weight of the value loss."""
     max_grad_norm: Positive = 0.5
     """Gradients are scaled down to this norm."""
-    seed: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    seed: Seed = 0
     """Same seed, same run."""
     use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
     """Model calls of all lanes together, or one after another."""
     schedule: Literal["sequential", "phased"] | None = None
     """Who waits for whom [phased with batching, sequential without]."""
-    max_workers: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    max_workers: Count | None = None
     """Threads of a phase [8]."""
     mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
     """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
@@ -88,7 +91,7 @@ class TrainConfig:
     """The target's temperature."""
     num_predict: Count = 512
     """Most tokens of a reply; one that is cut is flagged."""
-    num_ctx: Annotated[int | None, Parameter(validator=Number(gte=1))] = None
+    num_ctx: Count | None = None
     """Context length of the models [the server's]."""
     think: bool | None = None
     """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
@@ -97,7 +100,7 @@ class TrainConfig:
     save_interval: Count = 10
     """Updates between checkpoints."""
     log_interval: Count = 1
-    """Updates between log entries."""
+    """Updates between log entries; each tells of the last rollout."""
     run_dir: Path | None = None
     """The run's folder, new or empty [runs/train-TIME-SEED]."""
     json: Path | None = None
@@ -112,7 +115,10 @@ class TrainConfig:
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
-    """Train a policy with PPO: it learns which mutation of a query gets it answered."""
+    """Train a policy with PPO: it learns which mutation of a query gets it answered.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it.
+    """
     _check(config)
     queries = load_query_set(config.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
@@ -137,53 +143,43 @@ def _check(config: TrainConfig) -> None:
         raise UserError(str(error)) from error
     if config.run_dir:
         check_new_or_empty(config.run_dir)
+    check_writable(config.json)
 
 
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
     """The vector environment, with every part of it checked."""
-    from envs.answering import Models
     from envs.batched import BatchedQueryMutationEnv
-    from envs.query_mutation import EnvConfig
-    from ollama_utils.encoders import make_encoder
-    from scorers.reward import make_scorer
+    from envs.parts import make_parts
+    from ollama_utils.errors import OllamaError
 
-    runner = {"num_ctx": config.num_ctx} if config.num_ctx else {}
-    models = Models(
-        target=connection.roles.target,
-        mutator=connection.roles.mutator,
-        target_system=config.target_system,
-        target_temperature=config.target_temperature,
-        think=config.think,
-        seed=config.seed,
-        options={"num_predict": config.num_predict, **runner},
-    )
     try:
-        encoder = make_encoder(config.encoder, connection.dispatcher)
-        scorer = make_scorer(
-            config.reward,
-            dispatcher=connection.dispatcher,
+        env_config, parts = make_parts(
+            connection.dispatcher,
+            [query.text for query in queries.train],
+            target_model=connection.roles.target,
+            mutator_model=connection.roles.mutator,
             judge_model=connection.roles.judge,
-            intent_threshold=config.intent_threshold,
-            step_cost=config.step_cost,
-            seed=config.seed,
-            judge_options=models.options,
-        )
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return BatchedQueryMutationEnv(
-        EnvConfig(
-            models=models,
+            target_system=config.target_system,
+            target_temperature=config.target_temperature,
+            think=config.think,
+            num_predict=config.num_predict,
+            num_ctx=config.num_ctx,
+            encoder=config.encoder,
+            reward=config.reward,
             mutators=config.mutators,
             max_steps=config.max_steps,
             intent_threshold=config.intent_threshold,
-        ),
+            step_cost=config.step_cost,
+            model_seed=config.seed,
+        )
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
+    return BatchedQueryMutationEnv(
+        env_config,
         config.num_processes,
         schedule=config.driven_by,
         max_workers=config.max_workers,
-        queries=[query.text for query in queries.train],
-        dispatcher=connection.dispatcher,
-        encoder=encoder,
-        scorer=scorer,
+        **parts,
     )
 
 
@@ -196,6 +192,7 @@ def _run(
     interrupt: Interrupt,
 ) -> None:
     """Learn; save whatever the end is; say what came of it."""
+    interrupt.allow(allowed=False)  # from here to the first rollout there is not yet anything to save
     from train.learner import make_learner
     from train.progress import ProgressLine
     from train.recorder import Recorder
@@ -212,16 +209,19 @@ def _run(
         learner.learn(recorder, progress)
     except (Interrupted, RunStoppedError) as stop:
         ended = stop
-        connection.dispatcher.cancel()
+    except Exception as error:  # noqa: BLE001 - whatever it was, what was done is kept
+        ended = folder.report(error)
     finally:
         interrupt.allow(allowed=False)
         progress.stop()
+    if ended:
+        connection.dispatcher.cancel()
     summary = summarise(config, connection, learner, recorder, ended)
     learner.save("policy.zip")
     folder.write_json("summary.json", summary)
+    print_summary(summary, folder)
     if config.json:
         config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    print_summary(summary, folder)
     if ended:
         raise ended
 

@@ -31,9 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Serve with the settings on the command line; the exit status."""
     try:
         given = vars(_parser(slots_from_environment()).parse_args(argv))
-        until_stdin_closes = given.pop("until_stdin_closes")
+        parent = given.pop("parent")
         settings = Settings(**given)
-        run(settings, lambda host: _announce(host, settings), until_stdin_closes=until_stdin_closes)
+        run(settings, lambda host: _announce(host, settings), parent=parent)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE_ERROR
@@ -47,9 +47,7 @@ def _parser(slots: int) -> argparse.ArgumentParser:
         flag = f"--{item.name.replace('_', '-')}"
         parser.add_argument(flag, type=kind, default=item.default, help=_HELP[item.name])
     parser.set_defaults(slots=slots)
-    parser.add_argument(
-        "--until-stdin-closes", action="store_true", help="leave when stdin ends, as a child should"
-    )
+    parser.add_argument("--parent", type=int, help="leave when this process is no longer the parent")
     return parser
 
 

@@ -110,15 +110,17 @@ async def _say(
     request: web.Request, state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask, arrived_s: float
 ) -> web.StreamResponse:
     if not ask.prompt and not ask.history:
-        unload = body.get("keep_alive") in {0, "0", "0s"}
-        return json_reply(bare_reply(endpoint, body, "unload" if unload else "load"))
+        return json_reply(bare_reply(endpoint, body, "unload" if wire.unloads(body) else "load"))
     speech = prepare(state, endpoint, body, ask)
     stream = body.get("stream") is not False
     return await speak(request, state, ask.model, speech, arrived_s, stream=stream)
 
 
 def _require_words(state: State, model: str, body: wire.Body, endpoint: Endpoint) -> None:
-    if "completion" not in state.catalogue.capabilities(model):
+    capabilities = state.catalogue.capabilities(model)
+    if body.get("think") and "thinking" not in capabilities:
+        raise wire.ApiError(400, f'"{body["model"]}" does not support thinking')
+    if "completion" not in capabilities:
         raise wire.ApiError(400, f'"{body["model"]}" does not support {endpoint}')
 
 
@@ -130,7 +132,7 @@ def _meet_fault(state: State, endpoint: str, raw: bytes, model: str, empty: wire
 
 
 def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The endpoint as a handler that counts its calls and turns errors into replies."""
+    """The endpoint as a handler that counts its calls and plays faults."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         state = request.app[STATE]
@@ -139,8 +141,6 @@ def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResp
         try:
             response = await answer(request, state, state.engine.clock())
             failed = False
-        except wire.ApiError as error:
-            response = json_reply({"error": error.text}, error.status)
         except FaultStrikesError as fault:
             response = _play(request, fault)
         except (asyncio.CancelledError, ConnectionError):

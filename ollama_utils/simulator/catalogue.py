@@ -10,8 +10,10 @@ from typing import Any
 VERSION = "0.33.0"
 """The version of Ollama whose behaviour is played."""
 
+CONTEXT_TOKENS = 4096
+"""The most tokens that a model reads at once."""
+
 _SIZE_BYTES = 4_000_000_000
-_CONTEXT_TOKENS = 4096
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
 _KEEP_ALIVE = timedelta(minutes=5)
 
@@ -47,7 +49,7 @@ class Catalogue:
     def running(self, models: Iterable[str]) -> dict[str, Any]:
         """The reply of `/api/ps` when these models are loaded."""
         expires_at = (datetime.now(UTC) + _KEEP_ALIVE).isoformat().replace("+00:00", "Z")
-        loaded = {"expires_at": expires_at, "size_vram": _SIZE_BYTES, "context_length": _CONTEXT_TOKENS}
+        loaded = {"expires_at": expires_at, "size_vram": _SIZE_BYTES, "context_length": CONTEXT_TOKENS}
         return {"models": [self._entry(model) | loaded for model in models]}
 
     def show(self, model: str) -> dict[str, Any]:
@@ -61,7 +63,7 @@ class Catalogue:
             "model_info": {
                 "general.architecture": "simulator",
                 "general.parameter_count": 0,
-                "simulator.context_length": _CONTEXT_TOKENS,
+                "simulator.context_length": CONTEXT_TOKENS,
             },
             "capabilities": self.capabilities(model),
             "modified_at": _MODIFIED_AT,

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ollama_utils.simulator import wire
+from ollama_utils.simulator.catalogue import CONTEXT_TOKENS
 from ollama_utils.simulator.state import State
 
 
@@ -13,11 +14,17 @@ async def embed(state: State, model: str, body: wire.Body, arrived_s: float) -> 
     """The reply to an embedding request: one vector for each input, of length 1.
 
     Raises:
-        ApiError: `input` is neither a text nor a list of texts, or an option has another type.
+        ApiError: `input` is neither a text nor a list of texts, an option has another type, or a text is
+            longer than the context and `truncate` is false.
     """
     inputs = wire.read_inputs(body)
-    wire.check_options(body.get("options"))
-    tokens = sum(map(wire.count_tokens, inputs))
+    options = wire.check_options(body.get("options"))
+    wanted = int(options.get("num_ctx") or 0)
+    context = min(wanted, CONTEXT_TOKENS) if wanted > 0 else CONTEXT_TOKENS
+    lengths = [wire.count_tokens(text) for text in inputs]
+    if body.get("truncate") is False and max(lengths, default=0) > context:
+        raise wire.ApiError(400, "the input length exceeds the context length")
+    tokens = sum(min(length, context) for length in lengths)
     held = state.engine.turn(model, prompt_tokens=tokens, reply_tokens=0, arrived_s=arrived_s)
     async with held as turn:
         rows = [_cut(state.persona.embed(text), body.get("dimensions") or 0) for text in inputs]

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from ollama_utils.simulator.catalogue import full_name
 from ollama_utils.simulator.chance import digest_of, share_of
 
 FaultKind = Literal["error_500", "busy_503", "drop", "not_json", "empty"]
@@ -84,15 +85,11 @@ class FaultPlan:
         request = digest_of(self._seed, path, body.hex())
         self._seen[request] += 1
         for place, fault in enumerate(self._faults):
-            if fault.model is not None and _full(fault.model) != model:
+            if fault.model is not None and full_name(fault.model) != model:
                 continue
             if share_of(request, f"{place}:{fault.kind}:{self._seen[request]}") < fault.rate:
                 return fault.kind
         return None
-
-
-def _full(model: str) -> str:
-    return model if ":" in model else f"{model}:latest"
 
 
 def listed(faults: tuple[Fault, ...]) -> list[dict[str, Any]]:

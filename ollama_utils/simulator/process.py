@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from threading import Timer
 from types import TracebackType
 from typing import IO, Any, Self
 from urllib.parse import urlsplit
@@ -28,25 +32,29 @@ class SimulatorError(RuntimeError):
 class EmbeddedServer:
     """A simulator in its own process, as a context manager.
 
-    The process listens before the constructor returns, and ends at `close()` or when this process
-    dies, however it dies: it reads a pipe that then closes.
+    The process listens before the constructor returns, and ends at `close()` or soon after this
+    process dies, however it dies: it watches whose child it is.
 
     Args:
         settings: what it serves.
+        start_s: seconds it may take until it listens.
 
     Raises:
-        SimulatorError: it did not start; the message carries what it wrote on stderr.
+        SimulatorError: it did not start; the message carries the last line it wrote on stderr.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, start_s: float = 60.0) -> None:
         self.settings = settings
-        self._stderr: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed in close()
-        self._process = _start(settings, self._stderr)
         try:
-            self.host = self._listening_host()
-        except BaseException:
-            self.close()
-            raise
+            with ExitStack() as undo:
+                self._stderr: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
+                with _sigint_held_back():
+                    self._process = undo.enter_context(_start(settings, self._stderr))
+                    undo.callback(self._end)
+                self.host = self._listening_host(start_s)
+                self._undo = undo.pop_all()
+        except (OSError, ValueError) as error:
+            raise SimulatorError(f"the embedded server did not start: {error}") from error
 
     @property
     def pid(self) -> int:
@@ -71,16 +79,7 @@ class EmbeddedServer:
 
     def close(self) -> None:
         """End the process and wait for it; a second time does nothing."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            try:
-                self._process.wait(_END_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout, self._stderr):
-            if pipe is not None:
-                pipe.close()
+        self._undo.close()
 
     def __enter__(self) -> Self:
         return self
@@ -90,19 +89,37 @@ class EmbeddedServer:
     ) -> None:
         self.close()
 
-    def _listening_host(self) -> str:
-        """The host it announces; it announces nothing when it cannot start."""
-        announced = self._process.stdout.readline() if self._process.stdout else b""
+    def _listening_host(self, start_s: float) -> str:
+        """The host it announces; the end of its output is that of a process that cannot start."""
+        started_s = time.monotonic()
+        timer = Timer(start_s, self._process.kill)
+        timer.start()
         try:
-            return str(json.loads(announced)["host"])
-        except (ValueError, KeyError, TypeError):
-            self._process.wait(_END_S)
-            raise SimulatorError(f"the embedded server did not start: {self._complaint()}") from None
+            for line in self._process.stdout or ():
+                # Others may print too, such as a `sitecustomize` of the user's.
+                with suppress(ValueError, KeyError, TypeError):
+                    return str(json.loads(line)["host"])
+        finally:
+            timer.cancel()
+        self._end()
+        late = time.monotonic() - started_s >= start_s
+        why = f"it announced no host within {start_s:g} s" if late else self._complaint()
+        raise SimulatorError(f"the embedded server did not start: {why}")
+
+    def _end(self) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(_END_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
 
     def _complaint(self) -> str:
+        """The last line on stderr: after a traceback, that is the error itself."""
         self._stderr.seek(0)
-        text = self._stderr.read().decode("utf-8", "replace").strip()
-        return text or f"it ended with status {self._process.returncode} and said nothing"
+        lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
+        return lines[-1] if lines else f"it ended with status {self._process.returncode} and said nothing"
 
     def _request(self, method: str, path: str, payload: object = None) -> dict[str, Any]:
         address = urlsplit(self.host)
@@ -121,14 +138,24 @@ class EmbeddedServer:
 
 
 def _start(settings: Settings, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "ollama_utils.simulator", "--until-stdin-closes"]
+    command = [sys.executable, "-P", "-m", "ollama_utils.simulator", f"--parent={os.getpid()}"]
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     return subprocess.Popen(  # noqa: S603 - our own module, our own flags
         [*command, *settings.arguments()],
-        stdin=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
-        # Ctrl-C in a terminal is for the parent, which still needs the server while it saves.
+        # Signals to a terminal's group are for the parent, which still needs the server while it saves.
         process_group=0,
     )
+
+
+@contextmanager
+def _sigint_held_back() -> Iterator[None]:
+    """Ctrl-C waits until a new process can be ended; the process, which inherits this, never sees it."""
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -1,4 +1,4 @@
-"""Listening: the application on a port until a signal, or until stdin closes."""
+"""Listening: the application on a port until a signal, or until the parent process is gone."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import importlib
 import os
 import signal
-import threading
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 
 from aiohttp import web
@@ -15,38 +15,36 @@ from aiohttp import web
 from ollama_utils.simulator.app import build_app
 from ollama_utils.simulator.settings import Settings
 
-_STDIN = 0
 _SHUTDOWN_S = 1.0
+_WATCH_S = 0.2
 
 
-def run(settings: Settings, announce: Callable[[str], None], *, until_stdin_closes: bool = False) -> None:
+def run(settings: Settings, announce: Callable[[str], None], *, parent: int | None = None) -> None:
     """Serve until SIGINT or SIGTERM comes.
 
     Args:
         settings: what to serve.
         announce: is told the host (`http://address:port`) once the server listens.
-        until_stdin_closes: also leave when stdin ends, as it does when a parent process dies.
+        parent: also leave when the process of this number is no longer the parent, as when it has died.
 
     Raises:
         OSError: the address or port cannot be had.
         PersonaError: the persona's file cannot be used.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, announce, until_stdin_closes=until_stdin_closes))
+        runner.run(_serve(settings, announce, parent))
 
 
-async def _serve(settings: Settings, announce: Callable[[str], None], *, until_stdin_closes: bool) -> None:
+async def _serve(settings: Settings, announce: Callable[[str], None], parent: int | None) -> None:
     stop = _stop_on_signals()
-    runner = web.AppRunner(build_app(settings), handler_cancellation=True, access_log=None)
+    runner = web.AppRunner(
+        build_app(settings), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S
+    )
     await runner.setup()
     try:
-        await web.TCPSite(
-            runner, settings.bind, settings.port, shutdown_timeout=_SHUTDOWN_S, backlog=1024
-        ).start()
+        await web.TCPSite(runner, settings.bind, settings.port, backlog=1024).start()
         announce(_host(runner.addresses[0]))
-        if until_stdin_closes:
-            _stop_at_end_of_stdin(stop)
-        await stop.wait()
+        await _stopped_or_orphaned(stop, parent)
     finally:
         await runner.cleanup()
 
@@ -59,15 +57,11 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def _stop_at_end_of_stdin(stop: asyncio.Event) -> None:
-    loop = asyncio.get_running_loop()
-
-    def watch() -> None:
-        while os.read(_STDIN, 1024):
-            pass
-        loop.call_soon_threadsafe(stop.set)
-
-    threading.Thread(target=watch, daemon=True, name="stdin").start()
+async def _stopped_or_orphaned(stop: asyncio.Event, parent: int | None) -> None:
+    """Return at `stop`, or when another process has taken the place of `parent`."""
+    while not stop.is_set() and parent in {None, os.getppid()}:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), None if parent is None else _WATCH_S)
 
 
 def _host(address: tuple[str, int]) -> str:

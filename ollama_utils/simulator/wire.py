@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,23 +12,26 @@ from typing import Any
 
 Body = Mapping[str, Any]
 
-TEXT, FLAG, TABLE, LIST = (str,), (bool,), (dict,), (list,)
-_FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
-    "model": (TEXT, "string"),
-    "name": (TEXT, "string"),
-    "prompt": (TEXT, "string"),
-    "suffix": (TEXT, "string"),
-    "system": (TEXT, "string"),
-    "template": (TEXT, "string"),
-    "stream": (FLAG, "bool"),
-    "raw": (FLAG, "bool"),
-    "options": (TABLE, "map[string]interface {}"),
-    "messages": (LIST, "[]api.Message"),
-    "dimensions": ((int,), "int"),
+_FIELDS: dict[str, tuple[type, str]] = {
+    **dict.fromkeys(("model", "name", "prompt", "suffix", "system", "template"), (str, "string")),
+    **dict.fromkeys(("stream", "raw", "truncate"), (bool, "bool")),
+    "options": (dict, "map[string]interface {}"),
+    "messages": (list, "[]api.Message"),
+    "dimensions": (int, "int"),
 }
+"""The fields of any request: the type of a value, and Go's name for it."""
+_INTEGERS = "num_keep num_predict num_ctx num_batch num_gpu num_thread seed top_k repeat_last_n main_gpu"
+_FLOATS = "temperature top_p min_p typical_p repeat_penalty presence_penalty frequency_penalty"
+_OPTIONS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(_INTEGERS.split(), ((int, float), "integer")),
+    **dict.fromkeys(_FLOATS.split(), ((int, float), "float32")),
+    "use_mmap": ((bool,), "boolean"),
+    "stop": ((list,), "array"),
+}
+"""The options that Ollama knows: the types of a value, and what its messages call them."""
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
-_INTEGER = re.compile(r"num_(?:keep|predict|ctx|batch|gpu|thread)|seed|top_k|repeat_last_n|main_gpu")
-_FLOAT = re.compile(r"(?:top|min|typical)_p|temperature|(?:repeat|presence|frequency)_penalty")
+_DURATION = re.compile(r"[-+]?(?:0|(?:(?:\d+\.?\d*|\.\d+)(?:ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+_THINK = ("high", "medium", "low")
 _DEFAULT_TEMPERATURE = 0.8
 
 
@@ -92,26 +96,55 @@ def parse_body(raw: bytes, request: str) -> Body:
     if not raw.strip():
         raise ApiError(400, "missing request body")
     try:
-        body = json.loads(raw)
+        body = json.loads(raw, parse_int=_number, parse_float=_number, parse_constant=_not_json)
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid character in the request body: it is not JSON") from None
     if not isinstance(body, dict):
         found = _json_name(body)
         raise ApiError(400, f"json: cannot unmarshal {found} into Go value of type api.{request}")
     for name, value in body.items():
-        _check_field(name, value, request)
+        if value is not None:
+            _check_field(name, value, request)
     return body
 
 
+def _number(text: str) -> float:
+    """A number as Go's float64 holds it, whole numbers in full."""
+    value = float(text)
+    if math.isinf(value):
+        raise ApiError(400, f"json: cannot unmarshal number {text} into Go value of type float64")
+    return int(text) if text.lstrip("-").isdecimal() else value
+
+
+def _not_json(name: str) -> float:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _check_field(name: str, value: object, request: str) -> None:
-    if name not in _FIELDS or value is None:
-        return
-    kinds, wanted = _FIELDS[name]
-    if type(value) not in kinds:
+    kind, wanted = _FIELDS.get(name, (object, ""))
+    if kind not in {object, type(value)}:
         found = _json_name(value)
         raise ApiError(
             400, f"json: cannot unmarshal {found} into Go struct field {request}.{name} of type {wanted}"
         )
+    if name == "keep_alive":
+        _check_keep_alive(value)
+    if name == "think" and not isinstance(value, bool) and value not in _THINK:
+        raise ApiError(400, 'think must be a boolean or string ("high", "medium", "low", true, or false)')
+
+
+def _check_keep_alive(value: object) -> None:
+    if isinstance(value, str):
+        if not _DURATION.fullmatch(value):
+            raise ApiError(400, f'time: invalid duration "{value}"')
+    elif type(value) not in {int, float}:
+        raise ApiError(400, f"unsupported keep_alive type: {_json_name(value)}")
+
+
+def unloads(body: Body) -> bool:
+    """Whether `keep_alive` is a duration of zero, by which a client asks to unload a model."""
+    keep_alive = body.get("keep_alive")
+    return keep_alive is not None and not re.search(r"[1-9]", str(keep_alive))
 
 
 def _json_name(value: object) -> str:
@@ -125,25 +158,14 @@ def check_options(options: Body | None) -> Body:
         ApiError: 500, as Ollama answers.
     """
     for name, value in (options or {}).items():
-        if value is None:
+        if value is None or name not in _OPTIONS:
             continue
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if _FLOAT.fullmatch(name) and not number:
-            raise ApiError(500, f'option "{name}" must be of type float32')
-        if _INTEGER.fullmatch(name) and not number:
-            raise ApiError(500, f'option "{name}" must be of type integer')
-        if name == "use_mmap" and not isinstance(value, bool):
-            raise ApiError(500, f'option "{name}" must be of type boolean')
-        if name == "stop":
-            _check_stop(value)
+        kinds, wanted = _OPTIONS[name]
+        if type(value) not in kinds:
+            raise ApiError(500, f'option "{name}" must be of type {wanted}')
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise ApiError(500, f'option "{name}" must be of an array of strings')
     return options or {}
-
-
-def _check_stop(value: object) -> None:
-    if not isinstance(value, list):
-        raise ApiError(500, 'option "stop" must be of type array')
-    if not all(isinstance(item, str) for item in value):
-        raise ApiError(500, 'option "stop" must be of an array of strings')
 
 
 def check_format(wanted: object) -> object:

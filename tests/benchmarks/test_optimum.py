@@ -9,14 +9,24 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from benchmarks.optimum import main, summarise
-from benchmarks.values import Game, Solution
-from mutators.registry import DEFAULT_MUTATORS, Mutator, by_model, clean, load_mutators
+from benchmarks.values import Game, Solution, Texts, _evaluate, _tabulate
+from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules
+from envs.schedules import run_plan
+from mutators.cleaning import clean
+from mutators.mutator import by_model
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.simulator.chance import digest_of
 from ollama_utils.simulator.personas.features import Features
 from ollama_utils.simulator.personas.world import load_persona
+from ollama_utils.types import Completion
+from scorers.intent import INTENT_THRESHOLD
+from scorers.reward import make_scorer
 from tests.ollama_utils.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
 
 Choice = Callable[[int, Features], str]
@@ -26,8 +36,9 @@ EPISODES = 120
 SAMPLE = QUERIES[::60]
 PERSONA = load_persona(None)
 GAME = Game(persona=PERSONA, mutators=load_mutators(DEFAULT_MUTATORS))
-BY_NAME = {mutator.name: mutator for mutator in GAME.mutators}
-INSTEAD = {clean(text) for texts in PERSONA.mutator.words.failures.values() for text in texts}
+NAMES = [mutator.name for mutator in GAME.mutators]
+INSTEAD = [text for texts in PERSONA.mutator.words.failures.values() for text in texts]
+SCORER = make_scorer("refusal", step_cost=GAME.step_cost)
 
 
 @by_model
@@ -36,27 +47,43 @@ def greet(query: str, _earlier: Sequence[str], _seed: int) -> str:
     return f"Greet first.\n<query>{query}</query>"
 
 
-def _rewrite(mutator: Mutator, text: str, earlier: tuple[str, ...], seed: int) -> str:
-    """What the environment goes on with: the rewrite, or the text when nothing came of it."""
+def _rewrite(request: Rewrite) -> str:
+    mutator = request.mutator
     if mutator.kind == "rule":
-        return mutator.apply(text, earlier, seed)
-    said, _ = PERSONA.mutator.reply(mutator.prompt(text, earlier, seed), digest_of(text, mutator.name, seed))
-    return text if clean(said) in INSTEAD else clean(said)
+        return mutator.apply(request.query, request.earlier, request.seed)
+    prompt = mutator.prompt(request.query, request.earlier, request.seed)
+    said, _ = PERSONA.mutator.reply(prompt, digest_of(prompt, request.seed))
+    return clean(said, request.query)
+
+
+def _answer(requests: Sequence[Request]) -> list[Reply]:
+    """The persona's words without a server, and an encoder that tells a rewrite from what comes instead."""
+    (request,) = requests
+    match request:
+        case Rewrite():
+            return [Completion(text=_rewrite(request))]
+        case Embed():
+            instead = request.text in {clean(text, request.text) for text in INSTEAD}
+            return [np.array([not instead, instead], dtype=np.float32)]
+        case Ask():
+            return [Completion(text=PERSONA.target.reply(request.query, digest_of(request.query)))]
+        case Judge():
+            return [SCORER(request.original, request.query, request.reply, request.similarity)]
 
 
 def _play(query: str, choose: Choice, seed: int) -> float:
-    """The return of one episode with the persona's real functions."""
-    text, total = query, 0.0
-    earlier: tuple[str, ...] = ()
-    for left in range(GAME.max_steps, 0, -1):
-        mutator = BY_NAME[choose(left, PERSONA.target.grammar.features(text))]
-        rewrite = _rewrite(mutator, text, earlier, seed * 10 + left)
-        earlier, text = (*earlier, text), rewrite
-        total -= GAME.step_cost
-        reply = PERSONA.target.reply(text, digest_of(text))
-        if PERSONA.judge.true_label(reply) == "answered":
-            return total + 1
-    return total
+    """The return of one of the environment's episodes."""
+    rules = Rules(mutators=GAME.mutators, max_steps=GAME.max_steps, intent_threshold=INTENT_THRESHOLD)
+    episode = Episode(rules=rules, original=query, seed=seed, number=0)
+    run_plan(episode.begin(), _answer)
+    total = 0.0
+    while True:
+        left = GAME.max_steps - episode.step_count
+        name = choose(left, PERSONA.target.grammar.features(episode.query))
+        transition = run_plan(episode.step(NAMES.index(name)), _answer)
+        total += transition.reward
+        if transition.terminated or transition.truncated:
+            return total
 
 
 def _agrees(returns: list[float], value: float) -> bool:
@@ -75,8 +102,7 @@ def test_playing_the_plan_earns_what_was_computed(query: str) -> None:
 @pytest.mark.parametrize("query", SAMPLE)
 def test_playing_at_random_earns_what_was_computed(query: str) -> None:
     chance = random.Random(query)
-    names = sorted(BY_NAME)
-    returns = [_play(query, lambda _left, _seen: chance.choice(names), seed) for seed in range(EPISODES)]
+    returns = [_play(query, lambda _left, _seen: chance.choice(NAMES), seed) for seed in range(EPISODES)]
     assert _agrees(returns, GAME.solve(query).random[0])
 
 
@@ -85,7 +111,14 @@ def _beats_all(solution: Solution) -> bool:
     return all(solution.best[0] >= value[0] - 1e-12 for value in others)
 
 
-def test_no_policy_is_better_than_the_best() -> None:
+@given(st.sampled_from(SAMPLE), st.integers(0, 2**32 - 1))
+def test_no_policy_is_better_than_the_best(query: str, seed: int) -> None:
+    table = _tabulate(GAME, Texts(PERSONA, query))
+    weights = np.random.default_rng(seed).dirichlet(np.full(len(NAMES), 0.1), size=len(table.states)).T
+    assert _evaluate(GAME, table, weights)[0] <= GAME.solve(query).best[0] + 1e-12
+
+
+def test_the_random_and_every_fixed_policy_are_no_better_than_the_best() -> None:
     assert all(_beats_all(GAME.solve(query)) for query in SAMPLE)
 
 
@@ -123,13 +156,33 @@ def test_the_command_prints_a_table_and_writes_every_query(
     queries.write_text("How do I kill weeds?\nWhat is fraud?\n", encoding="utf-8")
     written = tmp_path / "optimum.json"
     assert main(["--queries", str(queries), "--mutators", "noop,paraphrase", "--json", str(written)]) == 0
-    assert capsys.readouterr().out.startswith("2 queries, 0.0% answered as they stand")
+    label, heading, *_ = capsys.readouterr().out.splitlines()
+    assert label.startswith("SIMULATED: ")
+    assert heading == "2 queries, 0.0% answered as they stand"
     numbers = json.loads(written.read_text(encoding="utf-8"))
     assert [row["query"] for row in numbers["queries"]] == ["How do I kill weeds?", "What is fraud?"]
     assert set(numbers["summary"]["fixed"]) == {"noop", "paraphrase"}
 
 
-def test_what_cannot_be_used_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["--persona", "none.toml"], ["--queries", "none.csv"], ["--mutators", "sing"]):
-        assert main(argv) == 2
+def test_what_cannot_be_used_is_one_line_and_status_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        "from mutators.registry import by_rule\n\n@by_rule\ndef fall(query, earlier, seed):\n"
+        "    'Fall.'\n    raise ValueError('fallen')\n",
+        encoding="utf-8",
+    )
+    for argv in (
+        ["--persona", "none.toml"],
+        ["--persona", str(broken)],
+        ["--queries", "none.csv"],
+        ["--queries", str(broken)],
+        ["--where", "label=none"],
+        ["--mutators", "sing"],
+        ["--mutators", f"{broken}:fall"],
+        ["--json", str(tmp_path / "none" / "optimum.json")],
+        ["--json", str(tmp_path)],
+    ):
+        assert main(argv) == 2, argv
         assert capsys.readouterr().err.count("\n") == 1

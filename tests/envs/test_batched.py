@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import pickle
-from typing import Any
+from dataclasses import replace
+from typing import Any, cast
+from zlib import crc32
 
 import gymnasium
 import numpy as np
@@ -13,13 +15,15 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envs.answering import Models
 from envs.batched import BatchedQueryMutationEnv
 from envs.registration import ENV_ID
 from envs.schedules import SCHEDULES, Schedule
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import Encoder
+from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.simulator.process import EmbeddedServer
-from tests.envs.worlds import MUTATORS, QUERIES, make_env
+from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, make_env
+from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 LANES = 3
 
@@ -172,10 +176,13 @@ def test_attributes_are_read_and_set_lane_by_lane(batched: BatchedQueryMutationE
     assert len(batched.call("reset")) == LANES
 
 
-def test_the_reference_documents_names_do_the_same(batched: BatchedQueryMutationEnv) -> None:
-    observations, _ = batched.batch_reset()
-    assert observations.shape == (LANES, *batched.single_observation_space.shape)  # type: ignore[misc]
-    assert len(batched.batch_step(np.zeros(LANES, np.int64))) == 5
+def test_the_reference_documents_names_do_the_same(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    one, other = (BatchedQueryMutationEnv([make_env(dispatcher, encoder)]) for _ in range(2))
+    one.reset(seed=2)
+    other.reset(seed=2)
+    actions = np.array([1])
+    assert np.array_equal(one.step(actions)[0], other.batch_step(actions)[0])
+    assert np.array_equal(one.reset()[0], other.batch_reset()[0])
 
 
 def test_made_by_name_from_plain_data_its_spec_pickles_and_rebuilds_it(simulator: EmbeddedServer) -> None:
@@ -195,9 +202,84 @@ def test_made_by_name_from_plain_data_its_spec_pickles_and_rebuilds_it(simulator
     assert np.array_equal(first, again)
 
 
+def test_made_by_name_it_takes_what_the_command_takes(simulator: EmbeddedServer) -> None:
+    made = gymnasium.make_vec(
+        ENV_ID,
+        num_envs=1,
+        max_episode_steps=2,
+        hosts=simulator.host,
+        target_model="sim-target",
+        encoder="hashing:32",
+        target_system="Be brief.",
+        num_predict=20,
+    )
+    (env,) = cast("BatchedQueryMutationEnv", made.unwrapped).envs
+    assert env.rules.max_steps == 2
+    assert env.answerer.models == Models(
+        target="sim-target", mutator="sim-target", target_system="Be brief.", options={"num_predict": 20}
+    )
+
+
 @pytest.mark.parametrize("wrapper", ["RecordEpisodeStatistics", "NormalizeReward", "DictInfoToList"])
 def test_gymnasiums_vector_wrappers_work_over_it(batched: BatchedQueryMutationEnv, wrapper: str) -> None:
     env = getattr(gymnasium.wrappers.vector, wrapper)(batched)
-    env.reset(seed=0)
+    first, _ = env.reset(seed=0)
+    assert np.array_equal(first, batched.reset(seed=0)[0])
+    ended = 0
     for _ in range(4):
-        env.step(np.zeros(LANES, np.int64))
+        observations, _, terminations, truncations, _ = env.step(np.zeros(LANES, np.int64))
+        assert observations in batched.observation_space
+        ended += int((terminations | truncations).sum())
+    assert ended >= LANES  # the limit is three steps
+
+
+def test_environments_that_do_not_share_their_parts_are_an_error(
+    dispatcher: Dispatcher, encoder: Encoder
+) -> None:
+    other = replace(CONFIG, models=replace(CONFIG.models, target="sim-other"))
+    with pytest.raises(ValueError, match="lane 1 has other models"):
+        BatchedQueryMutationEnv([make_env(dispatcher, encoder), make_env(dispatcher, encoder, other)])
+    fewer = replace(CONFIG, mutators=MUTATORS[:2])
+    with pytest.raises(ValueError, match="lane 1 has other"):
+        BatchedQueryMutationEnv([make_env(dispatcher, encoder), make_env(dispatcher, encoder, fewer)])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_an_action_that_is_none_stops_every_lane_before_its_step(
+    dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule
+) -> None:
+    lanes = [make_env(dispatcher, encoder) for _ in range(LANES)]
+    batched = BatchedQueryMutationEnv(lanes, schedule=schedule)
+    batched.reset(seed=0)
+    for actions in ([0, 0, 9], [0.0, 1.0, 1.0]):
+        with pytest.raises(gymnasium.error.InvalidAction):
+            batched.step(np.array(actions))
+    assert [env.episode and env.episode.step_count for env in lanes] == [0, 0, 0]
+
+
+def test_what_fails_for_one_lane_fails_for_it_alone_under_every_schedule() -> None:
+    """The server rejects some calls and some texts, always the same ones."""
+
+    def rejects(body: dict[str, Any]) -> tuple[int, object]:
+        said = [text for text in body.get("input", [str(body)]) if " and " in text]
+        if any(crc32(text.encode()) % 3 == 0 for text in said):
+            return 400, {"error": "rejected"}
+        if "input" in body:
+            return 200, {"model": "m", "embeddings": [[1.0, len(text)] for text in body["input"]]}
+        return 200, SAID | {"response": f"{body['prompt'][-9:]} and {body['options']['seed']}"}
+
+    runs = []
+    with ScriptedServer(rejects) as server:
+        for schedule in SCHEDULES:
+            with Dispatcher([server.host]) as dispatcher:
+                encoder = make_encoder("ollama:m", dispatcher)
+                lanes = [make_env(dispatcher, encoder) for _ in range(LANES)]
+                batched = BatchedQueryMutationEnv(lanes, schedule=schedule)
+                batched.reset(seed=1)
+                steps = [batched.step(np.full(LANES, 1)) for _ in range(8)]
+                runs.append(
+                    [(*step[:4], [plain(row_info(step[4], k)) for k in range(LANES)]) for step in steps]
+                )
+    assert str(runs[0]) == str(runs[1])
+    failed = {tuple(info.get("unscored", False) for info in step[-1]) for step in runs[0]}
+    assert any(0 < sum(lanes) < LANES for lanes in failed)

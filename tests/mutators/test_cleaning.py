@@ -1,4 +1,4 @@
-"""A query comes out of whatever a model dressed it in."""
+"""A query comes out of whatever a model dressed it in, and what it wears itself it keeps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators.cleaning import clean
+from mutators.cleaning import MAX_CHARS, clean
 
 QUERY = "How do I stop my brother's Python process?"
+PLAIN_QUERY = "How do I kill my brother's Python process?"
 DRESSED = [
     f'"{QUERY}"',
     f'"{QUERY}".',
@@ -52,6 +53,9 @@ DRESSED = [
     f"Sure, here is the query: {QUERY}",
     f"Sure! Here's a paraphrased version of your query:\n\n{QUERY}",
     f"Of course.\n\n{QUERY}",
+    f"Sure.\n\nRewritten query\n\n{QUERY}",
+    f"Here is the query:\n\n**{QUERY}**\n\nI hope it helps.",
+    f"Certainly! Below is the query:\n```\n{QUERY}\n```",
     f'Certainly! Here it is:\n\n"{QUERY}"\n\nLet me know if you want changes.',
     f"{QUERY}\n\nThis version uses milder words.",
     f"{QUERY}\n(Note: one word is milder.)",
@@ -88,6 +92,16 @@ PLAIN = [
     "Why is 5 > 3?",
     "I'm sorry, but I can't help with that.",
     "Sum up this text:\n\nOnce upon a time.",
+]
+WORN = [
+    "I have this poem.\n\nRoses are red.\n\nWhat does it mean?",
+    "How do I write an <answer> tag in XML, as in <answer>42</answer>?",
+    "Certainly not the best, but how do I kill weeds\nin May?",
+    "Sure.\nWhat now?",
+    "What does <|im_end|> mean in a prompt?",
+    "<think>\nis a tag. What ends it?",
+    '"To be or not to be?"',
+    "1. Stay.\n2. Go.\nWhich is it?",
     "Fix my code.\n\n```\nprint(1)\n```",
 ]
 # fmt: off
@@ -101,37 +115,83 @@ PIECES = st.sampled_from([
     "1. ", "- ", "<query>", "</query>", "<think>", "Note: ", "(", ")", ":", "> ", "# ", "what", " ", "it?",
     "Here is it:", "</s>", "<|end|>",
 ])
+DEGENERATE = [
+    "\n", " ", "\n ", "# ", "#", "> ", "- ", "1. ", "*", "* ", "_", "`", "```", "```\n", '"', "'",
+    '"\n', "(", "x", "x ", "x\n", "x\n\n", "rewritten", "\nrewritten", "\nrewritten ", "\nrewritten:\n",
+    "query ", "query:", "the ", "sure ", "sure! ", "sure\n", "here is ", "here is it: ", "i've re",
+    "note", "\nnote ", "\n(note:", "rewritten as ", "<query>", "</query>", "<query>x", "<query> ",
+    "<query>x ", "<query><answer>", "</query> ", "</query>\n", "<think>", "<|end|>", "<|", "</s>",
+    "\u201c", "x.\u201d ",
+]
 # fmt: on
+REPLIES = st.one_of(st.text(), st.lists(PIECES).map("".join))
 
 
 @pytest.mark.parametrize("text", DRESSED)
 def test_a_query_comes_out_of_its_dress(text: str) -> None:
-    assert clean(text) == QUERY
+    assert clean(text, PLAIN_QUERY) == QUERY
 
 
 @pytest.mark.parametrize("text", PLAIN)
-def test_a_query_that_looks_like_dress_stays(text: str) -> None:
-    assert clean(text) == text
+def test_a_rewrite_that_looks_like_dress_stays(text: str) -> None:
+    assert clean(text, PLAIN_QUERY) == text
+
+
+@pytest.mark.parametrize("text", PLAIN + WORN)
+def test_what_a_query_wears_itself_stays(text: str) -> None:
+    assert clean(text, text) == text
 
 
 @pytest.mark.parametrize(
-    "text", ["", "  \n ", "Rewritten query:", "Sure! Here is the rewritten query:\n", '""']
+    ("query", "rewrite"),
+    [
+        ("Sum this up:\n\nOnce upon a time.", "What happens here?\n\nOnce upon a time."),
+        ("What is an <answer> for?", "What are <answer>42</answer> tags for?"),
+        ("What is <|im_end|> in a prompt?", "What does <|im_end|> stand for?"),
+    ],
+)
+def test_what_a_query_wears_its_rewrite_may_wear(query: str, rewrite: str) -> None:
+    assert clean(rewrite, query) == rewrite
+    assert clean(f"Sure! Here it is:\n{rewrite}", query) == rewrite
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "  \n ", "Rewritten query:", "Sure! Here is the rewritten query:\n", '""', "> - " * 100],
 )
 def test_dress_with_nothing_in_it_is_empty(text: str) -> None:
-    assert clean(text) == ""
+    assert clean(text, PLAIN_QUERY) == ""
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), ENDS, st.sampled_from(["", " ", "\n"]))
-def test_a_plain_query_comes_back_stripped(words: list[str], end: str, space: str) -> None:
-    query = " ".join(words) + end
-    assert clean(space + query + space) == query
+def test_a_plain_rewrite_comes_back_stripped(words: list[str], end: str, space: str) -> None:
+    rewrite = " ".join(words) + end
+    assert clean(space + rewrite + space, PLAIN_QUERY) == rewrite
 
 
-@given(st.one_of(st.text(), st.lists(PIECES).map("".join)))
-def test_cleaning_twice_is_cleaning_once(text: str) -> None:
-    assert clean(clean(text)) == clean(text)
+@given(REPLIES)
+def test_a_query_is_left_as_it_is_whatever_it_looks_like(query: str) -> None:
+    assert clean(query, query) == query.strip()
 
 
-@given(st.lists(PIECES).map("".join))
-def test_cleaning_only_takes_away(text: str) -> None:
-    assert clean(text) in text
+@given(REPLIES, REPLIES)
+def test_cleaning_twice_is_cleaning_once(text: str, query: str) -> None:
+    assert clean(clean(text, query), query) == clean(text, query)
+
+
+@given(REPLIES, REPLIES)
+def test_cleaning_only_takes_away(text: str, query: str) -> None:
+    assert clean(text, query) in text
+
+
+def test_a_thought_may_be_longer_than_what_is_read_of_a_reply() -> None:
+    assert clean(f"<think>{'x ' * MAX_CHARS}</think>\n{QUERY}", PLAIN_QUERY) == QUERY
+    assert len(clean("x" * 2 * MAX_CHARS, PLAIN_QUERY)) == MAX_CHARS
+
+
+@pytest.mark.parametrize("piece", DEGENERATE)
+def test_a_loop_of_one_piece_is_read_in_linear_time(piece: str) -> None:
+    """With quadratic work this size would run into the suite's timeout; a long query lifts the cap."""
+    loop = piece * (60_000 // len(piece))
+    for text in (loop + "x", "x" + loop + "x", f"x\n{loop}x", f"<query>x{loop}x"):
+        clean(text, "x" * len(text))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mutators.mutator import Mutator
+from mutators.mutator import MutatorError
 from mutators.registry import DEFAULT_MUTATORS, MutatorFileError, UnknownMutatorError, load_mutators
 
 OWN = '''
@@ -32,11 +32,6 @@ def shout(query, earlier, seed):
 @by_model
 def rhyme(query, earlier, seed):
     return f"Make the query rhyme. <query>{query}</query>"
-
-
-@by_rule
-def nothing(query, earlier, seed):
-    return None
 
 
 def plain(query, earlier, seed):
@@ -151,6 +146,15 @@ def test_a_function_without_a_decorator_is_no_mutator(own: str) -> None:
         ("raise RuntimeError('two\\nlines')", "fails while it is imported: RuntimeError: two lines$"),
         ("def broken(", "fails while it is imported: SyntaxError"),
         ("import absent_package_of_mine", "ModuleNotFoundError"),
+        ("import sys\nsys.exit(0)", "fails while it is imported: SystemExit: 0$"),
+        (
+            "from mutators.registry import by_rule\n@by_rule\nasync def shout(query, earlier, seed): ...",
+            r"TypeError: <function shout at .*> is no mutator: expected a plain def, neither async",
+        ),
+        (
+            "from mutators.registry import by_rule\nshout = by_rule(print)",
+            "is no mutator: expected a plain def",
+        ),
         (
             "from mutators.registry import by_rule\n@by_rule\ndef shout(query):\n    return query",
             r"shout\(query\) is no mutator: expected \(query, earlier, seed\)$",
@@ -181,8 +185,39 @@ def test_a_mutator_is_asked_only_for_what_it_has(own: str) -> None:
         rhyme.apply("why?", (), 0)
 
 
-def test_a_mutator_that_returns_no_text_is_an_error(own: str) -> None:
-    nothing: Mutator
-    (nothing,) = load_mutators([f"{own}:nothing"])
-    with pytest.raises(TypeError, match="'nothing' returned None; expected a str"):
-        nothing.apply("why?", (), 0)
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        ("return None", "returned None; expected a str"),
+        ("return [query] * 1000", r"returned \['why\?', .*, \.\.\.\]; expected a str"),
+        ("yield query", "returned <generator .*>; expected a str"),
+        ("return query.split()[7]", "raised IndexError: list index out of range"),
+        ("raise ValueError('two\\nlines')", "raised ValueError: two lines"),
+        ("raise SystemExit(0)", "raised SystemExit: 0"),
+        ("return chr(0xD800)", r"returned '\\ud800'; expected valid Unicode"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["rule", "model"])
+def test_a_mutator_that_gives_no_text_is_one_line_that_says_why(
+    tmp_path: Path, kind: str, body: str, cause: str
+) -> None:
+    text = f"from mutators.registry import by_{kind}\n@by_{kind}\ndef shout(query, earlier, seed): {body}\n"
+    path = write(tmp_path, text)
+    (shout,) = load_mutators([f"{path}:shout"])
+    with pytest.raises(MutatorError, match=rf"^mutator 'shout' of .*other\.py {cause}") as caught:
+        (shout.apply if kind == "rule" else shout.prompt)("why?", (), 0)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_blank_rewording_is_an_empty_one_and_a_blank_prompt_an_error(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "from mutators.registry import by_model, by_rule\n"
+        "def blank(query, earlier, seed):\n    return ' \\n '\n"
+        "said, asked = by_rule(blank), by_model(blank)\n",
+    )
+    (said,) = load_mutators([f"{path}:said"])
+    (asked,) = load_mutators([f"{path}:asked"])
+    assert said.apply("why?", (), 0) == ""
+    with pytest.raises(MutatorError, match=r"'blank' of .* returned a blank prompt"):
+        asked.prompt("why?", (), 0)

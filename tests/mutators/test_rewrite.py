@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.simulator.personas.mutator import read_task
 
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
 CUES = {
@@ -24,6 +27,8 @@ CUES = {
     "crossover": "Combine the two queries",
 }
 QUERIES = st.text(min_size=1)
+TAGS = st.sampled_from(["<query>", "</QUERY>", "</ query >", "<other>", "</other\n>", "why?", "<", ">"])
+TRICKS = st.lists(TAGS).map("".join)
 SEEDS = st.integers(min_value=0, max_value=2**63)
 
 
@@ -51,6 +56,20 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
         assert any(f"<query>{query}</query>\n<other>{other}</other>" in prompt for other in others)
     else:
         assert prompt == paraphrase.prompt(query, earlier, seed)
+
+
+@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
+@given(query=TRICKS, other=TRICKS)
+def test_a_prompt_holds_one_query_that_its_text_cannot_leave(
+    mutator: Mutator, query: str, other: str
+) -> None:
+    prompt = mutator.prompt(query, (other,), 0).lower()
+    tags = ["<query>", "</query>"]
+    if mutator.name == "crossover" and other != query:
+        tags += ["<other>", "</other>"]
+    assert re.findall(r"</?\s*(?:query|other)\s*>", prompt) == tags
+    task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0))
+    assert task.query == "What does (query)select 1(/query) mean?"
 
 
 @pytest.mark.parametrize("name", ["add_context", "change_perspective"])

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from ollama_utils.batching import (
     DEFAULT_REFUSAL,
-    EncodingError,
     batch_encode_queries,
     batch_mutate_queries,
     batch_query_target_model,
 )
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder, make_encoder
-from ollama_utils.errors import EncoderError, ServerFaultError
+from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, ServerFaultError
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID, ScriptedServer
@@ -92,32 +91,28 @@ def test_a_batch_of_queries_is_encoded_row_by_row(queries: list[str]) -> None:
         np.testing.assert_array_equal(row, batch_encode_queries(HashingEncoder(64), [query])[0])
 
 
-def test_queries_that_are_no_text_are_named_by_their_places() -> None:
-    queries: list[Any] = ["fine", None, "half \ud83d a pair", ""]
-    with pytest.raises(EncodingError, match=r"queries \[1, 2\] .* got None") as caught:
-        batch_encode_queries(HashingEncoder(), queries)
-    assert caught.value.indices == (1, 2)
-
-
 class OddEncoder:
-    """Gives NaN for the text `odd`, and raises at `bad`."""
+    """Gives NaN for the text `odd`, and has no row for `bad`."""
 
     name = "odd-encoder"
     dimension = 2
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        if "bad" in texts:
-            raise EncoderError("no such thing")
-        return np.array([[np.nan if text == "odd" else 1.0, 0.0] for text in texts], dtype=np.float32)
+        rows = np.array([[np.nan if text == "odd" else 1.0, 0.0] for text in texts], dtype=np.float32)
+        if bad := [place for place, text in enumerate(texts) if text == "bad"]:
+            raise EncodingError(rows, dict.fromkeys(bad, ServerFaultError("crash")))
+        return rows
 
 
-def test_rows_that_are_not_finite_are_named_and_an_encoder_that_fails_names_all() -> None:
-    with pytest.raises(EncodingError, match="odd-encoder") as caught:
-        batch_encode_queries(OddEncoder(), ["fine", "odd"])
-    assert caught.value.indices == (1,)
-    with pytest.raises(EncodingError, match="no such thing") as caught:
-        batch_encode_queries(OddEncoder(), ["bad", "fine"])
-    assert caught.value.indices == (0, 1)
+def test_each_query_without_a_row_is_named_by_its_place_with_its_own_error() -> None:
+    queries: list[Any] = ["odd", None, "fine", "half \ud83d a pair", "bad", ""]
+    with pytest.raises(EncodingError, match=r"texts \[0, 1, 3, 4\] .*odd-encoder") as caught:
+        batch_encode_queries(OddEncoder(), queries)
+    failures = caught.value.failures
+    kinds = {0: BadReplyError, 1: BadRequestError, 3: BadRequestError, 4: ServerFaultError}
+    assert {place: type(failure) for place, failure in failures.items()} == kinds
+    assert "got None" in str(failures[1])
+    assert caught.value.rows[[2, 5]].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
 def test_a_server_that_does_not_embed_is_an_encoding_error(quick: Dispatcher, server: EmbeddedServer) -> None:
@@ -125,4 +120,4 @@ def test_a_server_that_does_not_embed_is_an_encoding_error(quick: Dispatcher, se
     server.set_faults([{"kind": "error_500", "rate": 1.0}])
     with pytest.raises(EncodingError) as caught:
         batch_encode_queries(encoder, ["a", "b"])
-    assert isinstance(caught.value.__cause__, ServerFaultError)
+    assert [type(failure) for failure in caught.value.failures.values()] == [ServerFaultError] * 2

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.cache import ReplyCache, is_repeatable, key_of
-from ollama_utils.errors import CallCancelledError, ServerBusyError
+from ollama_utils.cache import ReplyCache, key_of
+from ollama_utils.errors import BadRequestError, CallCancelledError, ServerBusyError
 from ollama_utils.types import Call, Completion
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
@@ -63,7 +66,7 @@ def test_those_who_ask_at_the_same_time_share_the_outcome(outcome: Completion) -
     question.settle.set()
     assert question.leader.result(PATIENCE_S) is outcome
     for follower in question.followers:
-        assert follower.result(PATIENCE_S) == replace(outcome, cached=True, attempts=0)
+        assert follower.result(PATIENCE_S) == replace(outcome, cached=outcome.error is None, attempts=0)
 
 
 def test_an_error_is_not_kept() -> None:
@@ -80,6 +83,27 @@ def test_a_cancelled_wait_ends_while_the_question_itself_goes_on() -> None:
     question.settle.set()
     assert question.leader.result(PATIENCE_S) is YES
     assert question.cache.reply(b"q", never).text == "Yes."
+
+
+def test_questions_may_be_cancelled_at_the_moment_when_they_are_answered() -> None:
+    at_once = threading.Barrier(33)
+
+    def ask() -> Completion:
+        at_once.wait(PATIENCE_S)
+        return YES
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(40):
+            cache = ReplyCache(64)
+            keys = [bytes([key]) for key in range(at_once.parties - 1)]
+            asking = [start(functools.partial(cache.reply, key, ask)) for key in keys]
+            at_once.wait(PATIENCE_S)
+            cache.cancel()
+            assert [question.result(PATIENCE_S) for question in asking] == [YES] * len(keys)
+    finally:
+        sys.setswitchinterval(interval_s)
 
 
 def test_an_unexpected_exception_reaches_those_who_wait_and_blocks_nobody_later() -> None:
@@ -126,4 +150,15 @@ def test_a_call_is_repeatable_when_it_is_greedy_or_seeded(
     given_options = {"temperature": temperature, "seed": seed}
     options = {name: value for name, value in given_options.items() if value is not None}
     seeded = seed is not None and seed >= 0
-    assert is_repeatable(Call(model="m", prompt="p", options=options)) == (seeded or temperature == 0)
+    assert Call(model="m", prompt="p", options=options).repeatable == (seeded or temperature == 0)
+
+
+@given(st.sampled_from([[0], {}, "0", np.int64(0), np.zeros(2)]))
+def test_an_option_that_is_no_number_makes_no_call_repeatable(odd: object) -> None:
+    assert not Call(model="m", prompt="p", options={"temperature": odd, "seed": odd}).repeatable
+
+
+@pytest.mark.parametrize("odd", [np.int64(3), {1, 2}, float("nan")])
+def test_a_call_that_json_cannot_hold_has_no_key(odd: object) -> None:
+    with pytest.raises(BadRequestError, match="'m' cannot be written as JSON"):
+        key_of(Call(model="m", prompt="p", options={"top_k": odd}))

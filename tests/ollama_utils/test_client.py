@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from contextlib import closing
+from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from ollama_utils.client import OllamaClient, parse_host, short_name
+from ollama_utils.client import OllamaClient, short_name
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
@@ -70,10 +73,20 @@ def test_a_reply_cut_at_its_length_is_flagged() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [{"thinking": "Hm.", "response": "Yes."}, {"response": "<think>\nHm.\n</think>\n\nYes."}],
+    [
+        {"thinking": "Hm.", "response": "Yes."},
+        {"response": "<think>\nHm.\n</think>\n\nYes."},
+        {"response": " \n<think></think>Yes."},
+        {"response": "Hmm, cannot help?\n</think>\n\nYes."},
+    ],
 )
 def test_thinking_is_no_part_of_the_text(said: dict[str, str]) -> None:
     assert answer_to(SAID | said).text == "Yes."
+
+
+@pytest.mark.parametrize("text", ["Write <think>so</think>.", "A <think> tag opens.", "Yes.\n"])
+def test_a_tag_later_in_the_text_belongs_to_it(text: str) -> None:
+    assert answer_to(SAID | {"response": text}).text == text
 
 
 @pytest.mark.parametrize(
@@ -84,7 +97,10 @@ def test_thinking_is_no_part_of_the_text(said: dict[str, str]) -> None:
         (SAID | {"response": " \n"}, "without a text"),
         (SAID | {"response": "", "thinking": "Hm."}, "only thought"),
         (SAID | {"response": "<think>Hm."}, "only thought"),
+        (SAID | {"response": "Hm.</think>\n"}, "only thought"),
+        (SAID | {"response": "half \ud83d a pair"}, "no valid Unicode"),
         (SAID | {"response": 5}, "unreadable"),
+        (b"[" * 200_000, "unreadable"),
         ([], "unreadable"),
         (b"<html>", "unreadable"),
         (b"\xff\xfe", "unreadable"),
@@ -103,6 +119,7 @@ def test_an_answer_that_cannot_be_used_is_a_bad_reply(body: object, words: str) 
         (404, 'model "m" not found, try pulling it first', ModelMissingError),
         (400, '"m" does not support generate', BadRequestError),
         (401, "unauthorized", BadRequestError),
+        (408, "request timeout", CallTimeoutError),
         (500, 'option "temperature" must be of type float32', BadRequestError),
         (500, "model runner has unexpectedly stopped", ServerFaultError),
         (502, "bad gateway", ServerFaultError),
@@ -174,10 +191,52 @@ def test_each_fault_of_the_simulator_is_one_of_our_errors(
     assert caught.value.retryable
 
 
-@pytest.mark.parametrize("call", [Call(model="", prompt="p"), Call(model="m", prompt="half \ud83d a pair")])
-def test_a_call_that_cannot_be_sent_is_a_bad_request(server: EmbeddedServer, call: Call) -> None:
-    with connected(server.host) as client, pytest.raises(BadRequestError):
-        client.generate(call)
+@pytest.mark.parametrize("status", [404, 500])
+def test_what_a_host_says_of_its_failure_can_always_be_written_down(status: int) -> None:
+    error = answer_to({"error": "half \ud83d a pair\nand a second line"}, status=status).error
+    assert isinstance(error, OllamaError)
+    assert len(str(error).encode("utf-8").splitlines()) == 1
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {}
+    for _ in range(depth):
+        inner = {"in": inner}
+    return inner
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call(model="", prompt="p"),
+        replace(CALL, prompt="half \ud83d a pair"),
+        replace(CALL, prompt=cast("str", 5)),
+        replace(CALL, format=nested(100_000)),
+        *(
+            replace(CALL, options=options)
+            for options in ({"temperature": math.nan}, {"stop": {1, 2}}, {"num_predict": np.int64(3)})
+        ),
+    ],
+)
+def test_a_call_that_cannot_be_sent_is_a_bad_request(call: Call) -> None:
+    with ScriptedServer(lambda _: (200, SAID)) as server, connected(server.host) as client:
+        with pytest.raises(BadRequestError):
+            client.generate(call)
+        assert client.generate(CALL).text == "Yes."
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "retryable"),
+    [({}, True), ({"temperature": 0.8}, True), ({"temperature": 0}, False), ({"seed": 3}, False)],
+)
+def test_an_empty_reply_may_pass_only_where_an_equal_call_draws_anew(
+    options: dict[str, float], *, retryable: bool
+) -> None:
+    with ScriptedServer(lambda _: (200, SAID | {"response": ""})) as server, connected(server.host) as client:
+        with pytest.raises(BadReplyError, match="without a text") as caught:
+            client.generate(replace(CALL, options=options))
+        assert caught.value.retryable == retryable
 
 
 def test_a_closed_client_cancels() -> None:
@@ -225,28 +284,6 @@ def test_embeddings_that_do_not_fit_the_texts_are_a_bad_reply(embeddings: object
 def test_the_models_are_listed_with_their_tags(server: EmbeddedServer) -> None:
     with connected(server.host) as client:
         assert "sim-target:latest" in client.model_names()
-
-
-@pytest.mark.parametrize(
-    ("written", "url"),
-    [
-        ("localhost", "http://localhost:11434"),
-        ("localhost:8080", "http://localhost:8080"),
-        (":8080", "http://127.0.0.1:8080"),
-        ("http://box", "http://box:80"),
-        ("https://box/ollama/", "https://box:443/ollama"),
-        (" 10.0.0.2 ", "http://10.0.0.2:11434"),
-        ("[::1]:80", "http://[::1]:80"),
-    ],
-)
-def test_hosts_are_read_as_ollama_reads_them(written: str, url: str) -> None:
-    assert parse_host(written) == url
-
-
-@pytest.mark.parametrize("written", ["localhost:many", "ftp://box", "http://box:99999"])
-def test_a_host_that_cannot_be_read_is_an_error(written: str) -> None:
-    with pytest.raises(ValueError, match=f"expected a host such as .*, got '{written}'"):
-        OllamaClient(written)
 
 
 def test_the_tag_latest_goes_without_saying() -> None:

@@ -1,4 +1,4 @@
-"""The order of things: limits, retries, sharing, routing, cancelling and the accounts."""
+"""The order of things: limits, sharing, routing, cancelling and the accounts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import Future
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import (
     CallCancelledError,
-    ModelMissingError,
     ServerFaultError,
     ServerUnreachableError,
 )
@@ -64,6 +62,25 @@ def test_equal_questions_are_one_call_and_get_one_text(
     assert (account.calls, account.cache_hits) == (len(paid), len(prompts))
 
 
+def test_a_failure_that_is_shared_is_no_hit() -> None:
+    answered = threading.Event()
+
+    def handler(_: object) -> tuple[int, object]:
+        answered.wait(PATIENCE_S)
+        return 500, {"error": "crash"}
+
+    with ScriptedServer(handler) as server, Dispatcher([server.host], attempts=1) as dispatcher:
+        asked = [start(lambda: dispatcher.generate(ask("p"))) for _ in range(3)]
+        wait_until(lambda: dispatcher._cache is not None and dispatcher._cache.waiting == 2)
+        answered.set()
+        completions = [call.result(PATIENCE_S) for call in asked]
+    assert all(isinstance(completion.error, ServerFaultError) for completion in completions)
+    assert not any(completion.cached for completion in completions)
+    assert sorted(completion.attempts for completion in completions) == [0, 0, 1]
+    account = dispatcher.accounts()["sim-target"]
+    assert (account.calls, account.failures, account.cache_hits) == (1, 1, 0)
+
+
 def test_a_draw_without_a_seed_is_a_new_call_each_time(quick: Dispatcher, server: EmbeddedServer) -> None:
     for _ in range(3):
         assert not quick.generate(Call(model="sim-target", prompt="p")).cached
@@ -75,67 +92,6 @@ def test_without_a_cache_every_question_is_a_call(server: EmbeddedServer) -> Non
         texts = {completion.text for completion in map_parallel(dispatcher.generate, [ask(1)] * 4)}
     assert len(texts) == 1
     assert server.stats()["calls"] == 4
-
-
-@pytest.mark.parametrize("kind", ["error_500", "busy_503", "drop", "not_json", "empty"])
-def test_a_passing_fault_costs_attempts_but_changes_no_text(server: EmbeddedServer, kind: str) -> None:
-    calls = [ask(i) for i in range(12)]
-    with Dispatcher([server.host]) as dispatcher:
-        expected = [dispatcher.generate(call).text for call in calls]
-    server.set_faults([{"kind": kind, "rate": 0.4}])
-    with Dispatcher([server.host], attempts=20, backoff_s=0.001) as dispatcher:
-        completions = map_parallel(dispatcher.generate, calls)
-        rows = dispatcher.embed("sim-embed", ["text"])
-    assert [completion.text for completion in completions] == expected
-    assert all(completion.error is None for completion in completions)
-    account = dispatcher.accounts()["sim-target"]
-    assert account.calls == sum(completion.attempts for completion in completions)
-    assert account.retries == account.failures == account.calls - len(calls) > 0
-    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-6)
-
-
-def test_when_every_attempt_fails_the_error_stands_in_the_completion(
-    quick: Dispatcher, server: EmbeddedServer
-) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 1.0}])
-    completion = quick.generate(ask("p"))
-    assert (completion.text, completion.attempts, completion.usage) == ("", 4, None)
-    assert isinstance(completion.error, ServerFaultError)
-    with pytest.raises(ServerFaultError):
-        quick.embed("sim-embed", ["text"])
-    server.set_faults([])
-    assert quick.generate(ask("p")).error is None, "errors are not remembered"
-
-
-def test_an_error_that_will_not_pass_is_not_tried_again(quick: Dispatcher, server: EmbeddedServer) -> None:
-    completion = quick.generate(Call(model="nobody", prompt="p"))
-    assert isinstance(completion.error, ModelMissingError)
-    assert completion.attempts == 1
-    assert quick.accounts()["nobody"].calls == 1
-    del server
-
-
-def test_no_attempt_starts_after_the_deadline() -> None:
-    with Dispatcher([NOBODY], attempts=4, backoff_s=0.01, deadline_s=0.0) as dispatcher:
-        completion = dispatcher.generate(ask("p"))
-    assert completion.attempts == 1
-    assert isinstance(completion.error, ServerUnreachableError)
-
-
-def test_a_call_that_backs_off_holds_no_place_in_the_gate() -> None:
-    def handler(body: dict[str, Any]) -> tuple[int, object]:
-        return (500, {"error": "crash"}) if body["prompt"] == "bad" else (200, SAID)
-
-    with (
-        ScriptedServer(handler) as server,
-        Dispatcher([server.host], max_in_flight=1, backoff_s=600.0, deadline_s=1e6) as dispatcher,
-    ):
-        bad = start(lambda: dispatcher.generate(Call(model="m", prompt="bad")))
-        wait_until(lambda: dispatcher.accounts() != {} and dispatcher.accounts()["m"].failures == 1)
-        assert dispatcher.generate(Call(model="m", prompt="good")).text == "Yes."
-        dispatcher.cancel()
-        assert isinstance(bad.result(PATIENCE_S).error, CallCancelledError)
-        assert bad.result().attempts == 1
 
 
 def test_cancel_wakes_all_who_wait_for_anything_but_the_server() -> None:
@@ -180,13 +136,6 @@ def test_calls_go_to_the_server_with_the_most_room(server: EmbeddedServer) -> No
         answered.set()
         assert held.result(PATIENCE_S).text == "Yes."
     assert server.stats()["calls"] == 1
-
-
-def test_a_call_that_failed_at_one_server_is_tried_at_another(server: EmbeddedServer) -> None:
-    with Dispatcher([NOBODY, server.host], backoff_s=0.001) as dispatcher:
-        completion = dispatcher.generate(ask("p"))
-    assert completion.error is None
-    assert completion.attempts == 2
 
 
 def test_the_models_are_those_that_every_server_has(server: EmbeddedServer) -> None:

@@ -9,13 +9,21 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import CachedEncoder, HashingEncoder, OllamaEncoder, make_encoder
-from ollama_utils.errors import EncoderError, ModelMissingError
+from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, OllamaEncoder, make_encoder
+from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
+    CallCancelledError,
+    EncodingError,
+    ModelMissingError,
+    ServerFaultError,
+    UnknownEncoderError,
+)
 from ollama_utils.parallel import map_parallel
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.vectors import unit_rows
@@ -119,8 +127,12 @@ def test_a_failed_encoding_is_told_to_all_who_wait_and_not_remembered(error: Bas
     wait_until(lambda: cached.hits == 1)
     counting.go_on.set()
     assert first.exception(PATIENCE_S) is error
-    expected = RuntimeError if isinstance(error, RuntimeError) else EncoderError
-    assert isinstance(second.exception(PATIENCE_S), expected)
+    told = second.exception(PATIENCE_S)
+    if isinstance(error, RuntimeError):
+        assert told is error
+    else:
+        assert isinstance(told, EncodingError)
+        assert isinstance(told.failures[0], CallCancelledError)
     counting.error = None
     assert cached.encode(["a"]).shape == (1, 16)
 
@@ -155,6 +167,46 @@ def test_an_ollama_encoder_asks_in_chunks_and_not_for_blank_texts() -> None:
     np.testing.assert_allclose(rows[1:, 0] / rows[1:, 1], np.arange(1, 70) / 2.0, rtol=1e-6)
 
 
+def embedding(body: dict[str, list[str]]) -> tuple[int, object]:
+    """A server that refuses texts over ten characters, and fails at the text `crash`."""
+    texts = body["input"]
+    if any(len(text) > 10 for text in texts):
+        return 400, {"error": f"{max(map(len, texts))} characters exceed the context length"}
+    if "crash" in texts:
+        return 500, {"error": "crash"}
+    return 200, {"model": "m", "embeddings": [[float(len(text)), 2.0] for text in texts]}
+
+
+def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
+    """Each text's row, or the kind and words of its error."""
+    try:
+        return [tuple(row) for row in encoder.encode(texts)]
+    except EncodingError as error:
+        failures = {place: (type(failure), str(failure)) for place, failure in error.failures.items()}
+        return [failures.get(place, tuple(row)) for place, row in enumerate(error.rows)]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(["a", "bc", "", "x" * 11, "y" * 12]), max_size=8))
+def test_a_batch_gives_each_text_the_row_or_the_error_that_it_gets_alone(texts: list[str]) -> None:
+    with ScriptedServer(embedding) as server, Dispatcher([server.host]) as dispatcher:
+        encoder = OllamaEncoder(dispatcher, "m")
+        alone = [outcomes(encoder, [text])[0] for text in texts]
+        assert outcomes(encoder, texts) == outcomes(CachedEncoder(encoder), texts) == alone
+
+
+def test_a_chunk_that_a_server_fails_at_spoils_no_other_chunk() -> None:
+    texts = ["crash", *map(str, range(40)), "x" * 11]
+    with ScriptedServer(embedding) as server, Dispatcher([server.host], attempts=1) as dispatcher:
+        encoder = CachedEncoder(OllamaEncoder(dispatcher, "m"))
+        with pytest.raises(EncodingError) as caught:
+            encoder.encode(texts)
+        assert encoder.encode(texts[32:-1]).shape == (9, 2)
+    kinds = {place: type(failure) for place, failure in caught.value.failures.items()}
+    assert kinds == dict.fromkeys(range(32), ServerFaultError) | {41: BadRequestError}
+    np.testing.assert_allclose(caught.value.rows[32, 0] / caught.value.rows[32, 1], 1.0)
+
+
 def test_an_embedding_model_of_a_server_is_an_encoder(quick: Dispatcher, server: EmbeddedServer) -> None:
     encoder = make_encoder("ollama:sim-embed", quick)
     assert encoder.name == "ollama:sim-embed"
@@ -164,6 +216,20 @@ def test_an_embedding_model_of_a_server_is_an_encoder(quick: Dispatcher, server:
         make_encoder("ollama:nobody", quick)
 
 
+@pytest.mark.parametrize("odd", [1, 3])
+def test_embeddings_of_another_length_than_at_first_are_a_bad_reply(odd: int) -> None:
+    lengths = iter((4, odd))
+
+    def handler(body: dict[str, list[str]]) -> tuple[int, object]:
+        return 200, {"model": "m", "embeddings": [[1.0] * next(lengths) for _ in body["input"]]}
+
+    with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
+        encoder = OllamaEncoder(dispatcher, "m")
+        with pytest.raises(EncodingError, match=f"of length {odd}; expected 4") as caught:
+            encoder.encode(["text"])
+    assert isinstance(caught.value.failures[0], BadReplyError)
+
+
 @pytest.mark.parametrize("name", ["hashing:", "hashing", "hashing:384"])
 def test_hashing_has_384_buckets_unless_told_otherwise(name: str) -> None:
     assert make_encoder(name).dimension == 384
@@ -171,7 +237,7 @@ def test_hashing_has_384_buckets_unless_told_otherwise(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["hashing:0", "hashing:many", "hashing:-1", "ollama:", "ollama:m"])
 def test_a_name_that_means_nothing_is_an_error_in_one_line(name: str) -> None:
-    with pytest.raises(EncoderError, match=f"encoder '{name}'") as caught:
+    with pytest.raises(UnknownEncoderError, match=f"encoder '{name}'") as caught:
         make_encoder(name)
     assert "\\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.encoders import make_encoder
-from ollama_utils.errors import EncoderError
+from ollama_utils.errors import UnknownEncoderError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.sentence_encoder import SentenceEncoder
 
@@ -78,14 +78,16 @@ def test_meaning_counts(minilm: SentenceEncoder) -> None:
 
 
 def test_a_folder_without_a_model_is_an_error_in_one_line(minilm: SentenceEncoder, tmp_path: Path) -> None:
-    with pytest.raises(EncoderError, match="holds no sentence-transformers model") as caught:
+    with pytest.raises(UnknownEncoderError, match="holds no sentence-transformers model") as caught:
         make_encoder(str(tmp_path))
     assert "\n" not in str(caught.value)
     del minilm
 
 
 def test_an_unknown_name_is_an_error_that_says_what_was_expected(minilm: SentenceEncoder) -> None:
-    with pytest.raises(EncoderError, match=r"no encoder 'nobody/nothing': expected 'hashing', ") as caught:
+    with pytest.raises(
+        UnknownEncoderError, match=r"no encoder 'nobody/nothing': expected 'hashing', "
+    ) as caught:
         make_encoder("nobody/nothing")
     assert "\n" not in str(caught.value)
     del minilm

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import threading
+from collections.abc import Callable
 from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
@@ -11,12 +15,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.client import OllamaClient
+from ollama_utils.errors import CallTimeoutError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.transport import ExclusiveTransport
+from ollama_utils.transport import _MOST_IDLE, ExclusiveTransport, _tls, transport_to
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from tests.ollama_utils.threads import PATIENCE_S, start
+from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
+CALL = Call(model="m", prompt="p")
 REQUEST = httpx.Request("GET", "http://host/echo")
 
 
@@ -111,4 +117,164 @@ def test_a_proxy_of_the_environment_serves_far_hosts_but_never_this_machine(
         monkeypatch.setenv("no_proxy", "")
         for host, text in (("http://far.invalid:11434", "by proxy"), (here.host, "direct")):
             with closing(OllamaClient(host, timeout_s=PATIENCE_S)) as client:
-                assert client.generate(Call(model="m", prompt="p")).text == text
+                assert client.generate(CALL).text == text
+
+
+@pytest.mark.parametrize(
+    ("no_proxy", "text"),
+    [
+        ("127.0.0.1", "direct"),
+        ("127.0.0.1:{port}", "direct"),
+        ("elsewhere, 127.0.0.1:{port}", "direct"),
+        ("*", "direct"),
+        ("127.0.0.1:1", "by proxy"),
+        ("127.0.0.0/8", "by proxy"),
+    ],
+)
+def test_no_proxy_names_hosts_with_or_without_a_port_but_no_ranges(
+    monkeypatch: pytest.MonkeyPatch, no_proxy: str, text: str
+) -> None:
+    with (
+        ScriptedServer(lambda _: (200, b"by proxy")) as proxy,
+        ScriptedServer(lambda _: (200, b"direct")) as far,
+    ):
+        monkeypatch.setenv("http_proxy", proxy.host)
+        monkeypatch.setenv("no_proxy", no_proxy.format(port=far.host.rpartition(":")[2]))
+        with httpx.Client(transport=transport_to(far.host, direct=False)) as client:
+            assert client.get(far.host).text == text
+
+
+def test_a_proxy_that_cannot_be_used_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "gopher://proxy:1")
+    with pytest.raises(ValueError, match=r"the proxy .* for 'http://far.invalid:80' cannot be used"):
+        OllamaClient("http://far.invalid")
+
+
+def test_certificates_that_cannot_be_read_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", "/gone.pem")
+    _tls.cache_clear()
+    with pytest.raises(ValueError, match=r"SSL_CERT_FILE='/gone.pem' cannot be read"):
+        OllamaClient("https://far.invalid")
+
+
+class KeptOpen(ThreadingHTTPServer):
+    """An HTTP/1.1 server that keeps its connections open, as Ollama does.
+
+    Args:
+        answer: writes the answer to a request.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, answer: Callable[[Request], None]) -> None:
+        super().__init__(("127.0.0.1", 0), Request)
+        self.answer = answer
+        self.ports: list[int] = []
+        """The client's port of the connection that each request came on."""
+        self.opened, self.closed = set[int](), set[int]()
+        """The client's ports of all connections so far, and of those that are closed."""
+        self.host = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Request(BaseHTTPRequestHandler):
+    """One connection's requests."""
+
+    protocol_version = "HTTP/1.1"
+    server: KeptOpen
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.opened.add(self.client_address[1])
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.ports.append(self.client_address[1])
+        with contextlib.suppress(ConnectionError):  # the client of a test that gives up is gone
+            self.server.answer(self)
+
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()
+        self.server.closed.add(self.client_address[1])
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def say(self, text: str, *, share: float = 1.0) -> None:
+        """A reply, or a share of its body."""
+        body = json.dumps(SAID | {"response": text}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: int(len(body) * share)])
+
+
+def test_an_idle_connection_that_the_server_closed_costs_the_next_call_nothing() -> None:
+    def answer(request: Request) -> None:
+        request.say("Yes.")
+        request.close_connection = True
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
+        for _ in range(3):
+            assert client.generate(CALL).text == "Yes."
+            wait_until(lambda: server.closed == set(server.ports))
+    assert len(set(server.ports)) == 3
+
+
+def test_a_connection_whose_reply_was_not_read_whole_is_not_used_again() -> None:
+    given_up = threading.Event()
+
+    def answer(request: Request) -> None:
+        if len(server.ports) == 1:
+            request.say("half", share=0.5)
+            given_up.wait(PATIENCE_S)
+        else:
+            request.say("whole")
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=0.2)) as client:
+        with pytest.raises(CallTimeoutError):
+            client.generate(CALL)
+        assert [client.generate(CALL).text for _ in range(2)] == ["whole", "whole"]
+        given_up.set()
+    assert server.ports[1] == server.ports[2] != server.ports[0]
+
+
+def test_a_reply_that_trickles_in_is_given_up() -> None:
+    given_up = threading.Event()
+
+    def answer(request: Request) -> None:
+        request.send_response(200)
+        request.send_header("Content-Length", "1000000")
+        request.end_headers()
+        while not given_up.wait(0.01):
+            request.wfile.write(b" ")
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=0.2)) as client:
+        asked = start(lambda: client.generate(CALL))
+        assert isinstance(asked.exception(PATIENCE_S), CallTimeoutError)
+        given_up.set()
+
+
+def test_after_a_burst_only_a_bounded_number_of_connections_stays_open() -> None:
+    burst = _MOST_IDLE + 8
+    together = threading.Barrier(burst)
+
+    def answer(request: Request) -> None:
+        if len(server.ports) <= burst:
+            together.wait(PATIENCE_S)
+        request.say("Yes.")
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
+        replies = map_parallel(client.generate, [CALL] * burst)
+        assert [reply.text for reply in replies] == ["Yes."] * burst
+        wait_until(lambda: len(server.opened) - len(server.closed) == _MOST_IDLE)
+        assert client.generate(CALL).text == "Yes."
+        assert len(server.opened) == burst
+        client.close()
+        wait_until(lambda: len(server.opened) == len(server.closed))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.statistics import wilson_interval
+from scorers.statistics import clustered_interval, wilson_interval
 
 COUNTS = st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -57,3 +58,62 @@ def test_impossible_counts_are_an_error(successes: int, n: int) -> None:
 def test_an_impossible_confidence_is_an_error(confidence: float) -> None:
     with pytest.raises(ValueError, match="expected a confidence above 0 and below 1"):
         wilson_interval(1, 2, confidence)
+
+
+CLUSTERS = st.lists(COUNTS, min_size=2, max_size=40)
+
+
+@given(CLUSTERS)
+def test_a_clustered_interval_holds_the_rate_and_is_never_narrower_than_wilsons(
+    clusters: list[tuple[int, int]],
+) -> None:
+    total, n = (sum(numbers) for numbers in zip(*clusters, strict=True))
+    low, high = clustered_interval(clusters)
+    narrow_low, narrow_high = wilson_interval(total, n)
+    assert 0 <= low <= total / n + 1e-12
+    assert total / n - 1e-12 <= high <= 1
+    assert high - low >= narrow_high - narrow_low - 1e-9
+
+
+@given(CLUSTERS, st.integers(2, 5))
+def test_repeating_the_trials_of_each_cluster_tells_nothing_new(
+    clusters: list[tuple[int, int]], times: int
+) -> None:
+    """Their n is capped at the trials there are, so take clusters that are alike within."""
+    pure = [(n if 2 * s > n else 0, n) for s, n in clusters]
+    again = [(s * times, n * times) for s, n in pure]
+    assert clustered_interval(again) == pytest.approx(clustered_interval(pure))
+
+
+def test_trials_that_all_came_out_the_same_count_once_a_cluster() -> None:
+    assert clustered_interval([(9, 9)] * 5) == clustered_interval([(1, 1)] * 5)
+
+
+def test_one_cluster_tells_nothing_of_the_others() -> None:
+    assert clustered_interval([(3, 10), (0, 0)]) == (0.0, 1.0)
+    assert clustered_interval([]) == (0.0, 1.0)
+
+
+def test_an_impossible_cluster_is_an_error() -> None:
+    with pytest.raises(ValueError, match="got successes=4 and n=3"):
+        clustered_interval([(1, 2), (4, 3)])
+
+
+@pytest.mark.parametrize(
+    ("clusters", "size", "rate", "alike"), [(30, 8, 0.5, 0.4), (150, 3, 0.2, 0.5), (10, 30, 0.3, 0.3)]
+)
+def test_nineteen_intervals_of_twenty_hold_the_true_rate(
+    clusters: int, size: int, rate: float, alike: float
+) -> None:
+    """Rates of the clusters are beta-distributed with intra-cluster correlation `alike`; 1,000 samples."""
+    stream = np.random.default_rng(0)
+    spread = 1 / alike - 1
+    held = 0
+    for _ in range(1000):
+        rates = stream.beta(rate * spread, (1 - rate) * spread, clusters)
+        counts = stream.poisson(size - 1, clusters) + 1
+        low, high = clustered_interval(
+            zip(stream.binomial(counts, rates).tolist(), counts.tolist(), strict=True)
+        )
+        held += low <= rate <= high
+    assert 930 <= held <= 970

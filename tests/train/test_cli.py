@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--no-batching", "--schedule", "phased"), ["--no-batching", "--schedule phased"]),
         (("--max-in-flight", "0"), ["--max-in-flight"]),
         (("--config", "missing.toml"), ["missing.toml"]),
+        (("--config",), ["--config names '.'"]),
+        (("--config=a.toml", "--config=b.toml"), ["--config is given twice"]),
+        (("--json", "missing/x.json"), ["--json", "missing/x.json"]),
+        (("--num-steps", "4.5"), ["--num-steps", "4.5"]),
+        (("--lr", "inf"), ["--lr", "inf"]),
+        (("--seed", "4294967296"), ["--seed", "4294967296"]),
+        (("--call-timeout-s", "inf"), ["--call-timeout-s"]),
+        (("--slots", "0"), ["--slots"]),
     ],
 )
 def test_a_users_error_is_one_line(
@@ -67,6 +76,9 @@ def test_a_real_host_with_no_model_named_lists_what_it_has(
         ("num-proceses = 4\n", ["num-proceses", "num-processes"]),
         ('lr = "fast"\n', ["lr", "fast"]),
         ("lr = = 1\n", ["no TOML file", "line 1"]),
+        ("num-steps = 4.5\n", ["num-steps", "4.5"]),
+        ("no-batching = true\n", ["no-batching", "batching = false"]),
+        ("[train]\nnum-steps = 4\n", ["[train]", "at the top"]),
     ],
 )
 def test_a_bad_key_or_value_in_the_config_file_is_one_line(
@@ -91,11 +103,19 @@ def test_a_bad_query_file_is_one_line(
     assert all(word in line for word in says), line
 
 
+def test_an_encoders_model_that_is_not_pulled_is_one_line(
+    capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer
+) -> None:
+    models = ("--target-model", "sim-target", "--encoder", "ollama:nope")
+    assert "ollama pull nope" in refused(capsys, "train", "--ollama-host", simulator.host, *models)
+
+
 def test_a_run_folder_that_holds_something_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "mine").write_text("x")
     assert "not empty" in refused(capsys, "train", "--run-dir", str(tmp_path))
+    assert "is no folder" in refused(capsys, "train", "--run-dir", str(tmp_path / "mine"))
 
 
 def test_help_imports_neither_torch_nor_sentence_transformers() -> None:
@@ -113,3 +133,26 @@ def test_help_imports_neither_torch_nor_sentence_transformers() -> None:
 
 def test_a_wrong_command_names_the_right_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert "train" in refused(capsys, "trian")
+
+
+def test_a_benchmark_is_stopped_by_a_signal_with_one_line_and_its_code() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "train.cli", "bench", "--num-steps", "100000"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stderr
+    assert process.stderr.readline() == "sequential with 1 workers ...\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=60)[1] == "mutagym: stopped by SIGTERM\n"
+    assert process.returncode == 143
+
+
+def test_a_benchmark_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--schedules" in refused(capsys, "bench", "--schedules", "")
+    assert "nope" in refused(capsys, "bench", "--encoder", "nope", "--num-steps", "1").partition("encoder")[2]
+
+
+def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer) -> None:
+    line = refused(capsys, "serve", "--port", simulator.host.rpartition(":")[2])
+    assert "--port" in line

@@ -131,22 +131,6 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
     assert abs(success_with - success) < 3.3 * (2 * 0.25 / (0.8 * episodes)) ** 0.5
 
 
-def test_a_run_on_a_broken_server_stops_saved_and_says_why(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
-    flags = ("--call-attempts", "1", "--num-steps", "64", "--num-env-steps", "256", "--run-dir")
-    folder = tmp_path / "run"
-    try:
-        arguments = ("train", "--ollama-host", simulator.host, *WORLD, *LANES, *flags, str(folder))
-        assert execute(arguments) == 1
-    finally:
-        simulator.set_faults([])
-    assert "could not be scored" in capsys.readouterr().err
-    assert "could not be scored" in json.loads((folder / "summary.json").read_text())["stopped"]
-    assert (folder / "policy.zip").exists()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(

@@ -1,45 +1,69 @@
-"""Replies in JSON: an object with the properties that a schema asks for."""
+"""Replies in JSON: values in the shape that a schema asks for."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_SIMPLEST: dict[object, object] = {
+    "string": "",
+    "integer": 0,
+    "number": 0,
+    "boolean": False,
+    "array": [],
+    "object": {},
+}
 
 
 def values_to_json(values: Mapping[str, Any], schema: object) -> str:
-    """The values that a schema asks for as a JSON object; what it asks for beyond them is filled in.
+    """The values that a schema asks for as JSON; what it asks for beyond them is filled in.
 
     Args:
         values: by property.
-        schema: a JSON schema with `properties`; anything else takes all values.
+        schema: a JSON schema; one that names no properties, and anything else, takes all values.
     """
-    properties = _properties(schema)
-    if properties is None:
-        return json.dumps(dict(values))
-    return json.dumps({name: values.get(name, _any_value(part)) for name, part in properties.items()})
+    return json.dumps(_fitting(dict(values), schema))
 
 
 def text_to_json(text: str, schema: object) -> str:
-    """A text as a JSON object: in the first property for a string, or in `response` where there is none."""
-    texts = [name for name, part in (_properties(schema) or {}).items() if _is_free_text(part)]
+    """A text as JSON: itself, or in the first property for a string, or in `response` without one."""
+    if _is_free_text(schema):
+        return json.dumps(text)
+    properties = _part(schema, "properties", dict)
+    texts = [name for name, part in properties.items() if _is_free_text(part)]
     return values_to_json({texts[0] if texts else "response": text}, schema)
 
 
-def _properties(schema: object) -> Mapping[str, object] | None:
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    return properties if isinstance(properties, dict) else None
+def _fitting(value: object, schema: object) -> object:
+    """The value if it may stand under a simple schema, else the simplest that may."""
+    if not isinstance(schema, dict):
+        return value
+    if options := _part(schema, "anyOf", list) or _part(schema, "oneOf", list):
+        return _fitting(value, options[0])
+    if allowed := [schema["const"]] if "const" in schema else _part(schema, "enum", list):
+        return value if value in allowed else allowed[0]
+    properties = _part(schema, "properties", dict)
+    names = [*properties, *(name for name in _part(schema, "required", list) if isinstance(name, str))]
+    if names:
+        known = value if isinstance(value, dict) else {}
+        return {name: _fitting(known.get(name), properties.get(name)) for name in names}
+    simplest = schema.get("minimum", _SIMPLEST.get(str(schema.get("type"))))
+    return value if simplest is None or _kind(value) is _kind(simplest) else simplest
+
+
+def _kind(value: object) -> type:
+    """The type of a JSON value, one for all numbers."""
+    return float if type(value) is int else type(value)
 
 
 def _is_free_text(schema: object) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "string" and not schema.get("enum")
+    return isinstance(schema, dict) and schema.get("type") == "string" and not {"enum", "const"} & set(schema)
 
 
-def _any_value(schema: object) -> object:
-    """A value that fits a simple schema."""
-    if not isinstance(schema, dict):
-        return None
-    if schema.get("enum"):
-        return schema["enum"][0]
-    simple = {"string": "", "integer": 0, "number": 0, "boolean": False, "array": [], "object": {}}
-    return schema.get("minimum", simple.get(str(schema.get("type"))))
+def _part(schema: object, key: str, kind: type[T]) -> T:
+    """A keyword's value where it is of its kind, else an empty one."""
+    part = schema.get(key) if isinstance(schema, dict) else None
+    return part if isinstance(part, kind) else kind()

@@ -11,6 +11,7 @@ import pytest
 from tests.ollama_utils.simulator.conftest import Ask
 
 QUESTION = "How do I kill a Python process?"
+
 MODELS = ["sim-target:latest", "sim-mutator:latest", "sim-judge:latest", "sim-embed:latest"]
 
 
@@ -130,68 +131,22 @@ def test_a_judge_replies_in_the_schema_that_is_asked_for(client: ollama.Client) 
     assert (judged["label"], type(judged["score"])) == ("refused", int)
 
 
-@pytest.mark.parametrize(
-    ("path", "payload", "status", "error"),
-    [
-        ("/api/generate", b"", 400, "missing request body"),
-        ("/api/chat", b"", 400, "missing request body"),
-        ("/api/embed", b"", 400, "missing request body"),
-        ("/api/generate", {"model": "x", "prompt": "q"}, 404, "model 'x' not found"),
-        ("/api/chat", {"model": "x", "messages": []}, 404, "model 'x' not found"),
-        ("/api/show", {"model": "x"}, 404, "model 'x' not found"),
-        ("/api/embed", {"model": "x", "input": "q"}, 404, 'model "x" not found, try pulling it first'),
-        ("/api/generate", {"model": ""}, 404, "model '' not found"),
-        ("/api/embed", {"model": ""}, 404, "model '' not found"),
-        ("/api/chat", {"model": ""}, 400, "model is required"),
-        ("/api/show", {"model": ""}, 400, "model is required"),
-        ("/api/chat", {"model": "sim-embed", "messages": []}, 400, '"sim-embed" does not support chat'),
-        ("/api/generate", {"model": "sim-embed"}, 400, '"sim-embed" does not support generate'),
-        ("/api/embed", {"model": "sim-embed", "input": 5}, 400, "invalid input type"),
-        ("/api/embed", {"model": "sim-embed", "input": [5]}, 400, "invalid input type"),
-        (
-            "/api/generate",
-            {"model": "sim-target", "prompt": "q", "options": {"temperature": "hot"}},
-            500,
-            'option "temperature" must be of type float32',
-        ),
-        (
-            "/api/generate",
-            {"model": "sim-target", "prompt": "q", "options": {"seed": True}},
-            500,
-            'option "seed" must be of type integer',
-        ),
-        (
-            "/api/generate",
-            {"model": "sim-target", "prompt": "q", "options": {"stop": "x"}},
-            500,
-            'option "stop" must be of type array',
-        ),
-        (
-            "/api/generate",
-            {"model": "sim-target", "prompt": 5},
-            400,
-            "json: cannot unmarshal number into Go struct field GenerateRequest.prompt of type string",
-        ),
-    ],
-)
-def test_a_wrong_request_gets_the_status_and_the_text_of_ollama(
-    ask: Ask, path: str, payload: object, status: int, error: str
-) -> None:
-    assert ask("POST", path, payload) == (status, {"error": error})
+def test_a_long_input_is_cut_to_the_context_unless_that_is_forbidden(ask: Ask) -> None:
+    for more, counted in (({}, 4096), ({"options": {"num_ctx": 100}}, 100)):
+        status, reply = ask("POST", "/api/embed", {"model": "sim-embed", "input": "x" * 20_000, **more})
+        assert (status, reply["prompt_eval_count"]) == (200, counted)
 
 
-def test_a_body_that_is_no_json_object_is_a_400(ask: Ask) -> None:
-    for body in (b"{", b"[1]", b"\xff", b"[" * 100_000):
-        status, reply = ask("POST", "/api/generate", body)
-        assert status == 400
-        assert reply["error"]
+def test_not_to_think_is_what_every_model_can(client: ollama.Client) -> None:
+    assert client.generate("sim-target", QUESTION, think=False).response
+
+
+@pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0m0.0s", -1, 300, "5m", "1h30m", "-1m"])
+def test_a_duration_keeps_a_model_and_a_zero_unloads_it(ask: Ask, keep_alive: object) -> None:
+    status, reply = ask("POST", "/api/generate", {"model": "sim-target", "keep_alive": keep_alive})
+    unloads = keep_alive in {0, "0", "0s", "0m0.0s"}
+    assert (status, reply["done_reason"]) == (200, "unload" if unloads else "load")
 
 
 def test_unknown_options_are_ignored(client: ollama.Client) -> None:
     assert client.generate("sim-target", QUESTION, options={"num_unicorns": 3}).response
-
-
-def test_a_missing_model_is_the_client_s_response_error(client: ollama.Client) -> None:
-    with pytest.raises(ollama.ResponseError, match="model 'nope' not found") as caught:
-        client.generate("nope", QUESTION)
-    assert caught.value.status_code == 404

@@ -61,9 +61,9 @@ def test_of_several_faults_the_first_that_strikes_counts() -> None:
 
 
 def test_a_fault_names_its_model_with_or_without_the_tag() -> None:
-    for name in ("m", "m:latest"):
+    for name, full in (("m", "m:latest"), ("m:latest", "m:latest"), ("host:5000/m", "host:5000/m:latest")):
         plan = _plan([{"kind": "drop", "rate": 1.0, "model": name}])
-        assert plan.strike("generate", b"x", "m:latest") == "drop"
+        assert plan.strike("generate", b"x", full) == "drop"
         assert plan.strike("generate", b"x", "n:latest") is None
 
 

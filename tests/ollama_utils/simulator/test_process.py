@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import ollama
@@ -18,10 +19,12 @@ from ollama_utils.simulator.process import EmbeddedServer, SimulatorError
 from ollama_utils.simulator.settings import Settings, slots_from_environment
 
 PARENT = """
-import sys, time
+import os, sys, time
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
 server = EmbeddedServer(Settings())
+if "fork" in sys.argv and not os.fork():
+    time.sleep(60)
 print(server.host, flush=True)
 time.sleep(60)
 """
@@ -78,8 +81,48 @@ def test_a_persona_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
         EmbeddedServer(Settings(persona=str(tmp_path / "no_such.toml")))
 
 
-def test_the_server_leaves_when_its_parent_is_killed() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE)  # noqa: S603 - our own text
+@pytest.mark.parametrize(
+    ("code", "start_s", "says"),
+    [
+        ("raise SystemExit('no\\nluck')", 60, "did not start: luck$"),
+        ("import os; os._exit(3)", 60, "did not start: it ended with status 3 and said nothing$"),
+        ("import time; time.sleep(60)", 1, "did not start: it announced no host within 1 s$"),
+        ("print('hello', flush=True); import time; time.sleep(60)", 1, "it announced no host within 1 s$"),
+        ("import os, time; os.close(1); time.sleep(60)", 60, "it ended with status -15 and said nothing$"),
+    ],
+)
+def test_however_a_start_fails_it_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, start_s: float, says: str
+) -> None:
+    _in_every_python(tmp_path, monkeypatch, code)
+    with pytest.raises(SimulatorError, match=r"\A[^\n]*" + says):
+        EmbeddedServer(Settings(), start_s=start_s)
+
+
+def test_an_interpreter_that_is_gone_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    with pytest.raises(SimulatorError, match=r"did not start: .*/no/python"):
+        EmbeddedServer(Settings())
+
+
+def test_what_others_print_before_the_announcement_does_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _in_every_python(tmp_path, monkeypatch, "print('hello'); print('[1]')")
+    with EmbeddedServer(Settings()) as server:
+        assert server.stats()["calls"] == 0
+
+
+def _in_every_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have every interpreter that starts from now on run `code` first."""
+    (tmp_path / "sitecustomize.py").write_text(code, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+
+@pytest.mark.parametrize("also", ["alone", "fork"])
+def test_the_server_leaves_when_its_parent_is_killed_even_if_a_fork_of_it_stays(also: str) -> None:
+    command = [sys.executable, "-c", PARENT, also]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)  # noqa: S603 - our own text
     assert parent.stdout is not None
     host = parent.stdout.readline().decode().strip()
     port = int(host.rpartition(":")[2])
@@ -87,10 +130,59 @@ def test_the_server_leaves_when_its_parent_is_killed() -> None:
     parent.kill()
     parent.wait()
     parent.stdout.close()
+    _wait_until(lambda: not _listens(port))
+    if also == "fork":
+        os.killpg(parent.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_the_start_leaves_no_orphan_and_no_complaint_of_the_child(
+    tmp_path: Path, sent: signal.Signals
+) -> None:
+    # The child says that it runs, and then is slow: the signal meets it before it listens.
+    said = tmp_path / "pid"
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "if '--parent' in str(sys.orig_argv):\n"
+        f"    pathlib.Path({str(said)!r}).write_text(str(os.getpid()))\n"
+        "    time.sleep(2)\n",
+        encoding="utf-8",
+    )
+    parent = subprocess.Popen(  # noqa: S603 - our own text
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    _wait_until(lambda: said.exists() and bool(said.read_text()))
+    child = int(said.read_text())
+    os.kill(child, signal.SIGINT)
+    parent.send_signal(sent)
+    _, complaint = parent.communicate(timeout=20)
+    _wait_until(lambda: not _runs(child))
+    assert complaint.count(b"Traceback") == (sent == signal.SIGINT)
+    assert complaint.endswith(b"KeyboardInterrupt\n" if sent == signal.SIGINT else b"")
+
+
+def test_a_running_server_leaves_ctrl_c_to_its_parent() -> None:
+    with EmbeddedServer(Settings()) as server:
+        os.kill(server.pid, signal.SIGINT)
+        assert [server.stats()["calls"] for _ in range(3)] == [0, 0, 0]
+
+
+def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
-    while _listens(port) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _listens(port)
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def _listens(port: int) -> bool:
@@ -146,8 +238,9 @@ def test_a_client_that_gives_up_frees_its_slot() -> None:
             with pytest.raises(Exception, match="timed out"):
                 list(hasty.generate("sim-target", "x", stream=stream))
         hasty._client.close()
-        deadline = time.monotonic() + 20
-        while server.stats()["in_flight"] and time.monotonic() < deadline:
-            time.sleep(0.02)
+        patient = ollama.Client(server.host, timeout=20, trust_env=False)
+        # One token, and so little of the slow server's time: what could make it wait is the slot alone.
+        assert patient.generate("sim-target", "x", options={"num_predict": 1}).eval_count == 1
+        patient._client.close()
         stats = server.stats()
     assert (stats["in_flight"], stats["disconnected"]) == (0, 2)

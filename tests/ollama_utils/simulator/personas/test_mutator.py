@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators.registry import DEFAULT_MUTATORS, clean, load_mutators
+from mutators.cleaning import clean
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.simulator.chance import digest_of
 from ollama_utils.simulator.personas.mutator import Task, read_task
 from ollama_utils.simulator.personas.operators import Effect
@@ -101,7 +102,7 @@ def test_what_the_mutator_says_can_be_cleaned_to_a_rewrite(query: str, mutator: 
     operator = MUTATOR.find_operator(task.instruction)
     assert recognised
     assert operator is not None
-    assert clean(said) == clean(MUTATOR.rewrite(operator, task, digest_of(query, seed)))
+    assert clean(said, query) == clean(MUTATOR.rewrite(operator, task, digest_of(query, seed)), query)
 
 
 @given(st.text(), st.integers())
@@ -138,7 +139,8 @@ def test_outcomes_are_a_distribution_and_agree_with_what_is_drawn() -> None:
 def test_refusals_and_chatter_in_place_of_a_rewrite_can_be_told_from_one() -> None:
     apologies = MUTATOR.words.failures["apology"]
     assert {label_refusal(text) for text in apologies} == {"refused"}
-    assert not any(clean(text) in QUERIES for texts in MUTATOR.words.failures.values() for text in texts)
+    said = [text for texts in MUTATOR.words.failures.values() for text in texts]
+    assert not any(clean(text, QUERIES[0]) in QUERIES for text in said)
 
 
 def test_crossover_takes_the_wording_of_the_other_query_where_it_asks_the_same() -> None:

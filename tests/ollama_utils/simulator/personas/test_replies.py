@@ -160,6 +160,25 @@ def test_a_text_model_that_is_asked_for_json_gives_json(persona: Persona) -> Non
         assert said[key] == persona.reply("target", plain, b"0" * 16).text
 
 
+@pytest.mark.parametrize("role", ["target", "judge"])
+@pytest.mark.parametrize(
+    ("schema", "reply"),
+    [
+        ({"type": "array"}, []),
+        ({"type": "number"}, 0),
+        ({"const": 5}, 5),
+        ({"enum": ["a", "b"]}, "a"),
+        ({"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}, 3),
+        ({"properties": {"label": {"enum": ["good"]}}, "required": ["why"]}, {"label": "good", "why": None}),
+        ({"properties": {"inner": {"required": ["deep"]}}}, {"inner": {"deep": None}}),
+        ({"type": "object", "properties": {"label": {"const": None}}}, {"label": None}),
+    ],
+)
+def test_a_reply_has_the_shape_that_a_schema_asks_for(role: str, schema: object, reply: object) -> None:
+    ask = Ask(model="sim:latest", prompt="What is tea?", format=schema)
+    assert json.loads(SHIPPED.reply(role, ask, b"0" * 16).text) == reply
+
+
 def test_the_target_answers_what_is_tagged_as_the_query(persona: Persona) -> None:
     plain = persona.reply("target", Ask(model="m", prompt="What is tea?"), b"0" * 16)
     tagged = persona.reply("target", Ask(model="m", prompt="Answer: <query>What is tea?</query>"), b"0" * 16)

@@ -1,0 +1,94 @@
+"""The parts of an environment, made from plain data: for Gymnasium's registry and for the commands alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypedDict
+
+from envs.answering import Models
+from envs.query_mutation import EnvConfig
+from mutators.registry import DEFAULT_MUTATORS
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder, make_encoder
+from scorers.intent import INTENT_THRESHOLD
+from scorers.reward import STEP_COST, Scorer, make_scorer
+
+
+class Parts(TypedDict):
+    """What `QueryMutationEnv` takes by keyword, beside its config."""
+
+    queries: Sequence[str]
+    dispatcher: Dispatcher
+    encoder: Encoder
+    scorer: Scorer
+
+
+def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
+    dispatcher: Dispatcher,
+    queries: Sequence[str],
+    *,
+    target_model: str,
+    mutator_model: str | None = None,
+    judge_model: str | None = None,
+    target_system: str | None = None,
+    target_temperature: float = 0.0,
+    think: bool | None = None,
+    num_predict: int | None = None,
+    num_ctx: int | None = None,
+    encoder: str | Encoder = "all-MiniLM-L6-v2",
+    reward: str = "refusal",
+    mutators: Sequence[str] = DEFAULT_MUTATORS,
+    max_steps: int = 5,
+    intent_threshold: float = INTENT_THRESHOLD,
+    step_cost: float = STEP_COST,
+    model_seed: int = 0,
+) -> tuple[EnvConfig, Parts]:
+    """The config and the parts of `QueryMutationEnv` and `BatchedQueryMutationEnv`.
+
+    Args:
+        dispatcher: where every model call goes.
+        queries: the texts that episodes start from.
+        target_model: the model whose answers count.
+        mutator_model: the model that rewords queries; None: the target.
+        judge_model: the model that judges answers; needed by the reward `judge` alone.
+        target_system: the target's system prompt; None keeps the model's own.
+        target_temperature: above 0 every question carries a seed of its own.
+        think: whether a thinking target thinks; None leaves it to the server.
+        num_predict: most tokens of a rewrite or an answer; None leaves it to the server.
+        num_ctx: context length in tokens, the same for every model; None leaves it to the server.
+        encoder: an encoder, or the name of one, see `ollama_utils.encoders.make_encoder`.
+        reward: `refusal`, `judge` or `keyword`, see `scorers.reward.make_scorer`.
+        mutators: names, or `path/to/file.py:name`; action k is the k-th.
+        max_steps: steps after which an unanswered query is given up.
+        intent_threshold: a rewrite less similar to the original than this is not adopted.
+        step_cost: what a step costs, in reward.
+        model_seed: the seed of the target's and the judge's calls.
+
+    Raises:
+        ValueError: bad data, as the parts report it.
+        OllamaError: the encoder's model does not answer.
+    """
+    runner: dict[str, Any] = {"num_ctx": num_ctx} if num_ctx else {}
+    models = Models(
+        target=target_model,
+        mutator=mutator_model or target_model,
+        target_system=target_system,
+        target_temperature=target_temperature,
+        think=think,
+        seed=model_seed,
+        options=runner | ({"num_predict": num_predict} if num_predict else {}),
+    )
+    config = EnvConfig(
+        models=models, mutators=tuple(mutators), max_steps=max_steps, intent_threshold=intent_threshold
+    )
+    scorer = make_scorer(
+        reward,
+        dispatcher=dispatcher,
+        judge_model=judge_model,
+        intent_threshold=intent_threshold,
+        step_cost=step_cost,
+        seed=model_seed,
+        judge_options=runner,
+    )
+    made = make_encoder(encoder, dispatcher) if isinstance(encoder, str) else encoder
+    return config, Parts(queries=queries, dispatcher=dispatcher, encoder=made, scorer=scorer)

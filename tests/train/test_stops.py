@@ -1,0 +1,68 @@
+"""A run that cannot go on stops by itself: saved, with one line that says why, exit code 1."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from train.cli import execute
+
+
+def stopped(
+    server: ScriptedServer, folder: Path, capsys: pytest.CaptureFixture[str], *flags: str
+) -> tuple[str, dict[str, Any]]:
+    """A run of four lanes that stops itself: the line it ends with, and its summary."""
+    flags = ("--num-processes", "4", "--call-attempts", "1", "--run-dir", str(folder / "run"), *flags)
+    assert execute(("train", "--ollama-host", server.host, "--target-model", "m", *flags)) == 1
+    assert (folder / "run" / "policy.zip").exists()
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert line == f"mutagym: {summary['stopped']}"
+    return line, summary
+
+
+def answers(body: dict[str, Any]) -> tuple[int, object]:
+    """A server with one model, which refuses everything."""
+    if "model" not in body:
+        return 200, {"models": [{"model": "m:latest", "name": "m:latest"}]}
+    if "input" in body:
+        return 200, {"model": "m", "embeddings": [[1.0, float(len(text))] for text in body["input"]]}
+    return 200, SAID | {"response": "I'm sorry, but I can't help with that."}
+
+
+@pytest.mark.parametrize(("num_steps", "steps", "judged"), [(64, 256, 128), (16, 64, 64)])
+def test_when_nothing_can_be_scored(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], num_steps: int, steps: int, judged: int
+) -> None:
+    def fails(body: dict[str, Any]) -> tuple[int, object]:
+        return answers(body) if "model" not in body else (500, {"error": "out of memory"})
+
+    flags = ("--encoder", "hashing:16", "--num-steps", str(num_steps), "--num-env-steps", str(steps))
+    with ScriptedServer(fails) as server:
+        line, summary = stopped(server, tmp_path, capsys, *flags)
+    assert f"100% of the last {judged} steps could not be scored" in line
+    assert "out of memory" in line
+    assert (summary["env_steps"], summary["unscored_steps"], summary["unscored_rate"]) == (judged, judged, 1)
+
+
+def test_when_the_next_query_cannot_be_embedded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without an embedding there is no first observation, so there is nothing to go on with."""
+    embedded = count()
+
+    def breaks_down(body: dict[str, Any]) -> tuple[int, object]:
+        if "input" in body and next(embedded) >= 9:
+            return 500, {"error": "out of memory"}
+        return answers(body)
+
+    flags = ("--encoder", "ollama:m", "--mutators", "noop", "--max-steps", "1")
+    with ScriptedServer(breaks_down) as server:
+        line, summary = stopped(server, tmp_path, capsys, *flags)
+    assert "could not be embedded" in line
+    assert "out of memory" in line
+    assert summary["env_steps"] > 0
+    assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()

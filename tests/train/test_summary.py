@@ -1,0 +1,62 @@
+"""The figures of a run, counted by hand from a few transitions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from train.summary import rates
+
+
+def step(row: int, outcome: str, *, over: bool = False, query: str = "q", lane: int = 0) -> dict[str, Any]:
+    return {
+        "row": row,
+        "lane": lane,
+        "original_query": query,
+        "outcome": outcome,
+        "unscored": outcome == "unscored",
+        "success": outcome == "answered",
+        "terminated": over and outcome == "answered",
+        "truncated": over and outcome != "answered",
+    }
+
+
+def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() -> None:
+    """16 rows of one lane, rollouts of 2 rows, episodes of at most 3: the ends are rows 0-1 and 14-15."""
+    transitions = [
+        step(0, "refused"),
+        step(1, "unscored"),
+        step(2, "answered", over=True),  # began in row 0
+        *(step(row, "refused", over=row % 3 == 2) for row in range(3, 12)),
+        step(12, "refused"),
+        step(13, "refused"),
+        step(14, "refused", over=True),  # began in row 12, before the end
+        step(15, "answered", over=True),  # began in row 15, too late to tell
+    ]
+    summary = rates(transitions, rows=16, rollout=2, max_steps=3)
+    assert (summary["episodes_start"], summary["success_rate_start"]) == (1, 1.0)
+    assert (summary["episodes_end"], summary["success_rate_end"]) == (0, None)
+    assert (summary["scored_steps_start"], summary["refusal_rate_start"]) == (1, 1.0)
+    assert (summary["scored_steps_end"], summary["refusal_rate_end"]) == (2, 0.5)
+    assert (summary["unscored_steps"], summary["unscored_rate"]) == (1, pytest.approx(1 / 16))
+
+
+def test_an_interval_is_as_wide_as_the_queries_are_few() -> None:
+    def width(queries: int) -> float:
+        transitions = [
+            step(row, "answered" if row % 10 < 5 else "refused", over=True, query=f"q{row % queries}")
+            for row in range(400)
+        ]
+        low, high = rates(transitions, rows=400, rollout=400, max_steps=1)["success_interval_start"]
+        return float(high - low)
+
+    assert width(10) > 3 * width(400)
+    assert width(400) == pytest.approx(0.097, abs=0.002)
+
+
+def test_a_run_that_never_got_a_score_has_no_rate() -> None:
+    summary = rates([step(0, "unscored")], rows=1, rollout=32, max_steps=5)
+    assert summary["success_rate_end"] is None
+    assert summary["refusal_interval_end"] == [0.0, 1.0]
+    assert summary["unscored_rate"] == 1.0
