@@ -16,6 +16,7 @@ import difflib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -64,7 +65,8 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """The mutators of these names, in this order.
 
     Args:
-        names: Built-in names, and `path/to/file.py:name` for a user's own. A file is run once a call.
+        names: Built-in names, and `path/to/file.py:name` for a user's own. A file is run once
+            in a process, and again when it has changed.
 
     Raises:
         UnknownMutatorError: No mutator has this name.
@@ -73,8 +75,7 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """
     if not names:
         raise ValueError(f"no mutator named; expected at least one of {', '.join(DEFAULT_MUTATORS)}")
-    modules: dict[str, ModuleType] = {}
-    mutators = tuple(_load(spec.strip(), modules) for spec in names)
+    mutators = tuple(_load(spec.strip()) for spec in names)
     seen: set[str] = set()
     for mutator in mutators:
         if mutator.name in seen:
@@ -83,24 +84,25 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     return mutators
 
 
-def _load(spec: str, modules: dict[str, ModuleType]) -> Mutator:
+def _load(spec: str) -> Mutator:
     path, colon, name = spec.rpartition(":")
     if colon or spec.endswith(".py"):
-        return _load_own(path, name, modules)
+        return _load_own(path, name)
     by_name = {mutator.name: mutator for mutator in _BUILT_IN}
     if spec not in by_name:
         raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, DEFAULT_MUTATORS)}")
     return by_name[spec]
 
 
-def _load_own(path: str, name: str, modules: dict[str, ModuleType]) -> Mutator:
+def _load_own(path: str, name: str) -> Mutator:
     if not path or not name:
         raise UnknownMutatorError(
             f"{path or name!r} names no mutator; expected FILE.py:NAME, as in mine.py:shout"
         )
-    if path not in modules:
-        modules[path] = _run(path)
-    module = modules[path]
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise MutatorFileError(f"no mutator file at {path!r}; expected FILE.py:NAME")
+    module = _run(file, path, file.stat().st_mtime_ns)
     found = getattr(module, name, None)
     if found is None:
         own = [each for each, value in vars(module).items() if isinstance(value, Mutator)]
@@ -114,11 +116,9 @@ def _load_own(path: str, name: str, modules: dict[str, ModuleType]) -> Mutator:
     return found
 
 
-def _run(path: str) -> ModuleType:
-    """The module of a user's file, run afresh under a name that no import can clash with."""
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise MutatorFileError(f"no mutator file at {path!r}; expected FILE.py:NAME")
+@cache
+def _run(file: Path, path: str, _changed_ns: int) -> ModuleType:
+    """The module of a user's file as of its last change, under a name that no import can clash with."""
     name = f"mutators of {file}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
