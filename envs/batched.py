@@ -98,8 +98,8 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
             TypeError: a scalar instead of a sequence.
             gymnasium.error.InvalidAction: an action is not in the action space; no lane took its step.
             gymnasium.error.ResetNeeded: a lane has no episode under way; no lane took its step.
-            OllamaError: the next query of a lane could not be embedded; the others took their steps, and
-                only a reset goes on from there.
+            OllamaError: the next query of a lane could not be embedded; which of the others took their
+                steps depends on the schedule, and only a reset goes on from there.
         """
         self._check_open()
         chosen = self._actions(actions)

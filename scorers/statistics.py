@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+_ENOUGH_CLUSTERS = 8
+
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval (Wilson 1927) for a rate of `successes` in `n` independent trials.
@@ -34,9 +36,9 @@ def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 
 
     Trials of one cluster tell less than as many independent ones, so n becomes the effective n: as many
     independent trials as would vary like the cluster totals do (Korn and Graubard 1998), at most n; and the
-    normal quantile becomes Student's with one degree of freedom less than there are clusters. Where every
-    trial came out the same, nothing tells how alike the trials of a cluster are, and each cluster counts as
-    one trial.
+    normal quantile becomes Student's with one degree of freedom less than there are clusters. Where the rarer
+    outcome came up in fewer than 8 clusters, too little tells how alike the trials of a cluster are, and a
+    cluster counts as one trial at most.
 
     Args:
         clusters: (successes, n) of each cluster; those without trials are left out.
@@ -58,7 +60,8 @@ def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 
 
     rate, count = total / n, len(filled)
     between = count / (count - 1) * sum((s - rate * m) ** 2 for s, m in filled)
-    most = n if 0 < rate < 1 else count
+    rarer = min(sum(s > 0 for s, _ in filled), sum(s < m for s, m in filled))
+    most = n if rarer >= _ENOUGH_CLUSTERS else count
     effective = min(most, n**2 * rate * (1 - rate) / between) if between else most
     return _wilson(rate, effective, float(stdtrit(count - 1, (1 + confidence) / 2)))
 

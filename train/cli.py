@@ -6,9 +6,11 @@ Exit codes: 0 done · 1 the run stopped itself · 2 an error the user can mend �
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from cyclopts import App, CycloptsError
@@ -16,7 +18,7 @@ from cyclopts.config import Toml
 
 from ollama_utils.errors import OllamaError
 from train.errors import RunStoppedError, UserError
-from train.interrupt import Interrupted, interruptible
+from train.interrupt import SIGNALS, Interrupted, interruptible
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 COMMANDS = {
@@ -31,9 +33,25 @@ COMMANDS = {
 
 def main() -> None:
     """Run `mutagym` with the process's arguments."""
-    with interruptible():
-        code = execute(sys.argv[1:])
-    leave(code)
+    launch(partial(execute, sys.argv[1:]))
+
+
+def launch(command: Callable[[], int]) -> None:
+    """Run a command as this process, and end the process with its exit code or that of a signal.
+
+    After an error at once: threads of the pool may still be waiting for a slow server.
+    """
+    try:
+        with interruptible():
+            code = command()
+    except Interrupted as error:  # it came when the command was over
+        code = error.exit_code
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def execute(arguments: Sequence[str]) -> int:
@@ -68,14 +86,6 @@ def run(app: App, tokens: list[str]) -> int:
         return 0
     print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
     return code
-
-
-def leave(code: int) -> None:
-    """End the process; after an error at once, for pool threads may still be waiting for a slow server."""
-    if code:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
 
 def _read_config_flag(app: App, tokens: list[str]) -> list[str]:

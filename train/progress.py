@@ -41,7 +41,7 @@ class ProgressLine(BaseCallback):
         return True
 
     def _on_rollout_end(self) -> None:
-        tally = self.recorder.rollouts[-1]
+        tally = self.recorder.tally
         success = f"success {tally.successes}/{tally.episodes} episodes, {tally.unscored} steps unscored"
         self._progress.update(self._task, success=success)
         if self._progress.disable:

@@ -59,10 +59,10 @@ class Recorder(BaseCallback):
         self.dispatcher = dispatcher
         self.interrupt = interrupt
         self.max_unscored = max_unscored
-        self.rollouts: list[Tally] = []
+        self.tally = Tally()
+        """Of the rollout under way, or the last one."""
         self.rows = 0
         self.started_s = time.monotonic()
-        self._tally = Tally()
         self._running: dict[int, tuple[float, int]] = {}
         self._recent: deque[str] = deque(maxlen=UNSCORED_WINDOW)
         self._samples: list[str] = []
@@ -70,7 +70,7 @@ class Recorder(BaseCallback):
         self._account: dict[str, float] = {}
 
     def _on_rollout_start(self) -> None:
-        self._tally = Tally()
+        self.tally = Tally()
         self._samples = []
         self._began_s = time.monotonic()
         self._account = account_totals(self.dispatcher)
@@ -91,8 +91,7 @@ class Recorder(BaseCallback):
     def _on_rollout_end(self) -> None:
         self.interrupt.allow(allowed=False)
         self.folder.transitions.flush()
-        self.rollouts.append(self._tally)
-        for key, value in (self._tally.metrics() | self._speed()).items():
+        for key, value in (self.tally.metrics() | self._speed()).items():
             self.logger.record(key, value)
         self.logger.record("samples/transitions", "\n\n---\n\n".join(self._samples), exclude="jsonl")
 
@@ -100,12 +99,12 @@ class Recorder(BaseCallback):
         self._stop_when_calls_fail()
 
     def _count(self, lane: int, info: Mapping[str, Any], reward: float, done: bool) -> None:  # noqa: FBT001 - SB3's flag
-        self._tally.count_step(info)
+        self.tally.count_step(info)
         self._recent.append(info["error"] if info["unscored"] else "")
         total, length = self._running.get(lane, (0.0, 0))
         total, length = total + reward, length + (not info["unscored"])
         if done:
-            self._tally.count_episode(success=info["success"], total_reward=total, length=length)
+            self.tally.count_episode(success=info["success"], total_reward=total, length=length)
         self._running[lane] = (0.0, 0) if done else (total, length)
         if len(self._samples) < SAMPLES and done:
             self._samples.append(sample_text(info, reward))
@@ -125,7 +124,7 @@ class Recorder(BaseCallback):
         now = account_totals(self.dispatcher)
         spent = {key: now[key] - self._account[key] for key in now}
         asked = spent["calls"] + spent["cache_hits"]
-        steps = self._tally.scored + self._tally.unscored
+        steps = self.tally.scored + self.tally.unscored
         return {
             "calls/per_s": spent["calls"] / wall_s,
             "calls/slot_wait_s": spent["queue_s"] / max(spent["calls"], 1),

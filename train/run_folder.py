@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from train.errors import RunStoppedError, UserError
+from train.interrupt import Interrupted
 
 
 class RunFolder:
@@ -56,10 +57,13 @@ class RunFolder:
             part.write_text("".join(lines), encoding="utf-8")
         return self.path / name
 
-    def report(self, error: Exception) -> RunStoppedError:
-        """Keep the traceback of an error that ended the run in error.txt; returns the line to say."""
-        (self.path / "error.txt").write_text("".join(traceback.format_exception(error)), encoding="utf-8")
-        return RunStoppedError(f"{type(error).__name__}: {error} (details: {self.path / 'error.txt'})")
+    def reported(self, ended: BaseException) -> BaseException:
+        """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""
+        if isinstance(ended, Interrupted | RunStoppedError):
+            return ended
+        details = self.path / "error.txt"
+        details.write_text("".join(traceback.format_exception(ended)), "utf-8", "backslashreplace")
+        return RunStoppedError(f"{type(ended).__name__}: {ended} (details: {details})")
 
     def close(self) -> None:
         """Flush and close the files that grow."""

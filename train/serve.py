@@ -47,10 +47,13 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
         config = replace(config, slots=int(slots))
     try:
         run(config.settings(port=config.port, bind=config.bind), lambda host: _announce(host, config))
-    except (ValueError, OSError) as error:
-        where = f"{config.bind!r} port {config.port}"
-        why = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"cannot listen at {where}: {why}; name others with --bind and --port") from error
+    except OSError as error:
+        raise UserError(
+            f"cannot listen at {config.bind!r} port {config.port}: {error.strerror}; "
+            "name others with --bind and --port"
+        ) from error
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 def _announce(host: str, config: ServeConfig) -> None:

@@ -52,8 +52,8 @@ def rates(
     """Success and refusal rates in the first and the last rollouts, and the unscored steps of the whole run.
 
     An episode belongs to the row in which it began: the quick ones end well, so counting those that end in
-    the first rollouts would flatter them. Those begun in the last `max_steps` rows, which may not have had
-    the time to end, are left out.
+    the first rollouts would flatter them. The last rows, in which an episode may not have had the time to
+    end, begin none: the end of the run lies before them.
 
     Args:
         transitions: the lines of transitions.jsonl.
@@ -75,7 +75,7 @@ def rates(
             refusal[end].count(t["original_query"], happened=t["outcome"] == "refused")
         if t["terminated"] or t["truncated"]:
             del began[t["lane"]]
-            for end in _ends(first, rows, span) if first <= rows - max_steps else ():
+            for end in _ends(first, rows - max_steps + 1, span):
                 success[end].count(t["original_query"], happened=t["success"])
     return {
         **{k: v for end in success for k, v in success[end].table("success", "episodes", end).items()},
@@ -117,7 +117,7 @@ def summarise(
 
 def _ends(row: int, rows: int, span: int) -> list[str]:
     """Which ends of the run a row belongs to; both in a short one."""
-    return ["start"] * (row < span) + ["end"] * (row >= rows - span)
+    return ["start"] * (row < min(span, rows)) + ["end"] * (rows - span <= row < rows)
 
 
 def _share(part: int, whole: int) -> float | None:

@@ -1,4 +1,4 @@
-"""Counts of what a stretch of training brought; unscored steps stand apart."""
+"""Counts of what a rollout brought; unscored steps stand apart."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(kw_only=True)
 class Tally:
-    """Sums over steps; add two tallies with `+`."""
+    """Sums over the steps of a rollout."""
 
     scored: int = 0
     unscored: int = 0
@@ -46,10 +46,6 @@ class Tally:
         self.returns += total_reward
         self.lengths += length
 
-    def __add__(self, other: Tally) -> Tally:
-        mine, theirs = vars(self), vars(other)
-        return Tally(**{name: _sum(mine[name], theirs[name]) for name in mine})
-
     def metrics(self) -> dict[str, float]:
         """Rates and means under TensorBoard's names; a rate without a denominator is left out."""
         rows = self.scored + self.unscored
@@ -70,8 +66,3 @@ class Tally:
         rates = {k: v / n for n, sums in groups if n for k, v in sums.items()}
         counts = {"rollout/episodes": self.episodes, "outcome/unscored_steps": self.unscored}
         return rates | counts | ({"outcome/unscored_rate": self.unscored / rows} if rows else {})
-
-
-def _sum(a: Any, b: Any) -> Any:  # noqa: ANN401 - a number or a Counter
-    """The sum; of two Counters key by key (their own `+` drops what is not positive)."""
-    return Counter({k: a[k] + b[k] for k in {*a, *b}}) if isinstance(a, Counter) else a + b

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from scorers.intent import INTENT_THRESHOLD
-from train.errors import RunStoppedError, UserError
+from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QueryConfig, QuerySet, load_query_set
 from train.run_folder import RunFolder, check_new_or_empty, check_writable
@@ -123,6 +123,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     queries = load_query_set(config.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
         env = _environment(config, queries, connection)
+        interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
         folder = RunFolder("train", config.seed, config.run_dir)
         try:
             _run(config, folder, queries, connection, env, interrupt)
@@ -192,7 +193,6 @@ def _run(
     interrupt: Interrupt,
 ) -> None:
     """Learn; save whatever the end is; say what came of it."""
-    interrupt.allow(allowed=False)  # from here to the first rollout there is not yet anything to save
     from train.learner import make_learner
     from train.progress import ProgressLine
     from train.recorder import Recorder
@@ -206,18 +206,18 @@ def _run(
     progress = ProgressLine(learner.total_steps, recorder)
     ended: BaseException | None = None
     try:
+        interrupt.allow(allowed=True)
         learner.learn(recorder, progress)
-    except (Interrupted, RunStoppedError) as stop:
-        ended = stop
-    except Exception as error:  # noqa: BLE001 - whatever it was, what was done is kept
-        ended = folder.report(error)
+    except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
+        ended = error
     finally:
         interrupt.allow(allowed=False)
         progress.stop()
+    learner.save("policy.zip")
     if ended:
         connection.dispatcher.cancel()
+        ended = folder.reported(ended)
     summary = summarise(config, connection, learner, recorder, ended)
-    learner.save("policy.zip")
     folder.write_json("summary.json", summary)
     print_summary(summary, folder)
     if config.json:
@@ -227,6 +227,8 @@ def _run(
 
 
 if __name__ == "__main__":
-    from train.cli import execute_one, leave
+    from functools import partial
 
-    leave(execute_one(train, sys.argv[1:]))
+    from train.cli import execute_one, launch
+
+    launch(partial(execute_one, train, sys.argv[1:]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from scorers.statistics import clustered_interval, wilson_interval
 
@@ -99,21 +101,46 @@ def test_an_impossible_cluster_is_an_error() -> None:
         clustered_interval([(1, 2), (4, 3)])
 
 
+Rates = Callable[[np.random.Generator, int], NDArray[np.float64]]
+
+
+def spread(rate: float, alike: float) -> Rates:
+    """Clusters' rates that are beta-distributed, with intra-cluster correlation `alike`."""
+    total = 1 / alike - 1
+    return lambda stream, n: stream.beta(rate * total, (1 - rate) * total, n)
+
+
+def split(easy: float, hard: float, share: float) -> Rates:
+    """Clusters of which a share is hard."""
+    return lambda stream, n: np.where(stream.random(n) < share, hard, easy)
+
+
 @pytest.mark.parametrize(
-    ("clusters", "size", "rate", "alike"), [(30, 8, 0.5, 0.4), (150, 3, 0.2, 0.5), (10, 30, 0.3, 0.3)]
+    ("clusters", "size", "rate", "rates"),
+    [
+        (30, 8, 0.5, spread(0.5, 0.4)),
+        (150, 3, 0.2, spread(0.2, 0.5)),
+        (10, 30, 0.3, spread(0.3, 0.3)),
+        (20, 20, 0.95 * 0.99 + 0.05 * 0.2, split(0.99, 0.2, 0.05)),
+        (40, 10, 0.97 * 0.99, split(0.99, 0.0, 0.03)),
+    ],
 )
 def test_nineteen_intervals_of_twenty_hold_the_true_rate(
-    clusters: int, size: int, rate: float, alike: float
+    clusters: int, size: int, rate: float, rates: Rates
 ) -> None:
-    """Rates of the clusters are beta-distributed with intra-cluster correlation `alike`; 1,000 samples."""
+    """1,000 simulated samples."""
     stream = np.random.default_rng(0)
-    spread = 1 / alike - 1
     held = 0
     for _ in range(1000):
-        rates = stream.beta(rate * spread, (1 - rate) * spread, clusters)
         counts = stream.poisson(size - 1, clusters) + 1
-        low, high = clustered_interval(
-            zip(stream.binomial(counts, rates).tolist(), counts.tolist(), strict=True)
-        )
+        successes = stream.binomial(counts, rates(stream, clusters))
+        low, high = clustered_interval(zip(successes.tolist(), counts.tolist(), strict=True))
         held += low <= rate <= high
-    assert 930 <= held <= 970
+    assert 930 <= held <= 985
+
+
+def test_a_first_failure_does_not_make_an_interval_narrower() -> None:
+    for clusters, size in [(20, 20), (10, 100)]:
+        sure = clustered_interval([(size, size)] * clusters)
+        low, high = clustered_interval([(size, size)] * (clusters - 1) + [(size - 1, size)])
+        assert high - low > sure[1] - sure[0]

@@ -23,7 +23,10 @@ def step(row: int, outcome: str, *, over: bool = False, query: str = "q", lane: 
 
 
 def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() -> None:
-    """16 rows of one lane, rollouts of 2 rows, episodes of at most 3: the ends are rows 0-1 and 14-15."""
+    """16 rows of one lane, rollouts of 2 rows, episodes of at most 3 steps.
+
+    The ends are rows 0-1 and 14-15; the last episodes that are sure to end begin in rows 12-13.
+    """
     transitions = [
         step(0, "refused"),
         step(1, "unscored"),
@@ -31,12 +34,12 @@ def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() ->
         *(step(row, "refused", over=row % 3 == 2) for row in range(3, 12)),
         step(12, "refused"),
         step(13, "refused"),
-        step(14, "refused", over=True),  # began in row 12, before the end
+        step(14, "refused", over=True),  # began in row 12
         step(15, "answered", over=True),  # began in row 15, too late to tell
     ]
     summary = rates(transitions, rows=16, rollout=2, max_steps=3)
     assert (summary["episodes_start"], summary["success_rate_start"]) == (1, 1.0)
-    assert (summary["episodes_end"], summary["success_rate_end"]) == (0, None)
+    assert (summary["episodes_end"], summary["success_rate_end"]) == (1, 0.0)
     assert (summary["scored_steps_start"], summary["refusal_rate_start"]) == (1, 1.0)
     assert (summary["scored_steps_end"], summary["refusal_rate_end"]) == (2, 0.5)
     assert (summary["unscored_steps"], summary["unscored_rate"]) == (1, pytest.approx(1 / 16))

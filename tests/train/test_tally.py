@@ -33,16 +33,6 @@ def test_unscored_steps_are_in_no_rate_but_their_own() -> None:
     assert with_failures["outcome/unscored_rate"] == pytest.approx(5 / 8)
 
 
-def test_adding_tallies_keeps_negative_parts() -> None:
-    one, other = Tally(), Tally()
-    one.count_step(info("answered"))
-    other.count_step(info("refused"))
-    both = one + other
-    assert both.parts["step_cost"] == pytest.approx(-0.1)
-    assert both.mutators["noop"] == 2
-    assert both.scored == 2
-
-
 def test_as_many_episodes_as_steps_is_no_clash() -> None:
     tally = Tally()
     tally.count_step(info("answered"))
