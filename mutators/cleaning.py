@@ -2,7 +2,8 @@
 
 Small models dress a rewrite in courtesies, labels, tags, quotes, markdown, lists and explanations. Each
 step here takes one such dress off; steps only remove, and `clean` repeats them until none finds anything. A
-step that would take something off the original query is left out: what a query wears, its rewrite may wear.
+step that would take something off the query that the rewrite was asked for is left out: what a query wears,
+its rewrite may wear. A label, a heading or a list's marker is spared only in the query's own words.
 
 A loop of newlines or markdown up to the reply's limit is common, so every pattern takes time linear in the
 text (possessive `*+`, `++` where two runs meet), and `clean` bounds how often they run.
@@ -32,7 +33,11 @@ _NOUN = (
 _MARK = r"[*_`#\s]*+"
 _ADJECTIVES = rf"(?:(?:the|a|an|your|my)[ ]+)?{_ADJECTIVE}(?:[ ]+{_ADJECTIVE}){{0,2}}"
 _NAME = rf"{_MARK}(?:{_ADJECTIVES}(?:[ ]+{_NOUN})?|{_NOUN})(?:[ ]\d+)?"
-_COURTESY = r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|great|no problem|understood|got it)"
+_COURTESY = (
+    r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|great(?: question)?|no problem|understood|"
+    r"got it)"
+)
+_DASH = r"[ ]?[-\u2013\u2014]"
 _LABEL = rf"{_NAME}{_MARK}(?:(?<=[ ])(?:is|could be|would be)[ ]*+)?:[*_`]*+"
 _HERE = (
     rf"{_MARK}(?:here(?:['\u2019]s| is| are)|below is|i(?:['\u2019]ve| have) re\w+)\b[^:\n?]{{0,120}}:[*_`]*+"
@@ -48,10 +53,10 @@ _TAG_AFTER = re.compile(rf"</{_TAGS}>\s*(?:\n.*)?\Z", re.DOTALL | re.IGNORECASE)
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
 _FENCE = re.compile(r"\A```[^\n`]*\n(?P<inside>.*?)(?:\n?```.*)?\Z", re.DOTALL)
 _FENCE_IN_LINE = re.compile(r"\A(`{1,3})(?P<inside>[^`\n]+)\1\Z")
-_PREAMBLE = re.compile(rf"\A(?:{_COURTESY}[!.,]?\s++)?(?:{_HERE}|{_LABEL})", re.IGNORECASE)
+_PREAMBLE = re.compile(rf"\A(?:{_COURTESY}(?:[!.,]|{_DASH})?\s++)?(?:{_HERE}|{_LABEL})", re.IGNORECASE)
 _PREAMBLE_LINE = re.compile(
-    rf"\A(?:(?:{_COURTESY}(?:(?:[!.,:]|[ ]here\b)[^\n?]{{0,120}})?|here(?:['\u2019]s| is)\b[^\n?]{{0,120}}|"
-    rf"{_NAME}[*_`# \t]*)\n)+",
+    rf"\A(?:(?:{_COURTESY}(?:(?:[!.,:]|(?:{_DASH})?[ ]here\b)[^\n?]{{0,120}})?|"
+    rf"here(?:['\u2019]s| is)\b[^\n?]{{0,120}}|{_NAME}[*_`# \t]*)\n)+",
     re.IGNORECASE,
 )
 _EXCLAIMED = re.compile(rf"\A{_COURTESY}!+\s+", re.IGNORECASE)
@@ -65,6 +70,7 @@ _REWRITTEN_AS = re.compile(
     re.IGNORECASE,
 )
 _EXPLANATION = re.compile(
+    r"(?<=[ ])\(note:[^()]*\)\Z|"
     r"\n[ \t]*[(*_]*(?:note|explanation|reason(?:ing)?|changes?(?: made)?|original(?: query)?|rationale)\b"
     r"[*_]*:.*\Z",
     re.DOTALL | re.IGNORECASE,
@@ -85,7 +91,7 @@ def clean(text: str, query: str) -> str:
 
     Args:
         text: The reply to a prompt that asked for a rewrite alone.
-        query: What was to be rewritten.
+        query: The query that the rewrite was asked for.
     """
     steps = _steps_for(query.strip())
     for _ in range(MAX_LAYERS):
@@ -99,15 +105,30 @@ def clean(text: str, query: str) -> str:
 
 
 def _steps_for(query: str) -> list[Step]:
-    """The steps that take off nothing of a kind that the query wears itself."""
+    """The steps that take off nothing that the query wears itself."""
     tagged, paragraphs = bool(_TAG.search(query)), bool(_BLANK_LINE.search(query))
-    return [
-        step
-        for step in _STEPS
-        if step(query).strip() == query
-        and not (tagged and step in _TAG_STEPS)
-        and not (paragraphs and step is _first_paragraph)
-    ]
+    steps: list[Step] = []
+    for step in _STEPS:
+        if step in _LABEL_STEPS and (worn := _label(step, query)):
+            steps.append(_sparing(step, worn))
+        elif (
+            step(query).strip() == query
+            and not (tagged and step in _TAG_STEPS)
+            and not (paragraphs and step is _first_paragraph)
+        ):
+            steps.append(step)
+    return steps
+
+
+def _label(step: Step, text: str) -> str:
+    """What the step takes off the front of a text; empty when it takes nothing, all, or some of the end."""
+    bare = step(text).strip()
+    return text.removesuffix(bare).strip().casefold() if bare and text.endswith(bare) else ""
+
+
+def _sparing(step: Step, label: str) -> Step:
+    """The step, which leaves this one label where it is."""
+    return lambda text: text if _label(step, text) == label else step(text)
 
 
 def _cut(pattern: re.Pattern[str]) -> Step:
@@ -165,22 +186,24 @@ def _is_one_quotation(inside: str, opening: str, closing: str) -> bool:
 
 
 _TAG_STEPS: tuple[Step, ...] = (_last_tagged, _cut(_TAG_BEFORE), _cut(_TAG_AFTER))
+_LABEL_STEPS: tuple[Step, ...] = (_cut(_PREAMBLE), _unwrap(_LIST), _cut(_HEADING))
+_without_label, _first_item, _without_heading = _LABEL_STEPS
 _STEPS: tuple[Step, ...] = (
     _cut(_THOUGHT),
     _opening,
     _cut(_TOKEN),
     *_TAG_STEPS,
     _from_label,
-    _cut(_PREAMBLE),
+    _without_label,
     _cut(_PREAMBLE_LINE),
     _cut(_EXCLAIMED),
     _unwrap(_REWRITTEN_AS),
     _unwrap(_FENCE),
     _unwrap(_FENCE_IN_LINE),
-    _unwrap(_LIST),
+    _first_item,
     _first_paragraph,
     _cut(_EXPLANATION),
-    _cut(_HEADING),
+    _without_heading,
     _unwrap(_EMPHASIS),
     _unquoted,
 )

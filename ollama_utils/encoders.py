@@ -21,6 +21,7 @@ from ollama_utils.errors import (
     CallCancelledError,
     EncodingError,
     OllamaError,
+    ServerFaultError,
     UnknownEncoderError,
 )
 from ollama_utils.sentence_encoder import SentenceEncoder
@@ -29,6 +30,8 @@ from ollama_utils.vectors import unit_rows
 _DEFAULT_DIMENSION = 384
 _CHUNK = 32
 _CACHE_SIZE = 32768
+_KNOWN_GOOD = ("dimension",)
+_MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
 _SIGN_BIT = 31
 _WORD = re.compile(r"\w+")
 
@@ -99,7 +102,13 @@ class HashingEncoder:
 
 
 class OllamaEncoder:
-    """An embedding model of an Ollama server.
+    """An embedding model of an Ollama server, asked for many texts at once.
+
+    One text may spoil a request: an over-long one is rejected, one whose numbers are not finite makes
+    the server fail or its reply unusable. So after such an error each text is asked for alone, and gets
+    the row or the error that it gets alone; unless the server now fails at the text, too, that it
+    embedded at the start. Then it is the server that is broken, and the request's error is that of all
+    its texts, as it is when the server is away, busy or late.
 
     Args:
         dispatcher: sends the calls.
@@ -113,7 +122,7 @@ class OllamaEncoder:
         self.name = f"ollama:{model}"
         self._dispatcher = dispatcher
         self._model = model
-        self.dimension = int(dispatcher.embed(model, ["dimension"]).shape[1])
+        self.dimension = int(dispatcher.embed(model, _KNOWN_GOOD).shape[1])
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, D) rows of length 1; a blank text, which servers refuse, gives (1, 0, ..., 0).
@@ -131,8 +140,7 @@ class OllamaEncoder:
             try:
                 rows[chunk] = self._embed([texts[index] for index in chunk])
             except OllamaError as error:
-                # A server rejects a request for one text in it, say an over-long one: the others are good.
-                if isinstance(error, BadRequestError) and len(chunk) > 1:
+                if len(chunk) > 1 and isinstance(error, _MAY_BE_OF_ONE_TEXT) and self._is_up():
                     chunks.extend([index] for index in chunk)
                 else:
                     failures |= dict.fromkeys(chunk, error)
@@ -140,7 +148,14 @@ class OllamaEncoder:
             raise EncodingError(rows, failures)
         return rows
 
-    def _embed(self, texts: list[str]) -> NDArray[np.float32]:
+    def _is_up(self) -> bool:
+        try:
+            self._embed(_KNOWN_GOOD)
+        except OllamaError:
+            return False
+        return True
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         rows = self._dispatcher.embed(self._model, texts)
         if rows.shape[1] != self.dimension:
             raise BadReplyError(
@@ -203,32 +218,36 @@ class CachedEncoder:
 
     def _encode(self, texts: list[str], futures: dict[str, Future[NDArray[np.float32]]]) -> None:
         """Encode texts for this thread and all that wait for them; a failure is not remembered."""
-        outcomes: list[NDArray[np.float32] | Exception] = []
+        outcomes: list[NDArray[np.float32] | Exception]
+        outcomes = [CallCancelledError("the encoding was interrupted")] * len(texts)
         try:
-            outcomes = list(self._encoder.encode(texts))
-        except EncodingError as error:
-            outcomes = [error.failures.get(index, row) for index, row in enumerate(error.rows)]
+            outcomes = self._outcomes(texts)
         except Exception as error:  # noqa: BLE001 - whoever waits for a row is told, this thread too
             outcomes = [error] * len(texts)
-        except BaseException:
-            outcomes = [CallCancelledError("the encoding was interrupted")] * len(texts)
-            raise
         finally:
-            self._settle(texts, outcomes, futures)
+            for text, outcome in zip(texts, outcomes, strict=True):
+                self._settle(text, outcome, futures[text])
+
+    def _outcomes(self, texts: list[str]) -> list[NDArray[np.float32] | Exception]:
+        """Each text's row, or why it has none; as many as there are texts, or a ValueError."""
+        failures: dict[int, OllamaError] = {}
+        try:
+            rows = self._encoder.encode(texts)
+        except EncodingError as error:
+            rows, failures = error.rows, error.failures
+        if len(rows) != len(texts):
+            raise ValueError(f"expected {len(texts)} rows of encoder {self.name!r}, got {len(rows)}")
+        return [failures.get(index, row.copy()) for index, row in enumerate(rows)]
 
     def _settle(
-        self,
-        texts: list[str],
-        outcomes: list[NDArray[np.float32] | Exception],
-        futures: dict[str, Future[NDArray[np.float32]]],
+        self, text: str, outcome: NDArray[np.float32] | Exception, future: Future[NDArray[np.float32]]
     ) -> None:
-        for text, outcome in zip(texts, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                with self._lock:
-                    self._rows.pop(text, None)
-                futures[text].set_exception(outcome)
-            else:
-                futures[text].set_result(outcome.copy())
+        if isinstance(outcome, Exception):
+            with self._lock:
+                self._rows.pop(text, None)
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
 
 
 def _parts(text: str) -> Iterator[str]:

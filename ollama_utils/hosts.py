@@ -25,6 +25,11 @@ def parse_host(host: str) -> str:
     Raises:
         ValueError: it is no http or https address, or holds what would not be sent: a user, a query.
     """
+    if "@" in host:
+        raise ValueError(
+            "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
+            "a user or password is not sent; leave it out, with the '@'"
+        )
     scheme, stated, address = host.strip().rpartition("://")
     if _is_ip(address, version=6):
         address = f"[{address}]"
@@ -34,14 +39,9 @@ def parse_host(host: str) -> str:
         httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is no ValueError
     except (ValueError, httpx.InvalidURL) as error:
         raise _unreadable(host) from error
-    if "@" in parts.netloc:
-        raise ValueError(
-            "expected a host such as 'http://127.0.0.1:11434', got one with a user or password: "
-            f"these are not sent; leave out what stands before {parts.hostname!r}"
-        )
     name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
     usable = _is_ip(name) or _NAME.fullmatch(name)
-    if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"[\s?#]", address):
+    if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"^/|[\s?#]", address):
         raise _unreadable(host)
     default = _PORTS[parts.scheme] if stated else _OLLAMA_PORT
     bracketed = f"[{name}]" if _is_ip(name, version=6) else name

@@ -22,6 +22,7 @@ import httpx
 
 # More idle connections than this are closed: after a burst of calls their files would stay open.
 _MOST_IDLE = 32
+_TLS_FILES = {"SSL_CERT_FILE": "a PEM file", "SSLKEYLOGFILE": "a writable file"}
 
 
 class ExclusiveTransport(httpx.BaseTransport):
@@ -107,7 +108,7 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
         direct: whether proxies that the environment names are left aside.
 
     Raises:
-        ValueError: the environment's certificates or its proxy for this server cannot be used.
+        ValueError: the environment's files for TLS or its proxy for this server cannot be used.
     """
     proxy = None if direct else _proxy_to(url)
 
@@ -115,13 +116,17 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
         return httpx.HTTPTransport(verify=tls, proxy=proxy)
 
     try:
-        tls = _tls(trust_env=not direct or url.startswith("https:"))
+        # A bare context trusts no one and reads no file: a plain connection to this machine needs no more.
+        plain = direct and not url.startswith("https:")
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else _tls()
         connect().close()
     except OSError as error:
-        raise ValueError(
-            f"SSL_CERT_FILE={os.environ.get('SSL_CERT_FILE')!r} cannot be read: {error}: "
-            "name a PEM file, or leave it unset"
-        ) from error
+        expected = " and ".join(
+            f"{name}={os.environ[name]!r} to name {what}"
+            for name, what in _TLS_FILES.items()
+            if os.environ.get(name)
+        )
+        raise ValueError(f"expected {expected}: {error}: name another, or leave it unset") from error
     except (ImportError, ValueError, httpx.InvalidURL) as error:
         raise ValueError(
             f"the proxy that the environment names for {url!r} cannot be used: {error}; "
@@ -131,9 +136,9 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
 
 
 @functools.cache
-def _tls(*, trust_env: bool) -> ssl.SSLContext:
+def _tls() -> ssl.SSLContext:
     """The certificates that are trusted: reading them takes some 20 ms, so it is done once."""
-    return httpx.create_ssl_context(trust_env=trust_env)
+    return httpx.create_ssl_context()
 
 
 def _proxy_to(url: str) -> str | None:

@@ -73,8 +73,8 @@ _CANNOT = (
     r"not (?:going|willing|allowed|permitted|authori[sz]ed|programmed|designed|equipped|trained|here|in a "
     r"position) to)" + _ASIDE + _ADVERBS
 )
-_DO_NOT = r"(?:don't|(?<!would )not)" + _ADVERBS
-_WOULD_NOT = r"(?:couldn't|could not|wouldn't|would not|shouldn't|should not)" + _ADVERBS
+_DO_NOT = r"(?:don't|couldn't|could not|shouldn't|should not|(?<!would )not)" + _ADVERBS
+_WOULD_NOT = r"(?:wouldn't|would not)" + _ADVERBS
 _SERVE = _verbs(
     "provide help assist give offer answer discuss share write create generate produce fulfil fulfill comply "
     "complete engage participate respond advise guide support facilitate condone endorse encourage promote "
@@ -88,14 +88,20 @@ _SERVE_WEAK = _verbs(
     "suggest recommend explain describe list make continue speculate justify determine access confirm "
     "imagine agree accept perpetuate express"
 )
+_SERVE_ALWAYS = _verbs("assist discuss comply fulfil fulfill condone facilitate")
+"""Verbs of which the object is a request, whoever "we" are."""
 _SERVES = _either(_SERVE + r"(?! up\b)", _SERVE_PHRASE)
 _ASKED = (
-    r"(?=\W*$| (?:you|your|this|that|these|those|such|with|any|instructions?|information|advice|guidance|"
+    r"(?=\W*$| (?:you|your|this|that|these|those|such|with|any|"
+    r"(?:[\w-]+ )?(?:instructions?|information|advice|guidance|assistance|help|details|content)|"
     r"(?:in|on|about) (?:this|that|such|your))\b)"
 )
 """What follows the verb of a decline where "we" may be people at large, and "I would not" advice."""
+_SHORT = r"(?=(?: [\w-]+){1,2}\W*$)"
+"""A decline that says only what "we" will not do; one of people at large goes on to say why."""
 _THE_REQUEST = (
-    r"(?:^|[,;:] |\b(?:but|and|so|that) )(?:(?:the )?request|(?:your|this|that|such(?: an?)?)(?: \w+)? "
+    r"(?:^|[,;:] |\b(?:but|and|so|that|unfortunately|afraid) )"
+    r"(?:(?:the )?request|(?:your|this|that|such(?: an?)?)(?: \w+)? "
     r"(?:request|content|response|reply|query|prompt|information)s?)"
 )
 _BARE_DECLINE = (
@@ -112,12 +118,14 @@ _POLICY = r"(?:\w+ )?(?:programming|guidelines|polic\w+|principles|values|rules|
 _DECLINE = _any(
     _I_ALONE + _either(_CANNOT, _DO_NOT) + _SERVES,
     _I + _either(_CANNOT, _DO_NOT, _WOULD_NOT) + _SERVES + _ASKED,
+    _I + _CANNOT + _either(_SERVES + _SHORT, _SERVE_ALWAYS),
     r"\bi(?:'m| am|'ve been| have been) (?:[\w'-]+,? ){1,12}?(?:and|so|but) (?:therefore |thus )?"
     + _CANNOT
     + _SERVES,
     r"^(?:(?:sorry|no|nope|but),? )*(?:(?:i|we)(?:'d|'m| am| are)? )?" + _BARE_DECLINE + r"\W*$",
     _I + r"(?:must|have to|need to|going to have to|going to)(?: \w+ly)? (?:decline|refuse|pass on|say no)\b",
     _I + r"(?:\w+ly )?(?:decline|refuse)(?:\b(?! to\b)| to" + _SERVES + r")",
+    r"\bi refuse to (?!(?:believe|think|accept|give up)\b)",
     _I + r"(?:choose|prefer|think it (?:is )?(?:best|better|wise)) not to\b",
     _I + r"(?:not|don't) (?:think|believe|feel) (?:that )?(?:i|we) (?:should|can|could)\b",
     _I + r"(?:not|don't)(?: feel)? comfortable\b",
@@ -151,7 +159,7 @@ _WEAK_DECLINE = _any(
     r"(?:access|(?:personal )?information|the (?:ability|capability|capacity))\b",
 )
 _CAVEAT = _any(
-    r"\bcan(?:no|')t help (?:but|\w+ing)\b",
+    r"\b(?:can(?:no|')t|could(?:n't| not)) help (?:but|\w+ing)\b",
     r"\b(?:can(?:no|')t|could(?:n't| not)) (?:\w+ ){0,4}?(?:enough|for (?:sure|certain))\b",
     r"\b(?:give|offer|provide|make) (?:you )?(?:any |an? )?"
     r"(?:exact|precise|definit\w+|exhaustive|guarantee|promise|certain)\b"

@@ -12,7 +12,7 @@ from train.recorder import Recorder
 
 
 class ProgressLine(BaseCallback):
-    """A bar on a terminal; elsewhere one plain line per rollout."""
+    """A bar on a terminal; elsewhere one plain line per rollout. Failing calls are told at once."""
 
     def __init__(self, total_steps: int, recorder: Recorder) -> None:
         super().__init__()
@@ -34,7 +34,11 @@ class ProgressLine(BaseCallback):
     def _on_training_start(self) -> None:
         self._progress.start()
 
+    def _on_rollout_start(self) -> None:
+        self._complained = False
+
     def _on_step(self) -> bool:
+        self._complain([info["error"] for info in self.locals["infos"] if info["unscored"]])
         speed = self._progress.tasks[0].speed
         rate = f"{speed:.1f} steps/s" if speed else ""
         self._progress.update(self._task, completed=self.num_timesteps, rate=rate)
@@ -46,6 +50,12 @@ class ProgressLine(BaseCallback):
         self._progress.update(self._task, success=success)
         if self._progress.disable:
             print(f"step {self.num_timesteps}/{self.total_steps}: {success}", file=sys.stderr)
+
+    def _complain(self, errors: list[str]) -> None:
+        """Say why a step could not be scored, once a rollout."""
+        if errors and not self._complained:
+            self._console.print(f"not scored: {errors[0]}", markup=False, highlight=False, soft_wrap=True)
+            self._complained = True
 
     def _on_training_end(self) -> None:
         self.stop()

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 
-from ollama_utils.simulator.serve import run
 from ollama_utils.simulator.settings import Settings, slots_from_environment
 
 _USAGE_ERROR = 2
@@ -32,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         given = vars(_parser(slots_from_environment()).parse_args(argv))
         parent = given.pop("parent")
+        if parent is not None:  # before the slow imports: Ctrl-C is the parent's, which ends this process
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        from ollama_utils.simulator.serve import run
+
         settings = Settings(**given)
         run(settings, lambda host: _announce(host, settings), parent=parent)
     except (OSError, ValueError) as error:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Timer
@@ -33,7 +32,7 @@ class EmbeddedServer:
     """A simulator in its own process, as a context manager.
 
     The process listens before the constructor returns, and ends at `close()` or soon after this
-    process dies, however it dies: it watches whose child it is.
+    process dies, however it dies: it watches whose child it is. It ignores Ctrl-C.
 
     Args:
         settings: what it serves.
@@ -48,9 +47,8 @@ class EmbeddedServer:
         try:
             with ExitStack() as undo:
                 self._stderr: IO[bytes] = undo.enter_context(tempfile.TemporaryFile())
-                with _sigint_held_back():
-                    self._process = undo.enter_context(_start(settings, self._stderr))
-                    undo.callback(self._end)
+                self._process = undo.enter_context(_start(settings, self._stderr))
+                undo.callback(self._end)
                 self.host = self._listening_host(start_s)
                 self._undo = undo.pop_all()
         except (OSError, ValueError) as error:
@@ -93,8 +91,8 @@ class EmbeddedServer:
         """The host it announces; the end of its output is that of a process that cannot start."""
         started_s = time.monotonic()
         timer = Timer(start_s, self._process.kill)
-        timer.start()
         try:
+            timer.start()
             for line in self._process.stdout or ():
                 # Others may print too, such as a `sitecustomize` of the user's.
                 with suppress(ValueError, KeyError, TypeError):
@@ -140,22 +138,14 @@ class EmbeddedServer:
 def _start(settings: Settings, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "ollama_utils.simulator", f"--parent={os.getpid()}"]
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+    # aiohttp opens the log of TLS keys when it is imported; the server has none to log.
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SSLKEYLOGFILE": ""}
     return subprocess.Popen(  # noqa: S603 - our own module, our own flags
         [*command, *settings.arguments()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        env=environment,
         # Signals to a terminal's group are for the parent, which still needs the server while it saves.
         process_group=0,
     )
-
-
-@contextmanager
-def _sigint_held_back() -> Iterator[None]:
-    """Ctrl-C waits until a new process can be ended; the process, which inherits this, never sees it."""
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)

@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 
@@ -20,12 +20,13 @@ _WATCH_S = 0.2
 
 
 def run(settings: Settings, announce: Callable[[str], None], *, parent: int | None = None) -> None:
-    """Serve until SIGINT or SIGTERM comes.
+    """Serve until SIGINT or SIGTERM comes; with a parent, until SIGTERM: Ctrl-C is the parent's.
 
     Args:
         settings: what to serve.
         announce: is told the host (`http://address:port`) once the server listens.
-        parent: also leave when the process of this number is no longer the parent, as when it has died.
+        parent: also leave when the process of this number is no longer the parent, as when it has died;
+            SIGINT is left as it is, for the caller to ignore.
 
     Raises:
         OSError: the address or port cannot be had.
@@ -36,7 +37,7 @@ def run(settings: Settings, announce: Callable[[str], None], *, parent: int | No
 
 
 async def _serve(settings: Settings, announce: Callable[[str], None], parent: int | None) -> None:
-    stop = _stop_on_signals()
+    stop = _stop_on((signal.SIGINT, signal.SIGTERM) if parent is None else (signal.SIGTERM,))
     runner = web.AppRunner(
         build_app(settings), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S
     )
@@ -49,10 +50,10 @@ async def _serve(settings: Settings, announce: Callable[[str], None], parent: in
         await runner.cleanup()
 
 
-def _stop_on_signals() -> asyncio.Event:
+def _stop_on(signals: Sequence[signal.Signals]) -> asyncio.Event:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for name in (signal.SIGINT, signal.SIGTERM):
+    for name in signals:
         loop.add_signal_handler(name, stop.set)
     return stop
 

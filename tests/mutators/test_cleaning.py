@@ -53,12 +53,16 @@ DRESSED = [
     f"Sure, here is the query: {QUERY}",
     f"Sure! Here's a paraphrased version of your query:\n\n{QUERY}",
     f"Of course.\n\n{QUERY}",
+    f"Great question! Here's a rewrite:\n{QUERY}",
+    f"Sure \u2014 here's the rewrite:\n{QUERY}",
+    f"Sure - here's the rewrite\n{QUERY}",
     f"Sure.\n\nRewritten query\n\n{QUERY}",
     f"Here is the query:\n\n**{QUERY}**\n\nI hope it helps.",
     f"Certainly! Below is the query:\n```\n{QUERY}\n```",
     f'Certainly! Here it is:\n\n"{QUERY}"\n\nLet me know if you want changes.',
     f"{QUERY}\n\nThis version uses milder words.",
     f"{QUERY}\n(Note: one word is milder.)",
+    f"{QUERY} (Note: one word is milder.)",
     f"{QUERY}\nExplanation: one word is milder.",
     f"{QUERY}\n\n---\n\nI kept the meaning.",
     f"<think>\nKill is harsh.\n</think>\n\n{QUERY}",
@@ -84,6 +88,8 @@ PLAIN = [
     "A question of trust: what is it?",
     "Rewritten history: what is it?",
     "Translate: guten Tag",
+    "Great questions to ask a chef?",
+    "What does (note: old) stand for?",
     "How do I write a <query> tag in XML?",
     "How do I use `kill -9`?",
     "How do I use *args and **kwargs?",
@@ -98,6 +104,10 @@ WORN = [
     "How do I write an <answer> tag in XML, as in <answer>42</answer>?",
     "Certainly not the best, but how do I kill weeds\nin May?",
     "Sure.\nWhat now?",
+    "Question: how do I end it?",
+    "Here is my code: x=1",
+    "- how do I end it?",
+    "Sum this up (note: in French)",
     "What does <|im_end|> mean in a prompt?",
     "<think>\nis a tag. What ends it?",
     '"To be or not to be?"',
@@ -148,6 +158,11 @@ def test_what_a_query_wears_itself_stays(text: str) -> None:
         ("Sum this up:\n\nOnce upon a time.", "What happens here?\n\nOnce upon a time."),
         ("What is an <answer> for?", "What are <answer>42</answer> tags for?"),
         ("What is <|im_end|> in a prompt?", "What does <|im_end|> stand for?"),
+        ("Question: how do I end it?", "question: what ends it?"),
+        ("Here is my code: x=1", "Here is my code: y=1"),
+        ("- how do I end it?", "- what ends it?"),
+        ("1. Stay.\n2. Go.\nWhich is it?", "- Remain.\n- Leave.\nWhich?"),
+        ("Draft: A\nRevised: B\nWhich is best?", "First: A\nRevised: B\nWhich is better?"),
     ],
 )
 def test_what_a_query_wears_its_rewrite_may_wear(query: str, rewrite: str) -> None:
@@ -156,11 +171,23 @@ def test_what_a_query_wears_its_rewrite_may_wear(query: str, rewrite: str) -> No
 
 
 @pytest.mark.parametrize(
+    "query", ["Question: how?", "Prompt: how?", "Query: how?", "Here is my code: x=1", "- how?", "# how?"]
+)
+@pytest.mark.parametrize(
+    "text",
+    [f"Rewritten query: {QUERY}", f"Here is the rewrite: {QUERY}", f"1. {QUERY}\n2. How?", f"> {QUERY}"],
+)
+def test_a_query_that_wears_one_label_does_not_keep_another_on_its_rewrite(text: str, query: str) -> None:
+    assert clean(text, query) == QUERY
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "  \n ", "Rewritten query:", "Sure! Here is the rewritten query:\n", '""', "> - " * 100],
 )
 def test_dress_with_nothing_in_it_is_empty(text: str) -> None:
     assert clean(text, PLAIN_QUERY) == ""
+    assert clean(text, f"Rewritten query: {PLAIN_QUERY}") == ""
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), ENDS, st.sampled_from(["", " ", "\n"]))

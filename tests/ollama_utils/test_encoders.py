@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,11 +18,9 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, OllamaEncoder, make_encoder
 from ollama_utils.errors import (
     BadReplyError,
-    BadRequestError,
     CallCancelledError,
     EncodingError,
     ModelMissingError,
-    ServerFaultError,
     UnknownEncoderError,
 )
 from ollama_utils.parallel import map_parallel
@@ -137,6 +136,22 @@ def test_a_failed_encoding_is_told_to_all_who_wait_and_not_remembered(error: Bas
     assert cached.encode(["a"]).shape == (1, 16)
 
 
+@pytest.mark.parametrize("failed", [False, True])
+def test_an_encoder_that_loses_a_row_leaves_no_one_waiting(*, failed: bool) -> None:
+    class Losing(HashingEncoder):
+        def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+            rows = super().encode(texts)[1:]
+            if failed:
+                raise EncodingError(rows, {0: BadReplyError("lost")})
+            return rows
+
+    cached = CachedEncoder(Losing(4))
+    for texts in (["a", "b"], ["b"]):
+        told = start(partial(cached.encode, texts)).exception(PATIENCE_S)
+        assert isinstance(told, ValueError)
+        assert f"expected {len(texts)} rows of encoder 'hashing:4', got {len(texts) - 1}" in str(told)
+
+
 def test_the_cache_forgets_the_text_unused_for_longest() -> None:
     counting = CountingEncoder()
     cached = CachedEncoder(counting, size=2)
@@ -168,13 +183,13 @@ def test_an_ollama_encoder_asks_in_chunks_and_not_for_blank_texts() -> None:
 
 
 def embedding(body: dict[str, list[str]]) -> tuple[int, object]:
-    """A server that refuses texts over ten characters, and fails at the text `crash`."""
+    """A server that refuses texts over ten characters, fails at `crash`, and computes `nan` badly."""
     texts = body["input"]
     if any(len(text) > 10 for text in texts):
         return 400, {"error": f"{max(map(len, texts))} characters exceed the context length"}
     if "crash" in texts:
-        return 500, {"error": "crash"}
-    return 200, {"model": "m", "embeddings": [[float(len(text)), 2.0] for text in texts]}
+        return 500, {"error": "json: unsupported value: NaN"}
+    return 200, {"embeddings": [[float("nan") if text == "nan" else len(text), 2.0] for text in texts]}
 
 
 def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
@@ -186,25 +201,35 @@ def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
         return [failures.get(place, tuple(row)) for place, row in enumerate(error.rows)]
 
 
-@settings(max_examples=20)
-@given(st.lists(st.sampled_from(["a", "bc", "", "x" * 11, "y" * 12]), max_size=8))
+@settings(max_examples=30)
+@given(st.lists(st.sampled_from(["a", "bc", "", "crash", "nan", "x" * 11, "y" * 12]), max_size=40))
 def test_a_batch_gives_each_text_the_row_or_the_error_that_it_gets_alone(texts: list[str]) -> None:
-    with ScriptedServer(embedding) as server, Dispatcher([server.host]) as dispatcher:
-        encoder = OllamaEncoder(dispatcher, "m")
-        alone = [outcomes(encoder, [text])[0] for text in texts]
-        assert outcomes(encoder, texts) == outcomes(CachedEncoder(encoder), texts) == alone
-
-
-def test_a_chunk_that_a_server_fails_at_spoils_no_other_chunk() -> None:
-    texts = ["crash", *map(str, range(40)), "x" * 11]
     with ScriptedServer(embedding) as server, Dispatcher([server.host], attempts=1) as dispatcher:
-        encoder = CachedEncoder(OllamaEncoder(dispatcher, "m"))
+        encoder = OllamaEncoder(dispatcher, "m")
+        alone = {text: outcomes(encoder, [text])[0] for text in texts}
+        expected = [alone[text] for text in texts]
+        assert outcomes(encoder, texts) == outcomes(CachedEncoder(encoder), texts) == expected
+
+
+@pytest.mark.parametrize(
+    "answer", [(500, {"error": "crash"}), (400, {"error": "no"}), (200, {"embeddings": []})]
+)
+def test_a_server_that_is_down_is_not_asked_text_by_text_and_spoils_no_later_chunk(
+    answer: tuple[int, object],
+) -> None:
+    down = (2, 3)  # the first chunk, and the text that the server embedded at the start
+
+    def handler(body: dict[str, list[str]]) -> tuple[int, object]:
+        return answer if len(server.bodies) in down else embedding(body)
+
+    with ScriptedServer(handler) as server, Dispatcher([server.host], attempts=1) as dispatcher:
+        encoder = OllamaEncoder(dispatcher, "m")
         with pytest.raises(EncodingError) as caught:
-            encoder.encode(texts)
-        assert encoder.encode(texts[32:-1]).shape == (9, 2)
-    kinds = {place: type(failure) for place, failure in caught.value.failures.items()}
-    assert kinds == dict.fromkeys(range(32), ServerFaultError) | {41: BadRequestError}
-    np.testing.assert_allclose(caught.value.rows[32, 0] / caught.value.rows[32, 1], 1.0)
+            encoder.encode([str(number) for number in range(40)])
+    assert [len(body["input"]) for body in server.bodies] == [1, 32, 1, 8]
+    assert list(caught.value.failures) == list(range(32))
+    assert len(set(caught.value.failures.values())) == 1
+    np.testing.assert_allclose(caught.value.rows[32:, 0] / caught.value.rows[32:, 1], 1.0)
 
 
 def test_an_embedding_model_of_a_server_is_an_encoder(quick: Dispatcher, server: EmbeddedServer) -> None:

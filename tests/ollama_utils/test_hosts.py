@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from traceback import format_exception
+
 import httpx
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from ollama_utils.hosts import parse_host
 BAD = [
     *("localhost:many", "ftp://box", "http://box:99999", "http://box:0", "http://", "http:///", "a://b://c"),
     *("192.168.1.300", "http://exa mple", "http://bo\nx", "box?x=1", "box#f", "[::1", "-é"),
+    *("//x", "/x", "/"),
 ]
 
 
@@ -48,11 +51,17 @@ def test_a_host_that_cannot_be_read_is_an_error(written: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("written", ["http://user:secret@box:1", "user@box", "http://:secret@box"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("http://user:secret@box:1", "user@box", "http://:secret@box", "http://u:secret@x:bad"),
+        *("u:secret@[::1", "http://u:/secret@box", "u:#secret?@box", "ftp://u:secret@box", "u:p@secret@box"),
+    ],
+)
 def test_a_host_with_a_user_or_password_is_an_error_that_does_not_repeat_it(written: str) -> None:
-    with pytest.raises(ValueError, match=r"user or password.* before 'box'") as caught:
+    with pytest.raises(ValueError, match="user or password") as caught:
         parse_host(written)
-    assert "secret" not in str(caught.value)
+    assert "secret" not in "".join(format_exception(caught.value))
 
 
 @given(

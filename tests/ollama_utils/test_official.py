@@ -28,6 +28,7 @@ with Dispatcher([sys.argv[1]]) as dispatcher:
         ("OLLAMA_HOST", "localhost:many"),
         ("OLLAMA_HOST", "192.168.1.300"),
         ("SSL_CERT_FILE", "/gone.pem"),
+        ("SSLKEYLOGFILE", "/gone/keys"),
     ],
 )
 def test_a_variable_that_cannot_be_used_spoils_no_call_to_this_machine(

@@ -150,11 +150,18 @@ def test_a_proxy_that_cannot_be_used_is_one_clear_error(monkeypatch: pytest.Monk
         OllamaClient("http://far.invalid")
 
 
-def test_certificates_that_cannot_be_read_are_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSL_CERT_FILE", "/gone.pem")
+@pytest.mark.parametrize(
+    ("name", "other"), [("SSL_CERT_FILE", "SSLKEYLOGFILE"), ("SSLKEYLOGFILE", "SSL_CERT_FILE")]
+)
+def test_a_file_of_tls_that_cannot_be_used_is_one_error_that_names_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, other: str
+) -> None:
+    monkeypatch.setenv(name, "/gone/file")
+    monkeypatch.delenv(other, raising=False)
     _tls.cache_clear()
-    with pytest.raises(ValueError, match=r"SSL_CERT_FILE='/gone.pem' cannot be read"):
+    with pytest.raises(ValueError, match=f"expected {name}='/gone/file' to name a .* file") as caught:
         OllamaClient("https://far.invalid")
+    assert other not in str(caught.value)
 
 
 class KeptOpen(ThreadingHTTPServer):

@@ -15,15 +15,15 @@ from train.cli import execute
 
 def stopped(
     server: ScriptedServer, folder: Path, capsys: pytest.CaptureFixture[str], *flags: str
-) -> tuple[str, dict[str, Any]]:
-    """A run of four lanes that stops itself: the line it ends with, and its summary."""
+) -> tuple[list[str], dict[str, Any]]:
+    """A run of four lanes that stops itself: the lines it says, and its summary."""
     flags = ("--num-processes", "4", "--call-attempts", "1", "--run-dir", str(folder / "run"), *flags)
     assert execute(("train", "--ollama-host", server.host, "--target-model", "m", *flags)) == 1
     assert (folder / "run" / "policy.zip").exists()
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    *earlier, line = capsys.readouterr().err.strip().splitlines()
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert line == f"mutagym: {summary['stopped']}"
-    return line, summary
+    return [*earlier, line], summary
 
 
 def answers(body: dict[str, Any]) -> tuple[int, object]:
@@ -44,9 +44,10 @@ def test_when_nothing_can_be_scored(
 
     flags = ("--encoder", "hashing:16", "--num-steps", str(num_steps), "--num-env-steps", str(steps))
     with ScriptedServer(fails) as server:
-        line, summary = stopped(server, tmp_path, capsys, *flags)
-    assert f"100% of the last {judged} steps could not be scored" in line
-    assert "out of memory" in line
+        lines, summary = stopped(server, tmp_path, capsys, *flags)
+    assert f"100% of the last {judged} steps could not be scored" in lines[-1]
+    assert "out of memory" in lines[-1]
+    assert [line for line in lines if line.startswith("not scored: ServerFaultError")]
     assert (summary["env_steps"], summary["unscored_steps"], summary["unscored_rate"]) == (judged, judged, 1)
 
 
@@ -61,8 +62,8 @@ def test_when_the_next_query_cannot_be_embedded(tmp_path: Path, capsys: pytest.C
 
     flags = ("--encoder", "ollama:m", "--mutators", "noop", "--max-steps", "1")
     with ScriptedServer(breaks_down) as server:
-        line, summary = stopped(server, tmp_path, capsys, *flags)
-    assert "could not be embedded" in line
-    assert "out of memory" in line
+        lines, summary = stopped(server, tmp_path, capsys, *flags)
+    assert "could not be embedded" in lines[-1]
+    assert "out of memory" in lines[-1]
     assert summary["env_steps"] > 0
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()

@@ -85,6 +85,7 @@ def test_a_persona_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
     ("code", "start_s", "says"),
     [
         ("raise SystemExit('no\\nluck')", 60, "did not start: luck$"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", 60, "did not start: .*"),
         ("import os; os._exit(3)", 60, "did not start: it ended with status 3 and said nothing$"),
         ("import time; time.sleep(60)", 1, "did not start: it announced no host within 1 s$"),
         ("print('hello', flush=True); import time; time.sleep(60)", 1, "it announced no host within 1 s$"),
@@ -109,6 +110,12 @@ def test_what_others_print_before_the_announcement_does_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _in_every_python(tmp_path, monkeypatch, "print('hello'); print('[1]')")
+    with EmbeddedServer(Settings()) as server:
+        assert server.stats()["calls"] == 0
+
+
+def test_a_file_of_tls_that_is_gone_spoils_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSLKEYLOGFILE", "/gone/keys")
     with EmbeddedServer(Settings()) as server:
         assert server.stats()["calls"] == 0
 
@@ -156,7 +163,6 @@ def test_a_signal_during_the_start_leaves_no_orphan_and_no_complaint_of_the_chil
     )
     _wait_until(lambda: said.exists() and bool(said.read_text()))
     child = int(said.read_text())
-    os.kill(child, signal.SIGINT)
     parent.send_signal(sent)
     _, complaint = parent.communicate(timeout=20)
     _wait_until(lambda: not _runs(child))
@@ -190,13 +196,14 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_in_the_foreground_it_announces_its_host_and_ends_on_a_signal() -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_in_the_foreground_it_announces_its_host_and_ends_on_a_signal(sent: signal.Signals) -> None:
     command = [sys.executable, "-m", "ollama_utils.simulator"]
     environment = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - our own module
     assert process.stdout is not None
     announced = json.loads(process.stdout.readline())
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(sent)
     assert process.wait(20) == 0
     process.stdout.close()
     assert announced["host"].startswith("http://127.0.0.1:")
