@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -11,13 +10,11 @@ from stable_baselines3.common.logger import HParam
 
 from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
+from train.config import TrainConfig
 from train.ppo import MaskedPPO, weights_sha256
 from train.recorder import Recorder, make_logger
 from train.run_folder import RunFolder, replacing
 from train.settings import resolved
-
-if TYPE_CHECKING:
-    from train.train_query_mutator import TrainConfig
 
 HIDDEN = (64, 64)
 LANE_STREAM = 2

@@ -13,11 +13,11 @@ from scorers.statistics import clustered_interval
 from train.recorder import account_totals
 
 if TYPE_CHECKING:
+    from train.config import TrainConfig
     from train.learner import Learner
     from train.recorder import Recorder
     from train.run_folder import RunFolder
     from train.server import Connection
-    from train.train_query_mutator import TrainConfig
 
 ENDS = 8
 """The start and the end of a run are its first and last eighth of rollouts."""
@@ -133,7 +133,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
         _line("success", summary, "success", "episodes"),
         _line("refusals", summary, "refusal", "scored_steps"),
-        "(95 % intervals; steps and episodes of one query count as alike as they were)\n",
+        "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']} (+ {summary['cache_hits']} from the cache) · ",
         f"{summary['wall_s']:.0f} s\n",

@@ -1,0 +1,93 @@
+"""Everything `mutagym train` can be told: its flags, with their help."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from mutators.registry import DEFAULT_MUTATORS
+from scorers.intent import INTENT_THRESHOLD
+from train.query_set import QueryConfig
+from train.server import ServerConfig
+from train.settings import Count, NotNegative, Positive, Seed, Share, comma_list
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Everything a training run is told. Defaults < --config file.toml < flags."""
+
+    num_processes: Count = 16
+    """Lanes: environments that run side by side."""
+    num_steps: Count = 32
+    """Steps of each lane per update."""
+    num_env_steps: Count = 8192
+    """Steps in all, rounded up to whole rollouts."""
+    ppo_epoch: Count = 10
+    """Passes over a rollout per update."""
+    num_mini_batch: Count = 4
+    """Minibatches per pass; must divide num-steps x num-processes."""
+    lr: Positive = 1e-3
+    """Adam's learning rate."""
+    gamma: Share = 0.95
+    """Discount."""
+    gae_lambda: Share = 0.95
+    """GAE's lambda (arXiv 1506.02438)."""
+    clip_param: Positive = 0.2
+    """PPO's clip range (arXiv 1707.06347)."""
+    entropy_coef: NotNegative = 0.01
+    """Weight of the entropy bonus."""
+    value_loss_coef: NotNegative = 0.5
+    """Weight of the value loss."""
+    max_grad_norm: Positive = 0.5
+    """Gradients are scaled down to this norm."""
+    seed: Seed = 0
+    """Same seed, same run."""
+    use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
+    """Model calls of all lanes together, or one after another."""
+    schedule: Literal["sequential", "phased"] | None = None
+    """Who waits for whom [phased with batching, sequential without]."""
+    max_workers: Count | None = None
+    """Threads of a phase [8]."""
+    mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
+    reward: Literal["refusal", "judge", "keyword"] = "refusal"
+    """What counts as answered: refusal rules, an LLM judge, or keywords (smoke test only)."""
+    intent_threshold: Share = INTENT_THRESHOLD
+    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
+    step_cost: NotNegative = 0.05
+    """What a step costs."""
+    max_steps: Count = 5
+    """Steps after which an unanswered query is given up."""
+    target_system: str | None = None
+    """The target's system prompt."""
+    target_temperature: NotNegative = 0.0
+    """The target's temperature."""
+    num_predict: Count = 512
+    """Most tokens of a reply; one that is cut is flagged."""
+    num_ctx: Count | None = None
+    """Context length of the models [the server's]."""
+    think: bool | None = None
+    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
+    max_unscored: Share = 0.5
+    """The run stops, saved, once more than this share of recent steps could not be scored."""
+    save_interval: Count = 10
+    """Updates between checkpoints."""
+    log_interval: Count = 1
+    """Updates between log entries; each tells of the last rollout."""
+    run_dir: Path | None = None
+    """The run's folder, new or empty [runs/train-TIME-SEED]."""
+    json: Path | None = None
+    """Write the summary here too."""
+    query_set: QueryConfig = field(default_factory=QueryConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    @property
+    def driven_by(self) -> Literal["sequential", "phased"]:
+        """The schedule that the flags amount to."""
+        return self.schedule or ("phased" if self.use_batching else "sequential")
