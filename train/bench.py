@@ -154,6 +154,7 @@ def _measure(config: BenchConfig, connection: Connection, env: BatchedQueryMutat
 def _environment(
     config: BenchConfig, connection: Connection, schedule: str, max_workers: int
 ) -> BatchedQueryMutationEnv:
+    """A row's environment, with an encoder of its own: no row finds its texts encoded by the one before."""
     from envs.batched import BatchedQueryMutationEnv
     from envs.parts import make_parts
     from mutators.registry import DEFAULT_MUTATORS, load_mutators

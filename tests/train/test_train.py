@@ -108,27 +108,27 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
 ) -> None:
     """One rollout of the untrained policy, 1,024 steps, with and without faults."""
 
-    def rates(name: str) -> tuple[float, float, int, int]:
+    def summary(name: str) -> dict[str, Any]:
         flags = (*LANES, "--num-steps", "256", "--num-env-steps", "1024", "--call-attempts", "1")
         folder = tmp_path / name
         arguments = ("train", "--ollama-host", simulator.host, *WORLD, *flags, "--run-dir", str(folder))
         assert execute(arguments) == 0
-        lines = [json.loads(line) for line in (folder / "transitions.jsonl").read_text().splitlines()]
-        scored = [line for line in lines if not line["unscored"]]
-        over = [line["success"] for line in scored if line["terminated"] or line["truncated"]]
-        refused = sum(line["outcome"] == "refused" for line in scored) / len(scored)
-        return refused, sum(over) / len(over), len(scored), len(over)
+        told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+        return told
 
-    refused, success, steps, episodes = rates("without")
+    without = summary("without")
     simulator.set_faults([{"kind": "error_500", "rate": 0.1}])
     try:
-        refused_with, success_with, steps_with, _ = rates("with")
+        faulty = summary("with")
     finally:
         simulator.set_faults([])
-    assert steps == 1024
-    assert 0.7 < steps_with / steps < 0.9  # each step makes up to two calls
-    assert abs(refused_with - refused) < 3.3 * (2 * 0.25 / steps_with) ** 0.5
-    assert abs(success_with - success) < 3.3 * (2 * 0.25 / (0.8 * episodes)) ** 0.5
+    steps, episodes = faulty["scored_steps_start"], without["episodes_start"]
+    assert (without["scored_steps_start"], without["unscored_steps"]) == (1024, 0)
+    assert steps + faulty["unscored_steps"] == 1024
+    assert 0.7 < steps / 1024 < 0.9  # each step makes up to two calls
+    refused, success = (faulty[key] - without[key] for key in ("refusal_rate_start", "success_rate_start"))
+    assert abs(refused) < 3.3 * (2 * 0.25 / steps) ** 0.5
+    assert abs(success) < 3.3 * (2 * 0.25 / (0.8 * episodes)) ** 0.5
 
 
 @pytest.mark.slow

@@ -1,1 +1,0 @@
-"""Prompts, models and policies searched for without Gymnasium or SB3."""
