@@ -1,4 +1,4 @@
-"""The endpoints that cost a model's time: checks, counts and faults around the words."""
+"""The endpoints that cost a model's time: checks, counts and a persona's words."""
 
 from __future__ import annotations
 
@@ -9,41 +9,19 @@ from aiohttp import web
 
 from ollama_utils.simulator import wire
 from ollama_utils.simulator.control import json_reply
+from ollama_utils.simulator.delivery import speak
 from ollama_utils.simulator.embedding import embed
-from ollama_utils.simulator.faults import FaultKind
-from ollama_utils.simulator.speech import Endpoint, bare_reply, prepare, speak
+from ollama_utils.simulator.sabotage import Answer, sabotaged
+from ollama_utils.simulator.speech import Endpoint, bare_reply, prepare
 from ollama_utils.simulator.state import STATE, State
-
-Answer = Callable[[web.Request, State, float], Awaitable[web.StreamResponse]]
-"""An endpoint: the request, the server's state and the moment of arrival in seconds."""
-
-_CRASH = (
-    "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
-    "error, check ollama server logs for details"
-)
-_BUSY = "server busy, please try again.  maximum pending requests exceeded"
-
-
-class FaultStrikesError(Exception):
-    """A call meets a fault that was asked for.
-
-    Args:
-        kind: what goes wrong.
-        empty: the endpoint's reply without content, for the fault of that name.
-    """
-
-    def __init__(self, kind: FaultKind, empty: wire.Body) -> None:
-        super().__init__(kind)
-        self.kind = kind
-        self.empty = empty
 
 
 def call_routes() -> list[web.RouteDef]:
     """The routes, to be added to the application."""
     return [
-        web.post("/api/generate", _counted(post_generate)),
-        web.post("/api/chat", _counted(post_chat)),
-        web.post("/api/embed", _counted(post_embed)),
+        web.post("/api/generate", _counted(sabotaged("generate", post_generate))),
+        web.post("/api/chat", _counted(sabotaged("chat", post_chat))),
+        web.post("/api/embed", _counted(sabotaged("embed", post_embed))),
     ]
 
 
@@ -77,7 +55,6 @@ async def post_generate(request: web.Request, state: State, arrived_s: float) ->
     model = find_model(state, body.get("model") or "")
     _require_words(state, model, body, "generate")
     ask = wire.read_generate(body, model)
-    _meet_fault(state, "generate", raw, model, bare_reply("generate", body, "stop"))
     return await _say(request, state, "generate", body, ask, arrived_s)
 
 
@@ -88,7 +65,6 @@ async def post_chat(request: web.Request, state: State, arrived_s: float) -> web
     model = find_named_model(state, body.get("model"))
     _require_words(state, model, body, "chat")
     ask = wire.read_chat(body, model)
-    _meet_fault(state, "chat", raw, model, bare_reply("chat", body, "stop"))
     return await _say(request, state, "chat", body, ask, arrived_s)
 
 
@@ -102,7 +78,6 @@ async def post_embed(request: web.Request, state: State, arrived_s: float) -> we
         raise wire.ApiError(404, "model '' not found")
     if model is None:
         raise wire.ApiError(404, f'model "{name}" not found, try pulling it first')
-    _meet_fault(state, "embed", raw, model, {"model": name, "embeddings": []})
     return json_reply(await embed(state, model, body, arrived_s))
 
 
@@ -124,15 +99,8 @@ def _require_words(state: State, model: str, body: wire.Body, endpoint: Endpoint
         raise wire.ApiError(400, f'"{body["model"]}" does not support {endpoint}')
 
 
-def _meet_fault(state: State, endpoint: str, raw: bytes, model: str, empty: wire.Body) -> None:
-    state.counters.called(model)
-    if kind := state.faults.strike(endpoint, raw, model):
-        state.counters.faulted(kind)
-        raise FaultStrikesError(kind, empty)
-
-
 def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The endpoint as a handler that counts its calls and plays faults."""
+    """The endpoint as a handler that counts its calls."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         state = request.app[STATE]
@@ -141,8 +109,6 @@ def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResp
         try:
             response = await answer(request, state, state.engine.clock())
             failed = False
-        except FaultStrikesError as fault:
-            response = _play(request, fault)
         except (asyncio.CancelledError, ConnectionError):
             state.counters.disconnected()
             raise
@@ -151,15 +117,3 @@ def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResp
         return response
 
     return handle
-
-
-def _play(request: web.Request, fault: FaultStrikesError) -> web.StreamResponse:
-    if fault.kind == "error_500":
-        return json_reply({"error": _CRASH}, 500)
-    if fault.kind == "busy_503":
-        return json_reply({"error": _BUSY}, 503)
-    if fault.kind == "empty":
-        return json_reply(fault.empty)
-    if fault.kind == "drop" and request.transport is not None:
-        request.transport.abort()
-    return web.Response(body=b"<html>Bad gateway</html>", content_type="text/html")

@@ -68,8 +68,9 @@ class Counters:
         self._calls[model] += 1
 
     def faulted(self, kind: str) -> None:
-        """A fault was played."""
+        """A fault was played: a call that failed."""
         self._faults[kind] += 1
+        self._failed += 1
 
     def took(self, hold: Hold, wait_s: float) -> None:
         """A slot was taken after a wait."""

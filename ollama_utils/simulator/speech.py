@@ -1,24 +1,18 @@
-"""`/api/generate` and `/api/chat`: a persona's words, given out as the engine's time passes."""
+"""What `/api/generate` and `/api/chat` say: a persona's words in Ollama's fields."""
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from aiohttp import web
-
 from ollama_utils.simulator import wire
 from ollama_utils.simulator.chance import digest_of, share_of
-from ollama_utils.simulator.control import json_reply
 from ollama_utils.simulator.engine import Turn
 from ollama_utils.simulator.state import State
 
 Endpoint = Literal["generate", "chat"]
 
-_PIECE = re.compile(r"\s*\S+|\s+$")
 _VOCABULARY = 32_000
 
 
@@ -81,42 +75,6 @@ def bare_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[st
     """A reply without a word: to an empty prompt, which only loads or unloads the model."""
     head = {"model": body["model"], "created_at": wire.now_text()}
     return head | _words(endpoint, "") | {"done": True, "done_reason": done_reason}
-
-
-async def speak(
-    request: web.Request, state: State, model: str, speech: Speech, arrived_s: float, *, stream: bool
-) -> web.StreamResponse:
-    """Hold a slot for the reply's time and send it, whole or piece by piece."""
-    held = state.engine.turn(
-        model, prompt_tokens=speech.prompt_tokens, reply_tokens=speech.tokens, arrived_s=arrived_s
-    )
-    async with held as turn:
-        response = await _stream(request, state, speech, turn) if stream else None
-        await state.engine.sleep_until(turn.due_s)
-    state.counters.answered(speech.prompt_tokens, speech.tokens)
-    now_s = state.engine.clock()
-    if response is None:
-        return json_reply(speech.final(speech.text, turn, now_s))
-    await response.write(wire.dumps(speech.final("", turn, now_s)) + b"\n")
-    await response.write_eof()
-    return response
-
-
-async def _stream(request: web.Request, state: State, speech: Speech, turn: Turn) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-    await response.prepare(request)
-    for due_s, piece in _schedule(speech.text, turn):
-        await state.engine.sleep_until(due_s)
-        await response.write(wire.dumps(speech.chunk(piece)) + b"\n")
-    return response
-
-
-def _schedule(text: str, turn: Turn) -> Iterator[tuple[float, str]]:
-    """Each piece with the moment it is due: evenly over the decoding, the last at its end."""
-    pieces = _PIECE.findall(text)
-    gap_s = (turn.due_s - turn.decoding_s) / max(1, len(pieces))
-    for place, piece in enumerate(pieces, start=1):
-        yield turn.decoding_s + place * gap_s, piece
 
 
 def _words(endpoint: Endpoint, text: str) -> dict[str, Any]:
