@@ -27,7 +27,7 @@ def sabotaged(endpoint: str, answer: Answer) -> Answer:
 
     async def handle(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
         raw = await request.read()
-        body = wire.parse_body(raw, "Request")
+        body = wire.parse_body(raw, f"{endpoint.title()}Request")
         model = state.catalogue.find(body.get("model") or "")
         if model is None:
             return await answer(request, state, arrived_s)
