@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, replace
 
-from ollama_utils.client import short_name
-from ollama_utils.types import Usage
+from ollama_utils.types import Usage, short_name
 
 
 @dataclass(frozen=True, kw_only=True)

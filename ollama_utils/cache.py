@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import fields, replace
+from dataclasses import replace
 from hashlib import blake2b
 
 from cachetools import LRUCache
 
-from ollama_utils.client import short_name
-from ollama_utils.errors import BadRequestError, CallCancelledError
-from ollama_utils.types import Call, Completion
+from ollama_utils.errors import CallCancelledError
+from ollama_utils.questions import Question
+from ollama_utils.types import Completion
 
 
 class ReplyCache:
@@ -85,19 +84,9 @@ class ReplyCache:
                 _fulfil(mine, outcome)
 
 
-def key_of(call: Call) -> bytes:
-    """What stands for a call in the cache: every field of it decides.
-
-    Raises:
-        BadRequestError: the call holds what JSON cannot.
-    """
-    model = short_name(call.model)
-    parts = [model if field.name == "model" else getattr(call, field.name) for field in fields(call)]
-    try:
-        written = json.dumps(parts, default=dict, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
-    return blake2b(written.encode("utf-8"), digest_size=16).digest()
+def key_of(question: Question) -> bytes:
+    """What stands for a question in the cache: every part of it decides."""
+    return blake2b(repr(question).encode(), digest_size=16).digest()
 
 
 def _shared(completion: Completion) -> Completion:

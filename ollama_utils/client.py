@@ -113,14 +113,14 @@ class OllamaClient:
             raise BadReplyError(f"{self._whom(model)} gave embeddings that are not finite")
         return unit_rows(rows)
 
-    def model_names(self) -> list[str]:
-        """The models that the server has, as it lists them (`name:tag`).
+    def models(self) -> dict[str, str]:
+        """The models that the server has, as it lists them (`name:tag`), each with its digest.
 
         Raises:
             OllamaError: the server gives no list.
         """
         listed = self._ask(None, self._client.list)
-        return [item.model for item in listed.models if item.model]
+        return {item.model: item.digest or "" for item in listed.models if item.model}
 
     def close(self) -> None:
         """Drop the idle connections; calls after this raise CallCancelledError."""
@@ -203,11 +203,6 @@ class OllamaClient:
 
     def _whom(self, model: str | None) -> str:
         return f"the server at {self.host!r}" if model is None else f"model {model!r} at {self.host!r}"
-
-
-def short_name(model: str) -> str:
-    """The name without the tag that it would get anyway: `x:latest` and `x` are one model."""
-    return model.strip().removesuffix(":latest")
 
 
 def _without_thinking(reply: str) -> str:

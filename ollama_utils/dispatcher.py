@@ -1,17 +1,17 @@
 """The order of things: every call to a model passes here.
 
 A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it
-shares; the gate of a server and model, where it waits for its turn; the server. A failure that may
-pass is met with more attempts, between which no place in a gate is held.
+shares; a reply on disk; the gate of a server and model, where it waits for its turn; the server. A
+failure that may pass is met with more attempts, between which no place in a gate is held. Where a log of
+replies is kept, no reply is given out before it is written down.
 """
 
 from __future__ import annotations
 
-import math
+import json
 import threading
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -21,10 +21,19 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponent
 
 from ollama_utils.accounts import Account, Accounts
 from ollama_utils.cache import ReplyCache, key_of
-from ollama_utils.client import OllamaClient, short_name
+from ollama_utils.client import OllamaClient
+from ollama_utils.errand import Errand
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
 from ollama_utils.gate import Gate
-from ollama_utils.types import Call, Completion
+from ollama_utils.questions import (
+    Question,
+    completion_as_json,
+    completion_from_json,
+    embed_question,
+    question_of,
+)
+from ollama_utils.reply_log import Outcome, ReplyLog, find_in
+from ollama_utils.types import Call, Completion, short_name
 
 T = TypeVar("T")
 
@@ -71,6 +80,7 @@ class Dispatcher:
         self._attempts = attempts
         self._deadline_s = deadline_s
         self._cache = ReplyCache(cache_size) if cache_size > 0 else None
+        self._logs: tuple[ReplyLog, ...] = ()
         self._accounts = Accounts()
         self._gates: dict[tuple[str, str], Gate] = {}
         self._lock = threading.Lock()
@@ -93,40 +103,60 @@ class Dispatcher:
         """The most calls that were under way at once, over all servers and models."""
         return self._accounts.max_in_flight
 
+    def keep_in(self, *logs: ReplyLog) -> None:
+        """From now on write each reply to these logs before it is given out, and ask for none they hold."""
+        self._logs = logs
+
     def generate(self, call: Call) -> Completion:
         """The reply to one call; blocks until it is there, or given up.
 
         Equal calls that a seed or temperature 0 makes repeatable are asked once. A failure does not
         raise: it stands in `error`, beside an empty text.
+
+        Raises:
+            ReplyLogError: the reply cannot be written down.
         """
-        if self._cache is None or not call.repeatable:
-            return self._answer(call)
         try:
-            key = key_of(call)
+            question = question_of(call)
         except BadRequestError as error:
             return Completion(text="", error=error, attempts=0)
-        completion = self._cache.reply(key, lambda: self._answer(call))
+        if self._cache is None or not call.repeatable:
+            return self._answer(call, question)
+        completion = self._cache.reply(key_of(question), lambda: self._written_or_asked(call, question))
         if completion.cached:
             self._accounts.hit(call.model)
         return completion
 
     def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
-        """The embeddings of N texts in one request: (N, D) rows of length 1.
+        """The embeddings of N texts, those that no log holds in one request: (N, D) rows of length 1.
 
         Raises:
             OllamaError: there are none, after all attempts.
+            ReplyLogError: they cannot be written down.
         """
-        return self._insist(_Errand(model, self._deadline_s), lambda client: client.embed(model, texts))
+        asked = [embed_question(model, text) for text in texts]
+        found = {question: find_in(self._logs, question) for question in asked}
+        missing = [question for question, reply in found.items() if reply is None]
+        if missing:
+            found |= self._embed(model, missing)
+        rows: list[list[float]] = [json.loads(found[question] or "") for question in asked]
+        return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
-    def model_names(self) -> list[str]:
-        """The models that every server has, as the first one lists them; asked once, without retries.
+    def models(self) -> dict[str, list[str]]:
+        """The models that every server has, as the first one lists them, each with its digest at each server.
+
+        They are asked once, without retries.
 
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
-        first, *others = (client.model_names() for client in self._clients.values())
-        common = set(map(short_name, first)).intersection(*(map(short_name, names) for names in others))
-        return [name for name in first if short_name(name) in common]
+        first, *others = (client.models() for client in self._clients.values())
+        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
+        return {
+            name: [digest, *(there[short_name(name)] for there in digests)]
+            for name, digest in first.items()
+            if all(short_name(name) in there for there in digests)
+        }
 
     def accounts(self) -> dict[str, Account]:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
@@ -159,21 +189,47 @@ class Dispatcher:
     ) -> None:
         self.close()
 
-    def _answer(self, call: Call) -> Completion:
+    def _written_or_asked(self, call: Call, question: Question) -> Completion:
+        reply = find_in(self._logs, question)
+        return self._answer(call, question) if reply is None else completion_from_json(reply)
+
+    def _answer(self, call: Call, question: Question) -> Completion:
         """The server's reply, or the last attempt's error in its place."""
-        errand = _Errand(call.model, self._deadline_s)
+        errand = Errand(call.model, self._deadline_s)
         try:
             completion = self._insist(errand, lambda client: client.generate(call))
         except OllamaError as error:
-            completion = Completion(text="", error=error)
+            self._write(question, errand.outcome(error=error))
+            return Completion(text="", error=error, attempts=len(errand.hosts))
+        self._write(question, errand.outcome(completion_as_json(completion)))
         return replace(completion, attempts=len(errand.hosts))
 
-    def _insist(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
+    def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
+        """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
+        errand = Errand(model, self._deadline_s)
+        texts = [json.loads(question.request) for question in missing]
+        try:
+            rows = self._insist(errand, lambda client: client.embed(model, texts))
+        except OllamaError as error:
+            self._write(missing[0], errand.outcome(error=error))
+            raise
+        replies = {q: json.dumps(row.tolist()) for q, row in zip(missing, rows, strict=True)}
+        for question, reply in replies.items():
+            outcome = errand.outcome(reply)
+            self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
+        return replies
+
+    def _write(self, question: Question, outcome: Outcome) -> None:
+        """Write down what a server was asked for; a call that was cancelled before is no news."""
+        for log in self._logs if outcome.attempts or not outcome.error else ():
+            log.write(question, outcome)
+
+    def _insist(self, errand: Errand, ask: Callable[[OllamaClient], T]) -> T:
         """What a server answers, after as many attempts as it may take."""
         answer: T = self._retrying(self._attempt, errand, ask)
         return answer
 
-    def _attempt(self, errand: _Errand, ask: Callable[[OllamaClient], T]) -> T:
+    def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], T]) -> T:
         client, gate = self._route(errand)
         with gate:
             if errand.error is not None and errand.is_late():  # the wait in the gate counts, too
@@ -190,7 +246,7 @@ class Dispatcher:
             self._accounts.came_back(errand.model, usage)
             return answer
 
-    def _route(self, errand: _Errand) -> tuple[OllamaClient, Gate]:
+    def _route(self, errand: Errand) -> tuple[OllamaClient, Gate]:
         """The server with the most room for a model; one that this call failed at comes last."""
         ways = [(client, self._gate(host, errand.model)) for host, client in self._clients.items()]
         return max(ways, key=lambda way: (way[0].host not in errand.hosts, way[1].room))
@@ -206,32 +262,13 @@ class Dispatcher:
 
     def _is_over(self, state: RetryCallState) -> bool:
         """Whether a call that failed is given up."""
-        errand: _Errand = state.args[0]
+        errand: Errand = state.args[0]
         return len(errand.hosts) >= self._attempts or errand.is_late(state.upcoming_sleep)
 
     def _pause(self, pause_s: float) -> None:
         """Wait before the next attempt."""
         if self._cancelled.wait(pause_s):
             raise CallCancelledError("the run was stopped before the next attempt")
-
-
-@dataclass
-class _Errand:
-    """One call on its way: the hosts it was sent to so far, when first, and how it failed last."""
-
-    model: str
-    deadline_s: float
-    hosts: list[str] = field(default_factory=list)
-    first_sent_s: float = math.inf
-    error: BaseException | None = None
-
-    def sent_to(self, host: str) -> None:
-        self.hosts.append(host)
-        self.first_sent_s = min(self.first_sent_s, time.monotonic())
-
-    def is_late(self, pause_s: float = 0.0) -> bool:
-        """Whether an attempt that starts after this pause would start too late."""
-        return time.monotonic() + pause_s > self.first_sent_s + self.deadline_s
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -10,6 +10,9 @@ OllamaError
 ├── BadReplyError             an answer came that cannot be used: broken off, not JSON, empty
 └── CallCancelledError        the run stopped before there was an answer
 
+OSError
+└── ReplyLogError             a file of replies cannot be written or read: a full disk, no such log
+
 ValueError
 ├── EncodingError             some texts of a batch have no embedding; it holds an OllamaError for each
 └── UnknownEncoderError       a name of an encoder that means nothing here
@@ -79,6 +82,10 @@ class CallCancelledError(OllamaError):
     """The run stopped before there was an answer."""
 
     retryable = False
+
+
+class ReplyLogError(OSError):
+    """A file of replies cannot be written or read; no reply is given out that could not be kept."""
 
 
 class EncodingError(ValueError):

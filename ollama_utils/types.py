@@ -77,3 +77,8 @@ def is_text(value: object) -> bool:
         return isinstance(value, str) and value.encode("utf-8") is not None
     except UnicodeEncodeError:
         return False
+
+
+def short_name(model: str) -> str:
+    """The name without the tag that it would get anyway: `x:latest` and `x` are one model."""
+    return model.strip().removesuffix(":latest")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -106,6 +106,8 @@ class Connection:
     hosts: tuple[str, ...]
     """As they were named: by flag, by OLLAMA_HOST, or `embedded`."""
     roles: Roles
+    digests: Mapping[str, str]
+    """What stands for the weights of each model that is there, by its name without `:latest`."""
     embedded: EmbeddedServer | None
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
@@ -146,14 +148,15 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
                     cache_size=cache_size,
                 )
             )
-            available = dispatcher.model_names()
+            available = dispatcher.models()
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
-        roles = _roles(config, available, hosts, simulated=embedded is not None)
+        roles = _roles(config, list(available), hosts, simulated=embedded is not None)
         yield Connection(
             dispatcher=dispatcher,
             hosts=hosts,
             roles=roles,
+            digests=_digests(available, roles, hosts),
             embedded=embedded,
             simulated=any(is_simulator(host) for host in dispatcher.hosts),
         )
@@ -205,3 +208,20 @@ def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *
             mend = f"it has {', '.join(available)}" if simulated else f"run 'ollama pull {model}'"
             raise UserError(f"model {model!r} is not pulled at {at}: {mend}")
     return Roles(target=target, mutator=mutator, judge=judge)
+
+
+def _digests(
+    available: Mapping[str, Sequence[str]], roles: Roles, hosts: tuple[str, ...]
+) -> Mapping[str, str]:
+    """The models' digests; the hosts of a run must agree on those that it calls."""
+    from ollama_utils.types import short_name
+
+    by_name = {short_name(name): digests for name, digests in available.items()}
+    for model in filter(None, (roles.target, roles.mutator, roles.judge)):
+        there = by_name.get(short_name(model), ())
+        if len(set(there)) > 1:
+            which = ", ".join(f"{digest[:12]} at {host}" for digest, host in zip(there, hosts, strict=False))
+            raise UserError(
+                f"model {model!r} is not the same at all hosts ({which}): pull one version everywhere"
+            )
+    return {name: digests[0] for name, digests in by_name.items()}

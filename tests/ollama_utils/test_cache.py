@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ollama_utils.cache import ReplyCache, key_of
 from ollama_utils.errors import BadRequestError, CallCancelledError, ServerBusyError
+from ollama_utils.questions import question_of
 from ollama_utils.types import Call, Completion
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
@@ -135,12 +136,12 @@ FIELDS: dict[str, Any] = {
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_field_of_a_call_decides_its_key(field: str) -> None:
     call = Call(model="m", prompt="p", options={"temperature": 0})
-    assert key_of(replace(call, **{field: FIELDS[field]})) != key_of(call)
+    assert key_of(question_of(replace(call, **{field: FIELDS[field]}))) != key_of(question_of(call))
 
 
 def test_the_tag_latest_does_not_change_the_key() -> None:
     call = Call(model="m", prompt="p", options={"seed": 1})
-    assert key_of(call) == key_of(replace(call, model="m:latest"))
+    assert key_of(question_of(call)) == key_of(question_of(replace(call, model="m:latest")))
 
 
 @given(st.none() | st.floats(0, 2), st.none() | st.integers(-1, 5))
@@ -161,4 +162,4 @@ def test_an_option_that_is_no_number_makes_no_call_repeatable(odd: object) -> No
 @pytest.mark.parametrize("odd", [np.int64(3), {1, 2}, float("nan")])
 def test_a_call_that_json_cannot_hold_has_no_key(odd: object) -> None:
     with pytest.raises(BadRequestError, match="'m' cannot be written as JSON"):
-        key_of(Call(model="m", prompt="p", options={"top_k": odd}))
+        question_of(Call(model="m", prompt="p", options={"top_k": odd}))

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from ollama_utils.client import OllamaClient, short_name
+from ollama_utils.client import OllamaClient
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
@@ -24,7 +24,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.types import Call, Completion, Usage
+from ollama_utils.types import Call, Completion, Usage, short_name
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S
 
@@ -148,7 +148,7 @@ def test_a_missing_model_names_the_command_that_brings_it(server: EmbeddedServer
 def test_without_a_server_the_message_says_how_to_start_one() -> None:
     words = f"no Ollama server answers at '{NOBODY}': start it with 'ollama serve' or pass --ollama-host"
     with connected(NOBODY) as client:
-        for ask in (lambda: client.generate(CALL), lambda: client.embed("m", ["t"]), client.model_names):
+        for ask in (lambda: client.generate(CALL), lambda: client.embed("m", ["t"]), client.models):
             with pytest.raises(ServerUnreachableError, match=words):
                 ask()
 
@@ -283,7 +283,7 @@ def test_embeddings_that_do_not_fit_the_texts_are_a_bad_reply(embeddings: object
 
 def test_the_models_are_listed_with_their_tags(server: EmbeddedServer) -> None:
     with connected(server.host) as client:
-        assert "sim-target:latest" in client.model_names()
+        assert "sim-target:latest" in client.models()
 
 
 def test_the_tag_latest_goes_without_saying() -> None:

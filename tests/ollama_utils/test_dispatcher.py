@@ -142,9 +142,9 @@ def test_the_models_are_those_that_every_server_has(server: EmbeddedServer) -> N
     tags = {"models": [{"model": "sim-judge"}, {"model": "llama3.2:1b"}, {"model": "sim-target:latest"}]}
     with ScriptedServer(lambda _: (200, tags)) as other:
         with Dispatcher([other.host, server.host]) as dispatcher:
-            assert dispatcher.model_names() == ["sim-judge", "sim-target:latest"]
+            assert list(dispatcher.models()) == ["sim-judge", "sim-target:latest"]
         with Dispatcher([other.host, NOBODY]) as dispatcher, pytest.raises(ServerUnreachableError):
-            dispatcher.model_names()
+            dispatcher.models()
 
 
 def test_the_accounts_add_up_what_the_server_reported(quick: Dispatcher, server: EmbeddedServer) -> None:

@@ -1,0 +1,39 @@
+"""One call on its way through the dispatcher: where it was sent, since when, and what came of it."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+
+from ollama_utils.errors import OllamaError
+from ollama_utils.reply_log import Outcome
+
+
+@dataclass
+class Errand:
+    """The hosts a call was sent to so far, when first, and how it failed last."""
+
+    model: str
+    deadline_s: float
+    hosts: list[str] = field(default_factory=list)
+    first_sent_s: float = math.inf
+    error: BaseException | None = None
+
+    def sent_to(self, host: str) -> None:
+        """It goes out now."""
+        self.hosts.append(host)
+        self.first_sent_s = min(self.first_sent_s, time.monotonic())
+
+    def outcome(self, reply: str = "", *, error: OllamaError | None = None) -> Outcome:
+        """What came of it, for the log."""
+        return Outcome(
+            reply=reply,
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            server=self.hosts[-1] if self.hosts else "",
+            attempts=len(self.hosts),
+        )
+
+    def is_late(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt that starts after this pause would start too late."""
+        return time.monotonic() + pause_s > self.first_sent_s + self.deadline_s
