@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check bench clean
+.PHONY: help install train test check soak bench clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -29,6 +29,10 @@ check: install ## Lint, format, types, the arrows between folders
 
 test: check ## check, then every test
 	$(BIN)/pytest
+
+soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of each kind (about ten minutes)
+	MUTAGYM_KILLS=20 $(BIN)/pytest tests/train/test_resume.py
+	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
 bench: install ## Time the schedules against each other on the simulator
 	$(BIN)/mutagym bench --num-processes 16 --slots 16 --max-workers 8,16

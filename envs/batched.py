@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from envs.episode import Plan
 from envs.query_mutation import EnvConfig, Observation, QueryMutationEnv
-from envs.schedules import SCHEDULES, Schedule, run_phased, run_sequential
+from envs.resuming import recorded
+from envs.schedules import SCHEDULES, Schedule, run_phased, run_plan, run_sequential
 
 T = TypeVar("T")
 Observations = NDArray[np.float32]
@@ -60,6 +62,7 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
         self.render_mode = None
         shape = (self.num_envs, *(self.single_observation_space.shape or ()))
         self._observations: Observations = np.zeros(shape, np.float32)
+        self._to_replay: deque[Sequence[Mapping[str, Any]]] = deque()
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -110,10 +113,37 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
         terminations = np.zeros(self.num_envs, np.bool_)
         truncations = np.zeros(self.num_envs, np.bool_)
         infos: dict[str, Any] = {}
-        for i, row in enumerate(self._run(plans)):
+        for i, row in enumerate(self._replay(plans) if self._to_replay else self._run(plans)):
             self._observations[i], rewards[i], terminations[i], truncations[i], info = row
             infos = self._add_info(infos, info, i)
         return self._observations.copy(), rewards, terminations, truncations, infos
+
+    def state(self) -> list[dict[str, Any]]:
+        """All that the lanes are between two steps, as plain data for `restore`.
+
+        Raises:
+            gymnasium.error.ResetNeeded: a lane has no episode under way.
+        """
+        return [env.state() for env in self.envs]
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> Observations:
+        """Go on where another vector environment of this config was; returns its observations (N, size).
+
+        Raises:
+            ValueError: the state is not of as many lanes.
+            OllamaError: a query could not be embedded.
+        """
+        plans = [env.plan_restore(lane) for env, lane in zip(self.envs, state, strict=True)]
+        self._observations[:] = self._run(plans)
+        return self._observations.copy()
+
+    def replay(self, rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+        """Let the coming steps go as they went before, without calling a model.
+
+        Args:
+            rows: for each step one line of transitions.jsonl a lane; the actions must be those of then.
+        """
+        self._to_replay.extend(rows)
 
     def batch_reset(self) -> tuple[Observations, dict[str, Any]]:
         """`reset()` under the name that the batching document gives it."""
@@ -155,6 +185,12 @@ class BatchedQueryMutationEnv(VectorEnv[Observations, NDArray[np.int64], NDArray
         if self.schedule == "sequential":
             return run_sequential(plans, answer)
         return run_phased(plans, partial(answer, max_workers=self.max_workers))
+
+    def _replay(self, plans: Sequence[Plan[T]]) -> list[T]:
+        """Drive the plans by the next recorded row."""
+        answer = self.envs[0].answerer.answer
+        steps = self._to_replay.popleft()
+        return [run_plan(plan, recorded(step, answer)) for plan, step in zip(plans, steps, strict=True)]
 
     def _actions(self, actions: NDArray[np.int64]) -> NDArray[np.int64]:
         chosen = np.asarray(actions)

@@ -126,11 +126,21 @@ class Episode:
             OllamaError: the query could not be embedded.
         """
         self.query = self.original
-        (embedding,) = yield (Embed(text=self.original),)
-        if isinstance(embedding, OllamaError):
-            query = shorten(self.original, 60, placeholder="...")
-            raise type(embedding)(f"query {query!r} could not be embedded: {embedding}") from embedding
-        self._embeddings = {self.original: embedding}
+        return (yield from self.recall())
+
+    def recall(self) -> Plan[Vector]:
+        """Embed the texts that the episode knows; returns the observation.
+
+        Raises:
+            OllamaError: one of them could not be embedded.
+        """
+        texts = tuple(dict.fromkeys((self.original, *self.earlier, self.query)))
+        embeddings = yield tuple(Embed(text=text) for text in texts)
+        for text, embedding in zip(texts, embeddings, strict=True):
+            if isinstance(embedding, OllamaError):
+                query = shorten(text, 60, placeholder="...")
+                raise type(embedding)(f"query {query!r} could not be embedded: {embedding}") from embedding
+        self._embeddings = dict(zip(texts, embeddings, strict=True))
         return self.observe()
 
     def step(self, action: int) -> Plan[Transition]:
@@ -203,6 +213,7 @@ class Episode:
             "partial": verdict.partial,
             "intent_similarity": near,
             "success": verdict.success,
+            "reward": float(verdict.reward),
             "reward_parts": {name: float(value) for name, value in verdict.parts.items()},
         }
         self.step_count, self.attempt = self.step_count + 1, 0
@@ -244,6 +255,7 @@ class Episode:
             "partial": False,
             "intent_similarity": 0.0,
             "success": False,
+            "reward": 0.0,
             "unscored": False,
             "error": "",
             "usage": _usage(rewrite, reply),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import logging
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.query_tables import QueryFileError, Record, Table, quoted, read_table
+from envs.query_files import read_table
+from envs.query_tables import PROMPT_COLUMNS, QueryFileError, Table, flaw, quoted, shown
 
 __all__ = [
     "BUNDLED_QUERIES",
@@ -27,19 +30,25 @@ logger = logging.getLogger(__name__)
 BUNDLED_QUERIES = Path(__file__).parent / "data" / "over_refusal.csv"
 """600 harmless queries whose wording makes cautious models refuse, 60 in each of ten categories."""
 
-PROMPT_COLUMNS = ("prompt", "query", "question", "forbidden_prompt", "prompt_text", "goal", "behavior")
-"""Headers that hold the prompt, the first one present wins; case does not matter.
+CONTEXT_COLUMNS = {"behavior": "contextstring"}
+"""By prompt column, the column with a text the prompt is about, blank in most rows; case does not matter.
 
-XSTest and OR-Bench have `prompt`, StrongREJECT `forbidden_prompt`, AILuminate `prompt_text`, AdvBench `goal`,
-HarmBench `Behavior`; JailbreakBench has both `Goal` (the request) and `Behavior` (a title for it).
+HarmBench's contextual behaviours mean nothing without their `ContextString`. As in HarmBench's own direct
+requests it goes before the behaviour, with a line of three dashes between.
 """
+
+LONGEST_TEXT = 100_000
+"""Characters a prompt, its context, its group or its reference may have: some 25,000 tokens of English."""
+
+VISIBLE = re.compile(r"[^\s\u200b-\u200d\u2060\ufeff]")
+"""What makes a prompt more than blank: `str.strip` keeps characters without width."""
 
 
 class QuerySplitError(ValueError):
     """Queries cannot be split as asked; the message is one line that says what to do."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
     """One query as its file states it."""
 
@@ -50,7 +59,8 @@ class Query:
     reference: str | None = None
     """A good answer to compare with, from the reference column."""
     row: int
-    """The line in .txt and .jsonl; in .csv and .tsv as a spreadsheet counts, the header being row 1."""
+    """The line in .txt and .jsonl; the place in .json and .parquet, from 1; in .csv and .tsv as a spreadsheet
+    counts, the header being row 1."""
 
 
 def load_queries(
@@ -64,7 +74,8 @@ def load_queries(
     """The queries of a file in its order, each text once.
 
     Args:
-        path: A .csv, .tsv, .jsonl, .ndjson or .txt file in UTF-8; None means the bundled queries.
+        path: A .csv, .tsv, .jsonl, .ndjson, .json or .txt file in UTF-8 (or in UTF-16 with its byte order
+            mark), or a .parquet file; None means the bundled queries.
         prompt_column: The column with the prompts; None takes the first of `PROMPT_COLUMNS` present.
         where: Filters `column=value`; a row that meets all of them is kept.
         group_column: The column whose equal values belong together; where it is blank the text stands in.
@@ -74,12 +85,11 @@ def load_queries(
         QueryFileError: The file or a row cannot be read, a column is unknown, a kept row has no prompt, or
             the filters leave nothing.
     """
-    table = read_table(BUNDLED_QUERIES if path is None else Path(path))
-    prompts = _prompt_column(table, prompt_column)
-    groups = _optional_column(table, group_column, "--group-column")
-    references = _optional_column(table, reference_column, "--reference-column")
-    records = _matching(table, where)
-    return _without_duplicates(table, [_query(table, r, prompts, groups, references) for r in records])
+    file = BUNDLED_QUERIES if path is None else Path(path)
+    try:
+        return _load(read_table(file), where, prompt_column, group_column, reference_column)
+    except OSError as error:
+        raise QueryFileError(f"{shown(file)} cannot be read: {error.strerror or error!r}") from error
 
 
 def split_queries(
@@ -100,8 +110,9 @@ def split_queries(
     """
     if not 0 <= held_out <= 1:
         raise QuerySplitError(f"--held-out is {held_out!r}; expected a share between 0 and 1")
-    train = tuple(query for query in queries if _place(query.group, split_seed) >= held_out)
-    held = tuple(query for query in queries if _place(query.group, split_seed) < held_out)
+    is_held = [_place(query.group, split_seed) < held_out for query in queries]
+    held = tuple(itertools.compress(queries, is_held))
+    train = tuple(query for query, out in zip(queries, is_held, strict=True) if not out)
     if not train or (held_out > 0 and not held):
         side = "held out" if train else "left for training"
         groups = len({query.group for query in queries})
@@ -120,6 +131,42 @@ def queries_sha256(queries: Iterable[Query]) -> str:
     return digest.hexdigest()
 
 
+def _load(
+    table: Table, where: Sequence[str], prompt: str | None, group: str | None, reference: str | None
+) -> tuple[Query, ...]:
+    columns = _columns(table, prompt, group, reference)
+    filters = [_filter(table, condition) for condition in where]
+    first: dict[str, Query] = {}
+    wanted = [value for _, value in filters]
+    rows = kept = 0
+    for row, values in table.rows([*columns.values(), *(name for name, _ in filters)]):
+        rows += 1
+        if not filters or [_plain(value) for value in values[len(columns) :]] == wanted:
+            query = _query(table.source, row, columns, values)
+            first.setdefault(query.text, query)
+            kept += 1
+    if not rows:
+        raise QueryFileError(f"{table.source} is empty: expected at least one prompt")
+    if not kept:
+        raise _nothing_kept(table, filters)
+    if len(first) < kept:
+        logger.warning("%s: dropped %d of %d queries as duplicates", table.source, kept - len(first), kept)
+    return tuple(first.values())
+
+
+def _columns(table: Table, prompt: str | None, group: str | None, reference: str | None) -> dict[str, str]:
+    """The columns to read by what they hold: the prompt; context, group and reference if there are any."""
+    columns = {"prompt": _prompt_column(table, prompt)}
+    context = CONTEXT_COLUMNS.get(columns["prompt"].casefold())
+    if context in {column.casefold() for column in table.columns}:
+        columns["context"] = table.column(str(context), "--prompt-column")
+    if group is not None:
+        columns["group"] = table.column(group, "--group-column")
+    if reference is not None:
+        columns["reference"] = table.column(reference, "--reference-column")
+    return columns
+
+
 def _prompt_column(table: Table, name: str | None) -> str:
     if name is not None:
         return table.column(name, "--prompt-column")
@@ -133,61 +180,62 @@ def _prompt_column(table: Table, name: str | None) -> str:
     )
 
 
-def _optional_column(table: Table, name: str | None, flag: str) -> str | None:
-    return None if name is None else table.column(name, flag)
+def _filter(table: Table, condition: str) -> tuple[str, str]:
+    """The column of a filter, spelt as in the file, and the value it asks for."""
+    name, equals, value = condition.partition("=")
+    if not equals:
+        raise QueryFileError(f"--where is {condition!r}; expected column=value")
+    return table.column(name.strip(), "--where"), value.strip()
 
 
-def _matching(table: Table, where: Sequence[str]) -> Sequence[Record]:
-    """The rows that meet every filter `column=value`."""
-    records: Sequence[Record] = table.records
-    for condition in where:
-        name, equals, value = condition.partition("=")
-        if not equals:
-            raise QueryFileError(f"--where is {condition!r}; expected column=value")
-        column = table.column(name.strip(), "--where")
-        kept = [record for record in records if _cell(record, column) == value.strip()]
-        if not kept:
-            present = quoted(_cell(record, column) for record in records)
-            raise QueryFileError(
-                f"{table.source} has no row left with --where {condition}; {column!r} has {present}"
-            )
-        records = kept
-    return records
+def _nothing_kept(table: Table, filters: Sequence[tuple[str, str]]) -> QueryFileError:
+    """Which filter left no row, and what its column holds in the rows that the filters before it keep."""
+    names, wanted = [name for name, _ in filters], [value for _, value in filters]
+    rows = [[_plain(value) for value in values] for _, values in table.rows(names)]
+    left = (any(values[:count] == wanted[:count] for values in rows) for count in range(1, len(wanted)))
+    place = sum(itertools.takewhile(bool, left))
+    present = quoted(values[place] for values in rows if values[:place] == wanted[:place])
+    return QueryFileError(
+        f"{table.source} has no row left with --where {f'{names[place]}={wanted[place]}'!r}; "
+        f"{names[place]!r} has {present}"
+    )
 
 
-def _cell(record: Record, column: str | None) -> str:
-    """A field as text without blanks at its ends; "" where the column or the field is missing."""
-    value = record.fields.get(column) if column is not None else None
+def _query(source: str, row: int, columns: Mapping[str, str], values: Sequence[object]) -> Query:
+    cells = dict(zip(columns, map(_plain, values), strict=False))
+    if not isinstance(values[0], str | None):
+        raise QueryFileError(
+            f"{source}, row {row}: {columns['prompt']!r} holds {quoted([cells['prompt']])} "
+            f"({type(values[0]).__name__}); expected text"
+        )
+    if not VISIBLE.search(cells["prompt"]):
+        raise QueryFileError(
+            f"{source}, row {row}: {columns['prompt']!r} is blank; write a prompt or remove the row"
+        )
+    for role, text in cells.items():
+        if len(text) > LONGEST_TEXT or flaw(text):
+            raise _unusable(f"{source}, row {row}: {columns[role]!r}", text)
+    text = f"{cells['context']}\n\n---\n\n{cells['prompt']}" if cells.get("context") else cells["prompt"]
+    return Query(
+        text=text, group=cells.get("group") or text, reference=cells.get("reference") or None, row=row
+    )
+
+
+def _unusable(place: str, text: str) -> QueryFileError:
+    if len(text) > LONGEST_TEXT:
+        return QueryFileError(f"{place} has {len(text)} characters; shorten it to {LONGEST_TEXT}")
+    return QueryFileError(f"{place} holds {flaw(text)}; remove it, or write the character meant")
+
+
+def _plain(value: object) -> str:
+    """A field as text without blanks at its ends; "" where it is missing."""
+    if isinstance(value, str):
+        return value.strip()
     if value is None:
         return ""
-    return value.strip() if isinstance(value, str) else json.dumps(value)
-
-
-def _query(table: Table, record: Record, prompts: str, groups: str | None, references: str | None) -> Query:
-    text = _prompt(table, record, prompts)
-    group = _cell(record, groups) or text
-    return Query(text=text, group=group, reference=_cell(record, references) or None, row=record.row)
-
-
-def _prompt(table: Table, record: Record, column: str) -> str:
-    value = record.fields.get(column)
-    place = f"{table.source}, row {record.row}: {column!r}"
-    if value is not None and not isinstance(value, str):
-        raise QueryFileError(f"{place} holds a JSON {type(value).__name__}; expected text")
-    text = _cell(record, column)
-    if not text:
-        raise QueryFileError(f"{place} is blank; write a prompt or remove the row")
-    return text
-
-
-def _without_duplicates(table: Table, queries: Sequence[Query]) -> tuple[Query, ...]:
-    first: dict[str, Query] = {}
-    for query in queries:
-        first.setdefault(query.text, query)
-    if len(first) < len(queries):
-        dropped = len(queries) - len(first)
-        logger.warning("%s: dropped %d of %d queries as duplicates", table.source, dropped, len(queries))
-    return tuple(first.values())
+    return (
+        json.dumps(value, default=str) if isinstance(value, bool | int | float | list | dict) else str(value)
+    )
 
 
 def _place(group: str, split_seed: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from envs.answering import Answerer, Models
 from envs.episode import Episode, Plan, Rules, Transition, derive_seed
 from envs.observation import observation_space
+from envs.resuming import episode_state, restored_episode
 from envs.schedules import run_plan
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.dispatcher import Dispatcher
@@ -127,20 +128,45 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self._over = transition.terminated or transition.truncated
         return transition
 
+    def state(self) -> dict[str, Any]:
+        """All that the lane is between two steps, as plain data for `plan_restore`.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode is under way.
+        """
+        return {"next_number": self._next_number, "episode": episode_state(self._under_way())}
+
+    def plan_restore(self, state: Mapping[str, Any]) -> Plan[Observation]:
+        """Go on where another environment of this config was, as a plan; returns the observation.
+
+        Raises:
+            OllamaError: a query could not be embedded.
+        """
+        episode = restored_episode(self.rules, state["episode"])
+        observation = yield from episode.recall()
+        super().reset(seed=episode.seed)
+        self.episode, self._over = episode, False
+        self._next_number = state["next_number"]
+        return observation
+
     def check(self, action: np.int64) -> Episode:
         """The episode under way, if `action` can be taken in it; raises what `step` raises."""
-        if self.episode is None or self._over:
-            raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
+        episode = self._under_way()
         if not self.action_space.contains(action):
             expected = f"an integer from 0 to {self.num_actions - 1}"
             raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
-        return self.episode
+        return episode
 
     @property
     def lane_seed(self) -> int:
         """The seed of this lane's stream: the last one given to `reset`, or one the system gave."""
         self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
         return int(self.np_random_seed)
+
+    def _under_way(self) -> Episode:
+        if self.episode is None or self._over:
+            raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
+        return self.episode
 
     def _query(self, options: dict[str, Any]) -> str:
         unknown = set(options) - {"query"}

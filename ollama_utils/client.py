@@ -39,6 +39,7 @@ _NOT_FOUND = 404
 _LATE = 408
 _BUSY = frozenset({429, 503})
 _FIRST_FAULT = 500
+_MOST_QUOTED = 300
 
 
 class OllamaClient:
@@ -49,13 +50,18 @@ class OllamaClient:
             `localhost`, `:11434`, `::1`.
         timeout_s: the seconds after which a call counts as timed out: without a first word from the
             server, or without the whole reply.
+        obituary: says why nobody will ever answer at the host again, where somebody can know: the server was
+            ours, and has ended.
 
     Raises:
         ValueError: the host cannot be read, or the environment's proxy or certificates for it.
     """
 
-    def __init__(self, host: str, *, timeout_s: float = 120.0) -> None:
+    def __init__(
+        self, host: str, *, timeout_s: float = 120.0, obituary: Callable[[], str | None] = lambda: None
+    ) -> None:
         self.host = parse_host(host)
+        self._obituary = obituary
         self._timeout_s = timeout_s
         self._closed = False
         self._request = threading.local()
@@ -66,6 +72,7 @@ class OllamaClient:
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,
             event_hooks={"request": [self._note_sent]},
+            headers={"Accept-Encoding": "identity"},  # the bound on a reply's size is one on what is sent
         )
 
     def generate(self, call: Call) -> Completion:
@@ -80,11 +87,12 @@ class OllamaClient:
             "options": dict(call.options) or None,
             "think": call.think,
         }
-        reply = self._ask(
+        return self._ask(
             call.model,
-            lambda: self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given),
+            lambda: self._completion(
+                call, self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
+            ),
         )
-        return self._completion(call, reply)
 
     def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
         """The embeddings of texts in one request.
@@ -154,10 +162,7 @@ class OllamaClient:
         except ollama.ResponseError as error:
             raise self._rejection(model, error) from error
         except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            raise ServerUnreachableError(
-                f"no Ollama server answers at {self.host!r}: "
-                "start it with 'ollama serve' or pass --ollama-host"
-            ) from error
+            raise self._absence() from error
         except httpx.TimeoutException as error:
             raise CallTimeoutError(
                 f"{self._whom(model)} did not answer within {self._timeout_s:g} s: "
@@ -165,12 +170,20 @@ class OllamaClient:
             ) from error
         except httpx.HTTPError as error:
             raise BadReplyError(f"{self._whom(model)} broke off its reply: {error!r}") from error
-        except (TypeError, AttributeError, ValueError, RecursionError) as error:
+        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise self._misread(model, error) from error
         except RuntimeError as error:
             if not self._closed:
                 raise
             raise CallCancelledError(f"the client of {self.host!r} was closed before the call") from error
+
+    def _absence(self) -> ServerUnreachableError:
+        """The error for a host where nobody answers: for good, when the obituary says so."""
+        if gone := self._obituary():
+            return ServerUnreachableError(gone, retryable=False)
+        return ServerUnreachableError(
+            f"no Ollama server answers at {self.host!r}: start it with 'ollama serve' or pass --ollama-host"
+        )
 
     def _note_sent(self, _: httpx.Request) -> None:
         """This thread's request is written: what fails from now on fails on the way or in the reply."""
@@ -178,15 +191,16 @@ class OllamaClient:
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
         """The error for what JSON cannot hold: the request, before it went out, or else the reply."""
-        why = " ".join(str(error).split())
+        why = _brief(str(error))
         if self._request.sent:
             return BadReplyError(f"{self._whom(model)} gave an unreadable reply: {why}")
         return BadRequestError(f"the request to {self._whom(model)} cannot be written as JSON: {why}")
 
     def _rejection(self, model: str | None, error: ollama.ResponseError) -> OllamaError:
         """The error for an HTTP status other than 2xx."""
-        status, said = error.status_code, f"{self._whom(model)} answered {error.status_code}: {error.error!r}"
-        if status == _NOT_FOUND and model is not None and "not found" in error.error and model in error.error:
+        status, text = error.status_code, str(error.error)  # which is what JSON held, not always a text
+        said = f"{self._whom(model)} answered {status}: {_brief(text)!r}"
+        if status == _NOT_FOUND and model is not None and "not found" in text and model in text:
             return ModelMissingError(
                 f"model {model!r} is not on the Ollama server at {self.host!r}: run 'ollama pull {model}'"
             )
@@ -195,7 +209,7 @@ class OllamaClient:
         if status in _BUSY:
             return ServerBusyError(said)
         # Ollama answers a mistyped option with 500: the same call cannot succeed later.
-        if status >= _FIRST_FAULT and not error.error.startswith("option "):
+        if status >= _FIRST_FAULT and not text.startswith("option "):
             return ServerFaultError(said)
         if status == _NOT_FOUND:
             return BadRequestError(f"{said}: is this an Ollama server?")
@@ -203,6 +217,12 @@ class OllamaClient:
 
     def _whom(self, model: str | None) -> str:
         return f"the server at {self.host!r}" if model is None else f"model {model!r} at {self.host!r}"
+
+
+def _brief(text: str) -> str:
+    """A server's words in one line, for a message: what stands there may be a gateway's page."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}..."
 
 
 def _without_thinking(reply: str) -> str:

@@ -51,6 +51,7 @@ class Dispatcher:
         deadline_s: no attempt starts later than this many seconds after the call was first sent.
         cache_size: how many replies are remembered; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
+        obituary: why nobody will ever answer again, where somebody can know; see OllamaClient.
 
     Raises:
         ValueError: no host, one that cannot be read, or a limit below 1.
@@ -66,6 +67,7 @@ class Dispatcher:
         deadline_s: float = 300.0,
         cache_size: int = 65536,
         backoff_s: float = 0.5,
+        obituary: Callable[[], str | None] = lambda: None,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
@@ -73,9 +75,8 @@ class Dispatcher:
             raise ValueError(
                 f"attempts and max_in_flight must be at least 1, got {attempts!r} and {max_in_flight!r}"
             )
-        self._clients = {
-            client.host: client for client in (OllamaClient(host, timeout_s=timeout_s) for host in hosts)
-        }
+        clients = (OllamaClient(host, timeout_s=timeout_s, obituary=obituary) for host in hosts)
+        self._clients = {client.host: client for client in clients}
         self._max_in_flight = max_in_flight
         self._attempts = attempts
         self._deadline_s = deadline_s

@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from ollama_utils.errors import ReplyLogError
 from ollama_utils.questions import Question
@@ -133,6 +134,14 @@ class ReplyLog:
         """
         ((calls, retries, failures, tokens),) = self._execute(_TOTALS, ())
         return Totals(calls=calls, retries=retries, failures=failures, completion_tokens=tokens)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close(self) -> None:
         """Close the file; a reply that comes later raises ReplyLogError."""

@@ -8,17 +8,16 @@ threads). Its bookkeeping also grows with the square of the calls in flight.
 from __future__ import annotations
 
 import functools
-import math
 import os
 import ssl
 import threading
-import time
-from collections.abc import Callable, Iterator
-from typing import cast
+from collections.abc import Callable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import httpx
+
+from ollama_utils.connection import BoundedConnection
 
 # More idle connections than this are closed: after a burst of calls their files would stay open.
 _MOST_IDLE = 32
@@ -28,9 +27,7 @@ _TLS_FILES = {"SSL_CERT_FILE": "a PEM file", "SSLKEYLOGFILE": "a writable file"}
 class ExclusiveTransport(httpx.BaseTransport):
     """Lends a connection to a call until its reply is read whole; idle ones are used again.
 
-    There are as many connections as there are calls at once: whoever calls limits that. A reply's
-    body has to be there within the request's read timeout, counted from the call: httpx's own bounds a
-    silence only, so that a server which sends a byte now and then would never be given up.
+    There are as many connections as there are calls at once: whoever calls limits that.
 
     Args:
         connect: makes one connection.
@@ -47,13 +44,11 @@ class ExclusiveTransport(httpx.BaseTransport):
 
         Raises:
             httpx.TransportError: there is none; its connection is not used again.
+            ValueError: it is too long.
         """
         connection = self._take()
-        limit_s = request.extensions.get("timeout", {}).get("read")
-        end_s = math.inf if limit_s is None else time.monotonic() + limit_s
         try:
             response = connection.handle_request(request)
-            response.stream = _Bounded(cast("httpx.SyncByteStream", response.stream), end_s)
             response.read()
         except BaseException:
             connection.close()
@@ -83,23 +78,6 @@ class ExclusiveTransport(httpx.BaseTransport):
         connection.close()
 
 
-class _Bounded(httpx.SyncByteStream):
-    """A body that must be there by a time of the monotonic clock."""
-
-    def __init__(self, body: httpx.SyncByteStream, end_s: float) -> None:
-        self._body = body
-        self._end_s = end_s
-
-    def __iter__(self) -> Iterator[bytes]:
-        for part in self._body:
-            yield part
-            if time.monotonic() > self._end_s:
-                raise httpx.ReadTimeout("the reply did not end in time")
-
-    def close(self) -> None:
-        self._body.close()
-
-
 def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
     """Connections to a server.
 
@@ -112,8 +90,8 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
     """
     proxy = None if direct else _proxy_to(url)
 
-    def connect() -> httpx.HTTPTransport:
-        return httpx.HTTPTransport(verify=tls, proxy=proxy)
+    def connect() -> BoundedConnection:
+        return BoundedConnection(tls, proxy)
 
     try:
         # A bare context trusts no one and reads no file: a plain connection to this machine needs no more.

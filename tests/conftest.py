@@ -14,6 +14,8 @@ from ollama_utils.simulator.settings import Settings
 
 # A law holds or it does not, however busy the machine is.
 settings.register_profile("mutagym", deadline=None)
+# `pytest --hypothesis-profile fuzz`: for the tests that feed us rubbish (`make soak`).
+settings.register_profile("fuzz", deadline=None, max_examples=10_000)
 settings.load_profile("mutagym")
 
 

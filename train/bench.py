@@ -22,8 +22,9 @@ import numpy as np
 from cyclopts import Parameter
 
 from train.errors import RunStoppedError, UserError
+from train.json_lines import LinesHash
 from train.query_set import QueryConfig, load_query_set
-from train.run_folder import LinesHash, check_writable
+from train.run_folder import check_writable
 from train.server import EMBEDDED, Connection, ServerConfig, SimulatorConfig, connect
 from train.settings import Count, Positive, Seed, comma_list
 
@@ -192,9 +193,9 @@ def _roll(config: BenchConfig, env: BatchedQueryMutationEnv) -> str:
     digest = LinesHash()
     for row in range(config.num_steps):
         actions = stream.integers(env.envs[0].num_actions, size=env.num_envs)
-        _, rewards, dones, infos = bridge.step(actions)
-        for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
-            digest.update(transition_record(row, lane, info, float(reward), bool(done)))
+        _, _, dones, infos = bridge.step(actions)
+        for lane, (info, done) in enumerate(zip(infos, dones, strict=True)):
+            digest.update(transition_record(row, lane, info, bool(done)))
     return digest.hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The `mutagym` command: finds the subcommand, reads `--config`, turns a user's error into one line.
+"""The `mutagym` command: finds the subcommand, reads config files, turns a user's error into one line.
 
 Exit codes: 0 done · 1 the run stopped itself · 2 an error the user can mend · 129, 130, 143 interrupted.
 """
@@ -72,7 +72,7 @@ def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
 def run(app: App, tokens: list[str]) -> int:
     """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
     try:
-        tokens = _read_config_flag(app, tokens)
+        tokens = _read_defaults(app, tokens)
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, UserError) as error:
         line, code = str(error), 2
@@ -80,7 +80,9 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = str(error), 1
     except Interrupted as error:
         line, code = str(error), error.exit_code
-    except (OSError, OllamaError) as error:  # a full disk, a server that went away
+    except OSError as error:  # a full disk, a folder that may not be written
+        line, code = f"{type(error).__name__}: {error}", 2
+    except OllamaError as error:  # a server that went away
         line, code = f"{type(error).__name__}: {error}", 1
     else:
         return 0
@@ -88,21 +90,44 @@ def run(app: App, tokens: list[str]) -> int:
     return code
 
 
-def _read_config_flag(app: App, tokens: list[str]) -> list[str]:
-    """Take `--config FILE` out of the tokens; its keys become defaults under the flags."""
-    places = [k for k, token in enumerate(tokens) if token.partition("=")[0] == "--config"]
-    if not places:
+def _read_defaults(app: App, tokens: list[str]) -> list[str]:
+    """Make the keys of `--config FILE`, or those of the run that `--resume` names, defaults under the flags.
+
+    `--config` is taken out of the tokens.
+    """
+    rest, named = _taken(tokens, "--config")
+    _, resumed = _taken(tokens, "--resume")
+    if named and resumed:
+        raise UserError("--config and --resume cannot stand together: a run has its own config.toml")
+    path = Path(named[0]) if named else Path(resumed[0]) / "config.toml" if resumed else None
+    if path is None:
         return tokens
-    if len(places) > 1:
-        raise UserError("--config is given twice; expected one TOML file")
-    flag, equals, value = tokens[places[0]].partition("=")
-    end = places[0] + (1 if equals else 2)
-    path = Path(value if equals else "".join(tokens[places[0] + 1 : end]))
     if not path.is_file():
-        raise UserError(f"{flag} names {str(path)!r}; expected a TOML file")
+        raise UserError(
+            f"--config names {str(path)!r}; expected a TOML file"
+            if named
+            else f"--resume names {resumed[0]!r}; expected the folder of a run, with its config.toml"
+        )
     _check_toml(path)
     app.config = (Toml(path, use_commands_as_keys=False),)
-    return tokens[: places[0]] + tokens[end:]
+    return rest
+
+
+def _taken(tokens: list[str], flag: str) -> tuple[list[str], list[str]]:
+    """The tokens without a flag that has a value, and its value, if it is there.
+
+    Raises:
+        UserError: it is there twice.
+    """
+    places = [k for k, token in enumerate(tokens) if token.partition("=")[0] == flag]
+    if not places:
+        return tokens, []
+    if len(places) > 1:
+        raise UserError(f"{flag} is given twice; expected it once")
+    _, equals, value = tokens[places[0]].partition("=")
+    end = places[0] + (1 if equals else 2)
+    value = value if equals else "".join(tokens[places[0] + 1 : end])
+    return tokens[: places[0]] + tokens[end:], [value]
 
 
 def _check_toml(path: Path) -> None:
@@ -116,6 +141,12 @@ def _check_toml(path: Path) -> None:
             raise UserError(
                 f"{str(path)!r} has a table [{key}]; expected the flags' names as keys at the top"
             )
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str | int | float):
+                raise UserError(
+                    f"{str(path)!r}: {key!r} holds a {type(item).__name__}; "
+                    "expected text, a number, true or false, or a list of these"
+                )
         if key.replace("_", "-").startswith("no-"):
             raise UserError(f"{str(path)!r} has the key {key!r}; write '{key[3:]} = false' instead")
 

@@ -82,10 +82,20 @@ class TrainConfig:
     """Updates between log entries; each tells of the last rollout."""
     run_dir: Path | None = None
     """The run's folder, new or empty [runs/train-TIME-SEED]."""
+    resume: Path | None = None
+    """Go on with the run in this folder, as its config.toml says; only hosts and limits may be changed."""
+    cache: Path | None = None
+    """A folder of replies that runs share: what was asked there is not asked again."""
     json: Path | None = None
     """Write the summary here too."""
     query_set: QueryConfig = field(default_factory=QueryConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
+
+    @property
+    def total_steps(self) -> int:
+        """`num_env_steps`, rounded up to whole rollouts."""
+        rollout = self.num_steps * self.num_processes
+        return -(-self.num_env_steps // rollout) * rollout
 
     @property
     def driven_by(self) -> Literal["sequential", "phased"]:

@@ -1,8 +1,9 @@
-"""The learner: MaskedPPO on the vector environment, its checkpoints, and how many steps it takes."""
+"""The learner: MaskedPPO on the vector environment, and what it saves."""
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from stable_baselines3.common.callbacks import BaseCallback
@@ -10,6 +11,7 @@ from stable_baselines3.common.logger import HParam
 
 from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
+from train.checkpoint import save_checkpoint
 from train.config import TrainConfig
 from train.ppo import MaskedPPO, weights_sha256
 from train.recorder import Recorder, make_logger
@@ -17,6 +19,8 @@ from train.run_folder import RunFolder, replacing
 from train.settings import resolved
 
 HIDDEN = (64, 64)
+COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
+"""Where the model is; with the seed they are all that its streams of chance need."""
 LANE_STREAM = 2
 """Keeps the lanes' seeds apart from the other streams of the seed (see `train.ppo.NOISE_STREAM`)."""
 
@@ -24,29 +28,65 @@ LANE_STREAM = 2
 class Learner:
     """A policy in training, and the folder it is saved in."""
 
-    def __init__(self, config: TrainConfig, model: MaskedPPO, folder: RunFolder) -> None:
+    def __init__(
+        self, config: TrainConfig, model: MaskedPPO, env: BatchedQueryMutationEnv, folder: RunFolder
+    ) -> None:
         self.config = config
         self.model = model
+        self.env = env
         self.folder = folder
-        rollout = config.num_steps * config.num_processes
-        self.total_steps = ceil(config.num_env_steps / rollout) * rollout
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
-        """Train to `total_steps`, recording, logging and saving on the way."""
-        numbers = {k: v for k, v in resolved(self.config).items() if isinstance(v, bool | int | float | str)}
-        metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
-        self.model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
-        self.model.learn(
-            self.total_steps,
-            callback=[Checkpoints(self), recorder, *callbacks],
-            log_interval=self.config.log_interval,
+        """Train to the config's `total_steps`, recording, logging and saving on the way."""
+        model, done = self.model, self.model.num_timesteps
+        if not done:
+            numbers = {
+                k: v for k, v in resolved(self.config).items() if isinstance(v, bool | int | float | str)
+            }
+            metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
+            model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
+        checkpoints = Checkpoints(self, recorder)
+        model.learn(
+            self.config.total_steps - done,
+            callback=[checkpoints, recorder, *callbacks],
+            reset_num_timesteps=False,
         )
-        self.model.logger.dump(self.model.num_timesteps)
+        checkpoints.save_state()
+        model.logger.dump(model.num_timesteps)
 
     def save(self, name: str) -> None:
         """Write the policy whole or not at all, under `name` in the run folder."""
         with replacing(self.folder.path / name) as part:
             self.model.save(part)
+
+    def state(self) -> dict[str, Any]:
+        """All that the learner is between two rollouts: tensors and plain data."""
+        model = self.model
+        to_log = model.logger.name_to_value.items()
+        return {
+            "policy": model.policy.state_dict(),
+            "optimizer": model.policy.optimizer.state_dict(),
+            "counters": {name: getattr(model, name) for name in COUNTERS},
+            "episode_starts": [bool(start) for start in np.asarray(model._last_episode_starts)],  # noqa: SLF001 - SB3's
+            "lanes": self.env.state(),
+            "to_log": {k: float(v) for k, v in to_log if np.isscalar(v) and not isinstance(v, str)},
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another process stopped.
+
+        Raises:
+            OllamaError: a query of a lane could not be embedded.
+        """
+        model = self.model
+        model.policy.load_state_dict(state["policy"])
+        model.policy.optimizer.load_state_dict(state["optimizer"])
+        for name, value in state["counters"].items():
+            setattr(model, name, value)
+        model._last_obs = self.env.restore(state["lanes"])  # noqa: SLF001 - SB3's
+        model._last_episode_starts = np.array(state["episode_starts"])  # noqa: SLF001 - SB3's
+        for name, value in state["to_log"].items():
+            model.logger.record(name, value)
 
     def weights_sha256(self) -> str:
         """A hash of the policy's weights."""
@@ -54,13 +94,19 @@ class Learner:
 
 
 class Checkpoints(BaseCallback):
-    """Saves the policy after every `save_interval`-th update."""
+    """Saves the state of the run after every update, and the policy after every `save_interval`-th."""
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, recorder: Recorder) -> None:
         super().__init__()
         self.learner = learner
+        self.recorder = recorder
+
+    def save_state(self) -> None:
+        """Write down all that a resumed run needs; between two rollouts alone."""
+        save_checkpoint(self.learner.folder, self.learner.state(), self.recorder.state())
 
     def _on_rollout_start(self) -> None:
+        self.save_state()
         updates = self.learner.model.rollouts
         if updates and updates % self.learner.config.save_interval == 0:
             self.learner.save(f"checkpoints/policy-{self.num_timesteps}.zip")
@@ -69,8 +115,13 @@ class Checkpoints(BaseCallback):
         return True
 
 
-def make_learner(config: TrainConfig, env: BatchedQueryMutationEnv, folder: RunFolder) -> Learner:
-    """A new policy for `env`; every stream of chance in it is keyed by `config.seed`."""
+def make_learner(
+    config: TrainConfig, env: BatchedQueryMutationEnv, folder: RunFolder, *, done_steps: int = 0
+) -> Learner:
+    """A new policy for `env`; every stream of chance in it is keyed by `config.seed`.
+
+    `done_steps` is what a run that is resumed has behind it; `Learner.restore` is to follow.
+    """
     bridge = GymnasiumVecEnv(env)
     model = MaskedPPO(
         "MlpPolicy",
@@ -90,8 +141,9 @@ def make_learner(config: TrainConfig, env: BatchedQueryMutationEnv, folder: RunF
         device="cpu",  # two layers of 64: a GPU would only wait
     )
     bridge.seed_lanes(lane_seeds(config.seed, config.num_processes))  # after PPO, which seeds it too
-    model.set_logger(make_logger(folder))
-    return Learner(config, model, folder)
+    model.log_every = config.log_interval
+    model.set_logger(make_logger(folder, done_steps))
+    return Learner(config, model, env, folder)
 
 
 def lane_seeds(seed: int, lanes: int) -> list[int]:

@@ -124,6 +124,8 @@ class MaskedPPO(PPO):
     """Complete rollouts since the model was made."""
     skipped_updates: int = 0
     """Updates skipped because no row was scored."""
+    log_every: int = 1
+    """Rollouts between two log entries, counted since the model was made; `learn` is told 1."""
 
     def choose(self, observations: NDArray[Any], lanes: Sequence[int], row: int) -> Choice:
         """Choose the action number `row` (counted like `actions_per_lane`) of N lanes.
@@ -179,6 +181,11 @@ class MaskedPPO(PPO):
         callback.update_locals(locals())
         callback.on_rollout_end()
         return True
+
+    def dump_logs(self, iteration: int = 0) -> None:  # noqa: ARG002 - SB3 counts anew in each `learn`
+        """Write a log entry, if one is due."""
+        if self.rollouts % self.log_every == 0:
+            super().dump_logs(self.rollouts)
 
     def train(self) -> None:
         """SB3's update on the scored rows; skipped, and said so, where there are none."""

@@ -19,7 +19,7 @@ class QueryConfig:
     """The query set and its split."""
 
     queries: str | None = None
-    """A .csv, .tsv, .jsonl or .txt file of queries [the bundled set]."""
+    """A .csv, .tsv, .jsonl, .json, .parquet or .txt file of queries [the bundled set]."""
     prompt_column: str | None = None
     """The column that holds the query [found by its name]."""
     where: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ def load_query_set(config: QueryConfig) -> QuerySet:
     Raises:
         UserError: the file, a column, a filter or the split is no good.
     """
-    from envs.queries import load_queries, split_queries
+    from envs.queries import QueryFileError, QuerySplitError, load_queries, split_queries
 
     try:
         queries = load_queries(
@@ -67,6 +67,6 @@ def load_query_set(config: QueryConfig) -> QuerySet:
             group_column=config.group_column,
         )
         train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
-    except ValueError as error:
+    except (QueryFileError, QuerySplitError) as error:
         raise UserError(str(error)) from error
     return QuerySet(train=train, held_out=held_out)

@@ -10,17 +10,27 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
+from torch.utils.tensorboard import SummaryWriter
 
 from ollama_utils.dispatcher import Dispatcher
 from train.errors import RunStoppedError
 from train.interrupt import Interrupt
-from train.run_folder import JsonLines, RunFolder
+from train.json_lines import JsonLines
+from train.run_folder import RunFolder
 from train.tally import Tally
 
 SAMPLES = 4
 """Transitions shown as text in TensorBoard, per rollout."""
 UNSCORED_WINDOW = 128
 """Steps over which the share of unscored ones is judged."""
+
+
+class TensorBoard(TensorBoardOutputFormat):
+    """SB3's writer for TensorBoard; what earlier processes wrote of steps from `first_step` on is hidden."""
+
+    def __init__(self, folder: RunFolder, first_step: int) -> None:
+        self.writer = SummaryWriter(str(folder.tensorboard), purge_step=first_step)
+        self._is_closed = False
 
 
 class JsonLinesWriter(KVWriter):
@@ -42,10 +52,9 @@ class JsonLinesWriter(KVWriter):
         """The run folder closes the file."""
 
 
-def make_logger(folder: RunFolder) -> Logger:
-    """An SB3 logger that writes to TensorBoard and to metrics.jsonl."""
-    board = TensorBoardOutputFormat(str(folder.tensorboard))
-    return Logger(str(folder.path), [board, JsonLinesWriter(folder.metrics)])
+def make_logger(folder: RunFolder, done_steps: int) -> Logger:
+    """An SB3 logger that writes to TensorBoard and to metrics.jsonl, behind the steps that are done."""
+    return Logger(str(folder.path), [TensorBoard(folder, done_steps + 1), JsonLinesWriter(folder.metrics)])
 
 
 class Recorder(BaseCallback):
@@ -62,12 +71,40 @@ class Recorder(BaseCallback):
         self.tally = Tally()
         """Of the rollout under way, or the last one."""
         self.rows = 0
-        self.started_s = time.monotonic()
+        self.cache_hits_before = 0
+        """Of the processes that worked on the run before this one."""
+        self._began_run_s = time.monotonic()
         self._running: dict[int, tuple[float, int]] = {}
         self._recent: deque[str] = deque(maxlen=UNSCORED_WINDOW)
         self._samples: list[str] = []
         self._began_s = time.monotonic()
         self._account: dict[str, float] = {}
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds that were worked on the run."""
+        return time.monotonic() - self._began_run_s
+
+    @property
+    def cache_hits(self) -> int:
+        """Calls of the run that cost nothing."""
+        return self.cache_hits_before + int(account_totals(self.dispatcher)["cache_hits"])
+
+    def state(self) -> dict[str, Any]:
+        """All that the recorder is between two rollouts, as plain data for `restore`."""
+        return {
+            "rows": self.rows,
+            "wall_s": self.wall_s,
+            "cache_hits": self.cache_hits,
+            "running": [list(self._running.get(lane, (0.0, 0))) for lane in range(len(self._running))],
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on where another process stopped."""
+        self.rows = state["rows"]
+        self.cache_hits_before = state["cache_hits"]
+        self._began_run_s = time.monotonic() - state["wall_s"]
+        self._running = {lane: (total, length) for lane, (total, length) in enumerate(state["running"])}
 
     def _on_rollout_start(self) -> None:
         self.tally = Tally()
@@ -79,9 +116,14 @@ class Recorder(BaseCallback):
     def _on_step(self) -> bool:
         self.interrupt.allow(allowed=False)  # a row is written whole
         infos, rewards, dones = (self.locals[name] for name in ("infos", "rewards", "dones"))
+        if (
+            not self.folder.transitions.ahead
+        ):  # calls that failed before a resume say nothing of those to come
+            self._recent.extend(info["error"] if info["unscored"] else "" for info in infos)
         for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
-            self.folder.transitions.write(transition_record(self.rows, lane, info, float(reward), bool(done)))
+            self.folder.transitions.write(transition_record(self.rows, lane, info, bool(done)))
             self._count(lane, info, float(reward), bool(done))
+        self.folder.transitions.flush()
         self.rows += 1
         if len(self._recent) == UNSCORED_WINDOW:
             self._stop_when_calls_fail()
@@ -90,7 +132,6 @@ class Recorder(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self.interrupt.allow(allowed=False)
-        self.folder.transitions.flush()
         for key, value in (self.tally.metrics() | self._speed()).items():
             self.logger.record(key, value)
         self.logger.record("samples/transitions", "\n\n---\n\n".join(self._samples), exclude="jsonl")
@@ -100,7 +141,6 @@ class Recorder(BaseCallback):
 
     def _count(self, lane: int, info: Mapping[str, Any], reward: float, done: bool) -> None:  # noqa: FBT001 - SB3's flag
         self.tally.count_step(info)
-        self._recent.append(info["error"] if info["unscored"] else "")
         total, length = self._running.get(lane, (0.0, 0))
         total, length = total + reward, length + (not info["unscored"])
         if done:
@@ -146,7 +186,6 @@ def transition_record(
     row: int,
     lane: int,
     info: Mapping[str, Any],
-    reward: float,
     done: bool,  # noqa: FBT001 - SB3's flag
 ) -> dict[str, Any]:
     """One line of transitions.jsonl. `not_hashed` is all that may differ between two equal runs.
@@ -157,13 +196,12 @@ def transition_record(
     tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
     names = ("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator")
     more = ("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial")
-    last = ("intent_similarity", "success", "unscored")
+    last = ("intent_similarity", "success", "reward", "unscored")
     return {
         "row": row,
         "lane": lane,
         **{name: info[name] for name in names + more + last},
         "error": info["error"].partition(":")[0],
-        "reward": round(reward, 6),
         "reward_parts": info.get("reward_parts", {}),
         "terminated": done and not info["TimeLimit.truncated"],
         "truncated": bool(info["TimeLimit.truncated"]),

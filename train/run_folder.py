@@ -11,33 +11,72 @@ import os
 import time
 import traceback
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
-from io import TextIOWrapper
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from filelock import FileLock, Timeout
+
+from ollama_utils.parallel import ParallelError
+from ollama_utils.reply_log import ReplyLog
 from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupted
+from train.json_lines import JsonLines
+
+LOCK = ".lock"
+"""Held by the process that writes the folder."""
 
 
 class RunFolder:
-    """`runs/<command>-<time>-<seed>/`, or the folder the user named: it must be new or empty.
+    """`runs/<command>-<time>-<seed>/`, or the folder the user named; one process at a time writes it.
+
+    Args:
+        path: the folder: new or empty, or that of the run to go on with.
+        resume: whether it is the latter.
 
     Raises:
-        UserError: the folder holds something, or cannot be made.
+        UserError: another process writes the folder; it cannot be made; a new run's holds something
+            already, a resumed one's holds no run.
     """
 
-    def __init__(self, command: str, seed: int, path: Path | None = None) -> None:
-        self.path = path or Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
-        check_new_or_empty(self.path)
+    transitions: JsonLines
+    metrics: JsonLines
+    replies: ReplyLog
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        check = check_is_run if resume else check_new_or_empty
+        check(path)
         try:
-            (self.path / "checkpoints").mkdir(parents=True)
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(path / LOCK)
+            self._lock.acquire(timeout=0)
+            check(path)  # another process may have been faster
+            (path / "checkpoints").mkdir(exist_ok=True)
+        except Timeout as error:
+            raise UserError(
+                f"run folder {str(path)!r} is being written by another process: wait for it, or stop it"
+            ) from error
         except OSError as error:
             raise UserError(
-                f"run folder {str(self.path)!r} cannot be made: {error.strerror}; name another with --run-dir"
+                f"run folder {str(path)!r} cannot be made: {error.strerror}; name another with --run-dir"
             ) from error
-        self.transitions = JsonLines(self.path / "transitions.jsonl")
-        self.metrics = JsonLines(self.path / "metrics.jsonl")
+
+    def open_lines(self, *, transitions: int = 0, metrics: int = 0, lanes: int = 0) -> None:
+        """Open the files that grow.
+
+        Args:
+            transitions: lines of transitions.jsonl that are done; whole rows behind them are played again.
+            metrics: lines of metrics.jsonl that are done; the rest is dropped.
+            lanes: lines of a row of transitions.jsonl; 0 where there is nothing to play again.
+        """
+        self.transitions = JsonLines(self.path / "transitions.jsonl", done=transitions, row=lanes)
+        self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
+
+    @property
+    def checkpoint(self) -> Path:
+        """All that a resumed run needs beside the files that grow."""
+        return self.path / "checkpoints" / "last.pt"
 
     @property
     def tensorboard(self) -> Path:
@@ -50,6 +89,22 @@ class RunFolder:
             part.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         return self.path / name
 
+    def read_json(self, name: str) -> dict[str, Any]:
+        """What `write_json` wrote.
+
+        Raises:
+            UserError: the file is damaged.
+            OSError: it cannot be read.
+        """
+        path = self.path / name
+        try:
+            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise UserError(
+                f"{str(path)!r} is no JSON ({error}): the run cannot go on; begin a new one"
+            ) from error
+        return data
+
     def write_toml(self, name: str, table: Mapping[str, Any]) -> Path:
         """Write a flat `table` as TOML (None values left out); returns its path."""
         lines = [f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None]
@@ -59,25 +114,55 @@ class RunFolder:
 
     def reported(self, ended: BaseException) -> BaseException:
         """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""
+        if isinstance(ended, ParallelError) and ended.__cause__:
+            return self.reported(ended.__cause__)
         if isinstance(ended, Interrupted | RunStoppedError):
             return ended
+        if isinstance(ended, OSError):
+            return UserError(f"{ended}: mend that, then go on with --resume {self.path}")
         details = self.path / "error.txt"
         details.write_text("".join(traceback.format_exception(ended)), "utf-8", "backslashreplace")
         return RunStoppedError(f"{type(ended).__name__}: {ended} (details: {details})")
 
     def close(self) -> None:
-        """Flush and close the files that grow."""
-        self.transitions.close()
-        self.metrics.close()
+        """Close the files that grow, and leave the folder to others."""
+        for lines in ("transitions", "metrics"):
+            if hasattr(self, lines):
+                with contextlib.suppress(OSError):  # a full disk, which was told when it was met
+                    getattr(self, lines).close()
+        self._lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def new_run_path(command: str, seed: int) -> Path:
+    """Where a run goes whose folder the user did not name."""
+    return Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+
+
+def check_is_run(path: Path) -> None:
+    """Check that there is a run to go on with.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (path / "config.toml").is_file():
+        raise UserError(f"--resume names {str(path)!r}; expected the folder of a run, with its config.toml")
 
 
 def check_new_or_empty(path: Path) -> None:
-    """Check that a run may be put here.
+    """Check that a new run may be put here.
 
     Raises:
         UserError: there is a file, or a folder that holds something.
     """
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(item.name != LOCK for item in path.iterdir())):
         fault = "is not empty" if path.is_dir() else "is no folder"
         raise UserError(
             f"run folder {str(path)!r} {fault}; expected a new or empty folder: name another with --run-dir"
@@ -94,56 +179,6 @@ def check_writable(path: Path | None) -> None:
         raise UserError(f"--json names {str(path)!r}; expected a file in a folder that exists")
 
 
-class LinesHash:
-    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: what two equal runs share."""
-
-    def __init__(self) -> None:
-        self._hash = sha256()
-
-    def update(self, record: Mapping[str, Any]) -> None:
-        """Add one record."""
-        self._hash.update(_line({k: v for k, v in record.items() if k != "not_hashed"}).encode())
-
-    def hexdigest(self) -> str:
-        """Of the records so far."""
-        return self._hash.hexdigest()
-
-
-class JsonLines:
-    """A file of one JSON object a line."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file: TextIOWrapper = path.open("w", encoding="utf-8")
-        self._hash = LinesHash()
-        self.count = 0
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Append one record."""
-        self._file.write(_line(record))
-        self._hash.update(record)
-        self.count += 1
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        """The records so far."""
-        self.flush()
-        with self._path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
-
-    def flush(self) -> None:
-        """Hand what was written to the operating system."""
-        self._file.flush()
-
-    @property
-    def sha256(self) -> str:
-        """See LinesHash."""
-        return self._hash.hexdigest()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a path beside `path` to write to; it takes the place of `path` once it is whole and on disk.
@@ -158,10 +193,6 @@ def replacing(path: Path) -> Iterator[Path]:
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"
 
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - a TOML value

@@ -38,6 +38,8 @@ class SimulatorConfig:
     """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 0.1
     """1 is the pace of the profile; the default is ten times faster."""
+    faults: str | None = None
+    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
 
     def __str__(self) -> str:
         return (
@@ -60,6 +62,7 @@ class SimulatorConfig:
                 persona=self.persona,
                 reply_tokens=self.reply_tokens,
                 time_scale=self.time_scale,
+                faults=self.faults,
                 port=port,
                 bind=bind,
             )
@@ -112,6 +115,19 @@ class Connection:
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
 
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers by names that stay: the embedded one has another port each time."""
+        return self.hosts if self.embedded else self.dispatcher.hosts
+
+    def digests_of_called(self, encoder: str) -> dict[str, str]:
+        """The digests of the models that a run calls, by name: those with a part, and that of its encoder."""
+        from ollama_utils.types import short_name
+
+        embeds = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
+        called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds)
+        return {short_name(m): self.digests.get(short_name(m), "") for m in called if m}
+
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with the hosts and models that were chosen for what it left open."""
         return replace(
@@ -146,6 +162,7 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
                     attempts=config.call_attempts,
                     timeout_s=config.call_timeout_s,
                     cache_size=cache_size,
+                    obituary=embedded.obituary if embedded else lambda: None,
                 )
             )
             available = dispatcher.models()
@@ -192,7 +209,7 @@ def _embedded(config: SimulatorConfig) -> EmbeddedServer:
 
 def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *, simulated: bool) -> Roles:
     """The models named by flag; the simulator's own where it stands in."""
-    from ollama_utils.simulator.catalogue import full_name
+    from ollama_utils.simulator.names import full_name
 
     at = ", ".join(hosts)
     named = (config.target_model, config.mutator_model, config.judge_model)

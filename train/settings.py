@@ -27,8 +27,8 @@ Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
 """A finite number, 0 or above."""
 
-PLACES = ("run_dir", "json")
-"""Fields that say where to write."""
+PLACES = ("run_dir", "resume", "cache", "json")
+"""Fields that say where things are kept."""
 
 
 def comma_list() -> Parameter:
@@ -43,7 +43,7 @@ def comma_list() -> Parameter:
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
     """A config as one flat table, keyed as its flags are, nested configs opened: `--config` reads it back.
 
-    Paths are left out: where a run writes is no part of what it is.
+    Places are left out: where a run is kept is no part of what it is.
     """
     table: dict[str, Any] = {}
     for field in fields(config):

@@ -5,12 +5,10 @@ The rates are counted from the run's transitions.jsonl, so that whoever has the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scorers.statistics import clustered_interval
-from train.recorder import account_totals
 
 if TYPE_CHECKING:
     from train.config import TrainConfig
@@ -94,22 +92,22 @@ def summarise(
 ) -> dict[str, Any]:
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
-    spent = account_totals(connection.dispatcher)
+    spent = recorder.folder.replies.totals()
     return {
         "simulated": connection.simulated,
         "stopped": str(ended) if ended else None,
         "env_steps": transitions.count,
-        "wall_s": round(time.monotonic() - recorder.started_s, 3),
+        "wall_s": round(recorder.wall_s, 3),
         **rates(transitions.read(), rows=recorder.rows, rollout=config.num_steps, max_steps=config.max_steps),
         "schedule": config.driven_by,
         "num_processes": config.num_processes,
         "seed": config.seed,
         "target_model": connection.roles.target,
         "mutator_model": connection.roles.mutator,
-        "llm_calls": int(spent["calls"]),
-        "cache_hits": int(spent["cache_hits"]),
-        "retries": int(spent["retries"]),
-        "completion_tokens": int(spent["completion_tokens"]),
+        "llm_calls": spent.calls,
+        "cache_hits": recorder.cache_hits,
+        "retries": spent.retries,
+        "completion_tokens": spent.completion_tokens,
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
     }

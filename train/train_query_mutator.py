@@ -8,20 +8,26 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mutators.registry import load_mutators
 from train.config import TrainConfig
 from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QuerySet, load_query_set
-from train.run_folder import RunFolder, check_new_or_empty, check_writable
+from train.resume import check_models, check_options, check_queries, check_total, go_on
+from train.run_folder import RunFolder, check_is_run, check_new_or_empty, check_writable, new_run_path
 from train.server import Connection, connect
 from train.settings import check_num_mini_batch, resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
+    from ollama_utils.reply_log import ReplyLog
+    from train.learner import Learner
+    from train.recorder import Recorder
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
@@ -34,11 +40,10 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     with interruptible() as interrupt, connect(config.server) as connection:
         env = _environment(config, queries, connection)
         interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
-        folder = RunFolder("train", config.seed, config.run_dir)
-        try:
+        path = config.resume or config.run_dir or new_run_path("train", config.seed)
+        with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
+            connection.dispatcher.keep_in(*map(logs.enter_context, _logs(config, folder, connection)))
             _run(config, folder, queries, connection, env, interrupt)
-        finally:
-            folder.close()
 
 
 def _check(config: TrainConfig) -> None:
@@ -52,7 +57,10 @@ def _check(config: TrainConfig) -> None:
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if config.run_dir:
+    if config.resume:
+        check_is_run(config.resume)
+        check_options(config, config.resume)
+    elif config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
 
@@ -94,6 +102,18 @@ def _environment(config: TrainConfig, queries: QuerySet, connection: Connection)
     )
 
 
+def _logs(config: TrainConfig, folder: RunFolder, connection: Connection) -> Iterator[ReplyLog]:
+    """The run's log of replies, and the cache that it shares with other runs."""
+    from ollama_utils.reply_log import FILE_NAME, ReplyLog
+
+    folder.replies = ReplyLog(folder.path / FILE_NAME, digests=connection.digests)
+    yield folder.replies
+    if config.cache:
+        config.cache.mkdir(parents=True, exist_ok=True)
+        servers = ",".join(sorted(connection.servers))
+        yield ReplyLog(config.cache / FILE_NAME, digests=connection.digests, scope=servers)
+
+
 def _run(
     config: TrainConfig,
     folder: RunFolder,
@@ -106,34 +126,70 @@ def _run(
     from train.learner import make_learner
     from train.progress import ProgressLine
     from train.recorder import Recorder
-    from train.summary import print_summary, summarise
 
-    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
-    folder.write_json("queries.json", queries.record())
-    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
-    learner = make_learner(config, env, folder)
+    saved = _begin(config, folder, queries, connection)
+    done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
+    learner = make_learner(config, env, folder, done_steps=done)
     recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored)
-    progress = ProgressLine(learner.total_steps, recorder)
+    if saved:
+        go_on(saved, learner, recorder)
+    progress = ProgressLine(config.total_steps, recorder)
     ended: BaseException | None = None
     try:
         interrupt.allow(allowed=True)
         learner.learn(recorder, progress)
     except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
         ended = error
+        connection.dispatcher.cancel()
     finally:
         interrupt.allow(allowed=False)
         progress.stop()
-    learner.save("policy.zip")
-    if ended:
-        connection.dispatcher.cancel()
-        ended = folder.reported(ended)
-    summary = summarise(config, connection, learner, recorder, ended)
-    folder.write_json("summary.json", summary)
+    _finish(config, connection, learner, recorder, ended)
+
+
+def _begin(
+    config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection
+) -> dict[str, Any] | None:
+    """Write down what the run is; gives what was saved of a resumed one."""
+    from train.checkpoint import load_checkpoint
+
+    digests = connection.digests_of_called(config.encoder)
+    saved = load_checkpoint(folder)
+    if saved:
+        check_total(config, saved)
+        check_queries(queries, folder)
+        check_models(digests, folder)
+    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
+    folder.write_json("queries.json", queries.record())
+    folder.write_json("models.json", digests)
+    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
+    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
+    return saved
+
+
+def _finish(
+    config: TrainConfig,
+    connection: Connection,
+    learner: Learner,
+    recorder: Recorder,
+    ended: BaseException | None,
+) -> None:
+    """Save the policy, sum up the run, and raise what ended it."""
+    from train.summary import print_summary, summarise
+
+    folder = learner.folder
+    try:
+        learner.save("policy.zip")
+        stopped = ended and folder.reported(ended)
+        summary = summarise(config, connection, learner, recorder, stopped)
+        folder.write_json("summary.json", summary)
+    except OSError as error:
+        raise folder.reported(error) from ended or error
     print_summary(summary, folder)
     if config.json:
         config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    if ended:
-        raise ended
+    if stopped:
+        raise stopped
 
 
 if __name__ == "__main__":

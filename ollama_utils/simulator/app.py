@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from ollama_utils.simulator import wire
-from ollama_utils.simulator.calls import call_routes, find_named_model
-from ollama_utils.simulator.catalogue import VERSION
+from ollama_utils.simulator.calls import call_routes
 from ollama_utils.simulator.control import control_routes, json_reply
+from ollama_utils.simulator.listing import listing_routes
 from ollama_utils.simulator.settings import Settings
 from ollama_utils.simulator.state import STATE, make_state
+from ollama_utils.simulator.wire import ApiError
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ def build_app(settings: Settings) -> web.Application:
         yield
 
     app.cleanup_ctx.append(hold_state)
-    app.add_routes([*_listing_routes(), *call_routes(), *control_routes()])
+    app.add_routes([*listing_routes(), *call_routes(), *control_routes()])
     return app
 
 
@@ -39,7 +39,7 @@ async def _speak_as_ollama(request: web.Request, handler: Handler) -> web.Stream
     """Errors in Ollama's words: JSON from its endpoints, plain text where there is none."""
     try:
         return await handler(request)
-    except wire.ApiError as error:
+    except ApiError as error:
         return json_reply({"error": error.text}, error.status)
     except web.HTTPException as error:
         error.text = _NO_ENDPOINT.get(error.status, error.reason)
@@ -49,43 +49,3 @@ async def _speak_as_ollama(request: web.Request, handler: Handler) -> web.Stream
     except Exception as error:
         logger.exception("%s %s", request.method, request.path)
         return json_reply({"error": f"{type(error).__name__}: {error}"}, 500)
-
-
-def _listing_routes() -> list[web.RouteDef]:
-    return [
-        web.get("/", get_root),
-        web.get("/api/version", get_version),
-        web.get("/api/tags", get_tags),
-        web.get("/api/ps", get_ps),
-        web.post("/api/show", post_show),
-    ]
-
-
-async def get_root(request: web.Request) -> web.Response:
-    """The greeting by which clients tell that a server is there."""
-    del request
-    return web.Response(text="Ollama is running")
-
-
-async def get_version(request: web.Request) -> web.Response:
-    """The version of Ollama that is played."""
-    del request
-    return json_reply({"version": VERSION})
-
-
-async def get_tags(request: web.Request) -> web.Response:
-    """The models that are here."""
-    return json_reply(request.app[STATE].catalogue.tags())
-
-
-async def get_ps(request: web.Request) -> web.Response:
-    """The models that were called."""
-    state = request.app[STATE]
-    return json_reply(state.catalogue.running(state.engine.models()))
-
-
-async def post_show(request: web.Request) -> web.Response:
-    """One model in detail."""
-    state = request.app[STATE]
-    body = wire.parse_body(await request.read(), "ShowRequest")
-    return json_reply(state.catalogue.show(find_named_model(state, body.get("model") or body.get("name"))))

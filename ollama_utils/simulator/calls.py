@@ -1,19 +1,28 @@
-"""The endpoints that cost a model's time: checks, counts and a persona's words."""
+"""The endpoints that cost a model's time: their checks, in Ollama's order, and what they do."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from aiohttp import web
 
-from ollama_utils.simulator import wire
+from ollama_utils.simulator.asks import Ask, read_chat, read_generate
+from ollama_utils.simulator.composing import prepare
 from ollama_utils.simulator.control import json_reply
 from ollama_utils.simulator.delivery import speak
-from ollama_utils.simulator.embedding import embed
-from ollama_utils.simulator.sabotage import Answer, sabotaged
-from ollama_utils.simulator.speech import Endpoint, bare_reply, prepare
+from ollama_utils.simulator.embedding import Texts, embed, read_texts
+from ollama_utils.simulator.names import is_name, registry_name
+from ollama_utils.simulator.options import check_options
+from ollama_utils.simulator.requests import read_inputs, unloads
+from ollama_utils.simulator.sabotage import Answer, Job, sabotaged
+from ollama_utils.simulator.speech import Endpoint, bare_reply
 from ollama_utils.simulator.state import STATE, State
+from ollama_utils.simulator.turns import Call
+from ollama_utils.simulator.wire import ApiError, Body
+
+_BLIND = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 
 
 def call_routes() -> list[web.RouteDef]:
@@ -22,81 +31,143 @@ def call_routes() -> list[web.RouteDef]:
         web.post("/api/generate", _counted(sabotaged("generate", post_generate))),
         web.post("/api/chat", _counted(sabotaged("chat", post_chat))),
         web.post("/api/embed", _counted(sabotaged("embed", post_embed))),
+        web.post("/api/embeddings", _counted(sabotaged("embeddings", post_embeddings))),
     ]
 
 
-def find_model(state: State, name: str) -> str:
+def find_model(state: State, name: str, missing: str = "model '{}' not found") -> str:
     """The full name of a model that is here.
 
     Raises:
-        ApiError: 404, it is not.
+        ApiError: 400, no model can be called so; 404, it is not here.
     """
+    if name.strip() and not is_name(name):
+        raise ApiError(400, "invalid model name")
     found = state.catalogue.find(name)
     if found is None:
-        raise wire.ApiError(404, f"model '{name}' not found")
+        raise ApiError(404, missing.format(name))
     return found
 
 
-def find_named_model(state: State, name: str | None) -> str:
-    """As `find_model`, for endpoints that want a name before they look for the model.
+def require_name(name: str | None) -> str:
+    """The name, for endpoints that want one before they look for the model.
 
     Raises:
-        ApiError: 400, there is no name; 404, there is no such model.
+        ApiError: 400, there is none.
     """
-    if not name:
-        raise wire.ApiError(400, "model is required")
-    return find_model(state, name)
+    if not name or not name.strip():
+        raise ApiError(400, "model is required")
+    return name
 
 
-async def post_generate(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
+def post_generate(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Words for a prompt."""
-    raw = await request.read()
-    body = wire.parse_body(raw, "GenerateRequest")
     model = find_model(state, body.get("model") or "")
-    _require_words(state, model, body, "generate")
-    ask = wire.read_generate(body, model)
-    return await _say(request, state, "generate", body, ask, arrived_s)
+    if body.get("prompt"):
+        _require(state, model, body, "generate", *(["insert"] if body.get("suffix") else []))
+        ask = _seen(state, read_generate(body, model))
+        return Job(model, partial(_say, request, state, "generate", body, ask, arrived_s))
+    return _bare(state, model, body, "generate")
 
 
-async def post_chat(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
+def post_chat(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Words for the last turn of a conversation."""
-    raw = await request.read()
-    body = wire.parse_body(raw, "ChatRequest")
-    model = find_named_model(state, body.get("model"))
-    _require_words(state, model, body, "chat")
-    ask = wire.read_chat(body, model)
-    return await _say(request, state, "chat", body, ask, arrived_s)
+    model = find_model(state, require_name(body.get("model")))
+    if body.get("messages"):
+        _require(state, model, body, "chat", *(["tools"] if body.get("tools") else []))
+        ask = _seen(state, read_chat(body, model))
+        return Job(model, partial(_say, request, state, "chat", body, ask, arrived_s))
+    return _bare(state, model, body, "chat")
 
 
-async def post_embed(request: web.Request, state: State, arrived_s: float) -> web.StreamResponse:
+def post_embed(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Vectors for texts."""
-    raw = await request.read()
-    body = wire.parse_body(raw, "EmbedRequest")
+    del request
     name = body.get("model") or ""
-    model = state.catalogue.find(name)
-    if not name:
-        raise wire.ApiError(404, "model '' not found")
-    if model is None:
-        raise wire.ApiError(404, f'model "{name}" not found, try pulling it first')
-    return json_reply(await embed(state, model, body, arrived_s))
+    if not name.strip():
+        raise ApiError(404, f"model '{name}' not found")
+    read_inputs(body)
+    model = find_model(state, name, 'model "{}" not found, try pulling it first')
+    return Job(model, partial(_embed, state, model, body, read_texts(body), arrived_s))
+
+
+def post_embeddings(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+    """The vector of one text, as Ollama gave it before `/api/embed`."""
+    del request
+    name = require_name(body.get("model"))
+    model = find_model(state, name, 'model "{}" not found, try pulling it first')
+    try:
+        texts = read_texts({"input": body.get("prompt"), "options": body.get("options"), "truncate": False})
+    except ApiError as error:
+        raise ApiError(500, error.text) from None
+    return Job(model, partial(_embed_one, state, model, body, texts, arrived_s))
+
+
+async def _embed(
+    state: State, model: str, body: Body, texts: Texts, arrived_s: float, *, stream: bool
+) -> web.StreamResponse:
+    del stream  # embeddings come whole
+    return json_reply(await embed(state, model, body, texts, arrived_s))
+
+
+async def _embed_one(
+    state: State, model: str, body: Body, texts: Texts, arrived_s: float, *, stream: bool
+) -> web.StreamResponse:
+    del stream  # as above
+    reply = await embed(state, model, body, texts, arrived_s)
+    return json_reply({"embedding": reply["embeddings"][0] if reply["embeddings"] else []})
 
 
 async def _say(
-    request: web.Request, state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask, arrived_s: float
+    request: web.Request,
+    state: State,
+    endpoint: Endpoint,
+    body: Body,
+    ask: Ask,
+    arrived_s: float,
+    *,
+    stream: bool,
 ) -> web.StreamResponse:
-    if not ask.prompt and not ask.history:
-        return json_reply(bare_reply(endpoint, body, "unload" if wire.unloads(body) else "load"))
     speech = prepare(state, endpoint, body, ask)
-    stream = body.get("stream") is not False
-    return await speak(request, state, ask.model, speech, arrived_s, stream=stream)
+    call = Call.of(ask.model, body, prompt_tokens=speech.prompt_tokens, reply_tokens=speech.tokens)
+    return await speak(request, state, call, speech, arrived_s, stream=stream)
 
 
-def _require_words(state: State, model: str, body: wire.Body, endpoint: Endpoint) -> None:
-    capabilities = state.catalogue.capabilities(model)
-    if body.get("think") and "thinking" not in capabilities:
-        raise wire.ApiError(400, f'"{body["model"]}" does not support thinking')
-    if "completion" not in capabilities:
-        raise wire.ApiError(400, f'"{body["model"]}" does not support {endpoint}')
+def _bare(state: State, model: str, body: Body, endpoint: Endpoint) -> Job:
+    """A request without words, which loads the model, or unloads it whatever it can do."""
+    reason = "unload" if unloads(body) else "load"
+    if reason == "load":
+        _require(state, model, body, endpoint)
+        check_options(body.get("options"))
+
+    async def work(*, stream: bool) -> web.StreamResponse:
+        del stream  # one object either way
+        if reason == "load":
+            await state.engine.load(Call.of(model, body))
+        else:
+            state.engine.unload(model)
+        return json_reply(bare_reply(endpoint, body, reason))
+
+    return Job(model, work)
+
+
+def _require(state: State, model: str, body: Body, endpoint: Endpoint, *more: str) -> None:
+    """Refuse what the model cannot do: 400, in one of Ollama's two wordings."""
+    able = state.catalogue.capabilities(model)
+    if body.get("think") and "thinking" not in able:
+        raise ApiError(400, f'"{body["model"]}" does not support thinking')
+    if "completion" not in able:
+        raise ApiError(400, f'"{body["model"]}" does not support {endpoint}')
+    for ability in more:
+        if ability not in able:
+            raise ApiError(400, f"{registry_name(model)} does not support {ability}")
+
+
+def _seen(state: State, ask: Ask) -> Ask:
+    """The question, when the model can see the pictures in it."""
+    if ask.images and "vision" not in state.catalogue.capabilities(ask.model):
+        raise ApiError(500, _BLIND)
+    return ask
 
 
 def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:

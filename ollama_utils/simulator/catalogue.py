@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
+from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
+
+from ollama_utils.simulator.names import full_name
+from ollama_utils.simulator.personas.persona import Persona
+from ollama_utils.simulator.runners import Model, Resident
 
 VERSION = "0.33.0"
 """The version of Ollama whose behaviour is played."""
@@ -15,79 +21,148 @@ CONTEXT_TOKENS = 4096
 
 _SIZE_BYTES = 4_000_000_000
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
-_KEEP_ALIVE = timedelta(minutes=5)
-
-
-def full_name(name: str) -> str:
-    """The name with its tag: `x` means `x:latest`."""
-    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+_TEMPLATE = "{{ .System }} {{ .Prompt }}"
+_PARAMETER = f"{'num_ctx':30} {CONTEXT_TOKENS}"
+_LICENSE = "The simulator's words come from a persona file; there are no weights."
 
 
 class Catalogue:
     """The models by full name.
 
     Args:
-        roles: what each model plays, by its name in the persona: target, mutator, judge, embedding.
+        persona: whose models they are.
+        stamp: stands for all settings that decide what they say.
     """
 
-    def __init__(self, roles: Mapping[str, str]) -> None:
-        self.roles = {full_name(name): role for name, role in roles.items()}
+    def __init__(self, persona: Persona, stamp: str) -> None:
+        self._models = {full_name(name): model for name, model in persona.models.items()}
+        self._by_small_name = {name.lower(): name for name in self._models}
+        self._dimension = persona.dimension
+        self._stamp = f"{persona.fingerprint} {stamp} {_sources_print()}"
 
     def find(self, name: str) -> str | None:
-        """The full name of a model that is here."""
-        wanted = full_name(name.strip())
-        return wanted if wanted in self.roles else None
+        """The full name of a model that is here; capitals do not count."""
+        return self._by_small_name.get(full_name(name.strip()).lower())
+
+    def role(self, model: str) -> str:
+        """What a model plays in the persona: target, mutator, judge or embedding."""
+        return self._models[model].role
 
     def capabilities(self, model: str) -> list[str]:
         """What a model can do, in Ollama's words."""
-        return ["embedding"] if self.roles[model] == "embedding" else ["completion"]
+        if self.role(model) == "embedding":
+            return ["embedding"]
+        return ["completion", *self._models[model].abilities]
+
+    def digest(self, model: str) -> str:
+        """64 hexadecimal digits that stand for all that decides what a model says, but the request."""
+        described = f"{model} {self._models[model]!r} {self._stamp}"
+        return sha256(described.encode("utf-8", "replace")).hexdigest()
 
     def tags(self) -> dict[str, Any]:
         """The reply of `/api/tags`."""
-        return {"models": [self._tag(model) for model in self.roles]}
+        return {"models": [self._tag(model) for model in self._models]}
 
-    def running(self, models: Iterable[str]) -> dict[str, Any]:
-        """The reply of `/api/ps` when these models are loaded."""
-        expires_at = (datetime.now(UTC) + _KEEP_ALIVE).isoformat().replace("+00:00", "Z")
-        loaded = {"expires_at": expires_at, "size_vram": _SIZE_BYTES, "context_length": CONTEXT_TOKENS}
-        return {"models": [self._entry(model) | loaded for model in models]}
+    def running(self, residents: Iterable[Resident]) -> dict[str, Any]:
+        """The reply of `/api/ps` when these models are in memory."""
+        now = datetime.now(UTC)
+        return {"models": [self.entry(each.model) | _stay(each, now) for each in residents]}
+
+    def needs(self) -> dict[str, Model]:
+        """What each model needs to be loaded; one that only embeds has a single slot."""
+        return {
+            model: Model(size_gb=_SIZE_BYTES / 1e9, one_slot="completion" not in self.capabilities(model))
+            for model in self._models
+        }
 
     def show(self, model: str) -> dict[str, Any]:
         """The reply of `/api/show`."""
         return {
-            "license": "The simulator's words come from a persona file; there are no weights.",
-            "modelfile": f"FROM {model}",
-            "parameters": "",
-            "template": "{{ .Prompt }}",
+            "license": _LICENSE,
+            "modelfile": _modelfile(model),
+            "parameters": _PARAMETER,
+            "template": _TEMPLATE,
             "details": self._details(model),
-            "model_info": {
-                "general.architecture": "simulator",
-                "general.parameter_count": 0,
-                "simulator.context_length": CONTEXT_TOKENS,
-            },
+            "model_info": self._info(model),
             "capabilities": self.capabilities(model),
             "modified_at": _MODIFIED_AT,
         }
 
-    def _tag(self, model: str) -> dict[str, Any]:
-        more = {"modified_at": _MODIFIED_AT, "capabilities": self.capabilities(model)}
-        return self._entry(model) | more
+    def pull_steps(self, model: str) -> list[dict[str, Any]]:
+        """What `/api/pull` says of a model, all of which is here."""
+        digest = self.digest(model)
+        layer = {"digest": f"sha256:{digest}", "total": _SIZE_BYTES, "completed": _SIZE_BYTES}
+        return [
+            {"status": "pulling manifest"},
+            {"status": f"pulling {digest[:12]}", **layer},
+            {"status": "verifying sha256 digest"},
+            {"status": "writing manifest"},
+            {"status": "success"},
+        ]
 
-    def _entry(self, model: str) -> dict[str, Any]:
+    def entry(self, model: str) -> dict[str, Any]:
+        """What the lists say of a model, loaded or not."""
         return {
             "name": model,
             "model": model,
             "size": _SIZE_BYTES,
-            "digest": sha256(f"simulator:{model}".encode()).hexdigest(),
+            "digest": self.digest(model),
             "details": self._details(model),
         }
+
+    def _tag(self, model: str) -> dict[str, Any]:
+        more = {"modified_at": _MODIFIED_AT, "capabilities": self.capabilities(model)}
+        return self.entry(model) | more
 
     def _details(self, model: str) -> dict[str, Any]:
         return {
             "parent_model": "",
             "format": "simulator",
             "family": "simulator",
-            "families": [f"simulator-{self.roles[model]}"],
+            "families": [f"simulator-{self.role(model)}"],
             "parameter_size": "0B",
             "quantization_level": "none",
         }
+
+    def _info(self, model: str) -> dict[str, Any]:
+        info = {
+            "general.architecture": "simulator",
+            "general.parameter_count": 0,
+            "simulator.context_length": CONTEXT_TOKENS,
+        }
+        embeds = self.role(model) == "embedding"
+        return info | ({"simulator.embedding_length": self._dimension} if embeds else {})
+
+
+def _stay(resident: Resident, now: datetime) -> dict[str, Any]:
+    expires_at = (now + timedelta(seconds=resident.stays_s)).isoformat().replace("+00:00", "Z")
+    context = min(resident.num_ctx, CONTEXT_TOKENS)
+    return {"expires_at": expires_at, "size_vram": _SIZE_BYTES, "context_length": context}
+
+
+def _modelfile(model: str) -> str:
+    return (
+        '# Modelfile generated by "ollama show"\n'
+        "# To build a new Modelfile based on this, replace FROM with:\n"
+        f"# FROM {model}\n\n"
+        f'FROM {model}\nTEMPLATE "{_TEMPLATE}"\nPARAMETER num_ctx {CONTEXT_TOKENS}\nLICENSE "{_LICENSE}"\n'
+    )
+
+
+def _sources_print() -> str:
+    """Stands for the simulator's own code: another release may say other words."""
+    digest = sha256()
+    for source in _sources(resources.files("ollama_utils.simulator")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(folder: Traversable) -> list[Traversable]:
+    """The Python files of a folder and those inside it, in an order that never changes."""
+    found = []
+    for item in sorted(folder.iterdir(), key=lambda each: each.name):
+        if item.is_dir():
+            found += _sources(item)
+        elif item.name.endswith(".py"):
+            found.append(item)
+    return found

@@ -7,7 +7,8 @@ from typing import Any
 
 from aiohttp import web
 
-from ollama_utils.simulator import faults, wire
+from ollama_utils.simulator import wire
+from ollama_utils.simulator.fault_list import listed, parse_faults
 from ollama_utils.simulator.state import STATE, State
 
 
@@ -16,6 +17,7 @@ def control_routes() -> list[web.RouteDef]:
     return [
         web.get("/simulator/stats", get_stats),
         web.delete("/simulator/stats", delete_stats),
+        web.get("/simulator/faults", get_faults),
         web.post("/simulator/faults", post_faults),
         web.post("/simulator/slots", post_slots),
     ]
@@ -41,14 +43,19 @@ async def delete_stats(request: web.Request) -> web.Response:
     return json_reply(before)
 
 
+async def get_faults(request: web.Request) -> web.Response:
+    """The faults that are played, each with all that can be said of its kind."""
+    return json_reply({"faults": listed(request.app[STATE].faults.faults)})
+
+
 async def post_faults(request: web.Request) -> web.Response:
-    """Play these faults from now on: `[{"kind": ..., "rate": 0..1, "model": optional name}, ...]`."""
+    """Play these faults from now on, as `ollama_utils.simulator.fault_list` reads them."""
     try:
-        wanted = faults.parse_faults(json.loads(await request.read()))
+        wanted = parse_faults(json.loads(await request.read()))
     except ValueError as error:
         return json_reply({"error": str(error)}, 400)
     request.app[STATE].faults.set(wanted)
-    return json_reply({"faults": faults.listed(wanted)})
+    return json_reply({"faults": listed(wanted)})
 
 
 async def post_slots(request: web.Request) -> web.Response:
@@ -73,4 +80,4 @@ def _stats(state: State) -> dict[str, Any]:
         "seed": settings.seed,
         "persona": state.persona.name,
     }
-    return told | state.counters.snapshot()
+    return told | state.engine.waiting() | state.counters.snapshot()

@@ -11,14 +11,13 @@ Clock = Callable[[], float]
 
 
 class Hold:
-    """One slot, held from `start_s` until `end_s` (planned, until it is given back)."""
+    """One slot, held from `start_s` on."""
 
-    __slots__ = ("end_s", "model", "start_s")
+    __slots__ = ("model", "start_s")
 
-    def __init__(self, model: str, start_s: float, end_s: float) -> None:
+    def __init__(self, model: str, start_s: float) -> None:
         self.model = model
         self.start_s = start_s
-        self.end_s = end_s
 
 
 class Counters:
@@ -45,8 +44,12 @@ class Counters:
         self._failed = 0
         self._disconnected = 0
         self._wait_s = 0.0
+        self._load_wait_s = 0.0
         self._prompt_tokens = 0
         self._completion_tokens = 0
+        self.decode_tokens = 0
+        self.loads = 0
+        self.swaps = 0
         self.unrecognised_instructions = 0
 
     def arrived(self) -> None:
@@ -68,19 +71,24 @@ class Counters:
         self._calls[model] += 1
 
     def faulted(self, kind: str) -> None:
-        """A fault was played: a call that failed."""
+        """A fault struck a call."""
         self._faults[kind] += 1
+
+    def spoilt(self) -> None:
+        """A call that a fault struck was answered as the fault would have it: it failed."""
         self._failed += 1
 
-    def took(self, hold: Hold, wait_s: float) -> None:
-        """A slot was taken after a wait."""
+    def took(self, hold: Hold, *, load_wait_s: float, slot_wait_s: float) -> None:
+        """A slot was taken after a wait for the model and one for the slot."""
         self._held.add(hold)
-        self._wait_s += wait_s
+        self._load_wait_s += load_wait_s
+        self._wait_s += slot_wait_s
 
-    def gave_back(self, hold: Hold) -> None:
-        """A slot is free again, as from `hold.end_s`."""
+    def gave_back(self, hold: Hold, end_s: float, decoded: int) -> None:
+        """A slot is free again as from `end_s`, after so many tokens were written in it."""
         self._held.discard(hold)
-        _add_part(self._busy_s, hold, self._since_s, hold.end_s)
+        _add_part(self._busy_s, hold, self._since_s, end_s)
+        self.decode_tokens += decoded
 
     def answered(self, prompt_tokens: int, completion_tokens: int) -> None:
         """A reply was complete."""
@@ -104,15 +112,19 @@ class Counters:
             "busy_slot_s": sum(busy_s.values()),
             "busy_slot_s_by_model": busy_s,
             "wait_s": self._wait_s,
+            "load_wait_s": self._load_wait_s,
+            "loads": self.loads,
+            "swaps": self.swaps,
             "prompt_tokens": self._prompt_tokens,
             "completion_tokens": self._completion_tokens,
+            "decode_tokens": self.decode_tokens,
             "unrecognised_instructions": self.unrecognised_instructions,
         }
 
     def _busy_until(self, now_s: float) -> dict[str, float]:
         busy_s = dict(self._busy_s)
         for hold in self._held:
-            _add_part(busy_s, hold, self._since_s, min(now_s, hold.end_s))
+            _add_part(busy_s, hold, self._since_s, now_s)
         return busy_s
 
 

@@ -3,36 +3,58 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 from ollama_utils.simulator import wire
 from ollama_utils.simulator.catalogue import CONTEXT_TOKENS
+from ollama_utils.simulator.options import check_options
+from ollama_utils.simulator.requests import read_inputs
 from ollama_utils.simulator.state import State
+from ollama_utils.simulator.turns import Call
 
 
-async def embed(state: State, model: str, body: wire.Body, arrived_s: float) -> dict[str, Any]:
-    """The reply to an embedding request: one vector for each input, of length 1.
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """What an embedding request asks for."""
+
+    inputs: list[str]
+    tokens: int
+    """Of all texts together, each cut at the context's length."""
+
+
+def read_texts(body: wire.Body) -> Texts:
+    """The texts of an embedding request.
 
     Raises:
         ApiError: `input` is neither a text nor a list of texts, an option has another type, or a text is
             longer than the context and `truncate` is false.
     """
-    inputs = wire.read_inputs(body)
-    options = wire.check_options(body.get("options"))
+    inputs = read_inputs(body)
+    options = check_options(body.get("options"))
     wanted = int(options.get("num_ctx") or 0)
     context = min(wanted, CONTEXT_TOKENS) if wanted > 0 else CONTEXT_TOKENS
     lengths = [wire.count_tokens(text) for text in inputs]
     if body.get("truncate") is False and max(lengths, default=0) > context:
         raise wire.ApiError(400, "the input length exceeds the context length")
-    tokens = sum(min(length, context) for length in lengths)
-    held = state.engine.turn(model, prompt_tokens=tokens, reply_tokens=0, arrived_s=arrived_s)
-    async with held as turn:
-        rows = [_cut(state.persona.embed(text), body.get("dimensions") or 0) for text in inputs]
-        await state.engine.sleep_until(turn.due_s)
-    state.counters.answered(tokens, 0)
+    return Texts(inputs=inputs, tokens=sum(min(length, context) for length in lengths))
+
+
+async def embed(state: State, model: str, body: wire.Body, texts: Texts, arrived_s: float) -> dict[str, Any]:
+    """The reply to an embedding request: one vector for each input, of length 1.
+
+    Raises:
+        ApiError: there is no room for the request, or none for the model.
+    """
+    call = Call.of(model, body, prompt_tokens=texts.tokens)
+    async with state.engine.turn(call, arrived_s=arrived_s) as turn:
+        rows = [_cut(state.persona.embed(text), body.get("dimensions") or 0) for text in texts.inputs]
+        await state.engine.written(turn, 0)
+    state.counters.answered(texts.tokens, 0)
     counts = {
-        "total_duration": wire.nanoseconds(state.engine.clock() - turn.arrived_s),
-        "prompt_eval_count": tokens,
+        "total_duration": wire.nanoseconds(turn.total_s),
+        "load_duration": wire.nanoseconds(turn.load_s),
+        "prompt_eval_count": texts.tokens,
     }
     return {"model": body["model"], "embeddings": rows} | wire.without_zeros(counts)
 

@@ -1,136 +1,145 @@
-"""Time: each model's slots in the order of arrival, and how long a call holds one.
+"""The server's time on the event loop: virtual time follows a clock, and handlers wait for its moments.
 
-A slot passes on at the moment its call was due to end, not when the event loop woke up for it, so
-that late wake-ups do not add up: a queue of n calls of s seconds on one slot ends after n * s.
+Everything that takes time happens in virtual time (`turns`), which this file brings up to the clock whenever
+somebody comes or goes and at the next moment due. The loop's timers decide only when a handler hears of a
+moment, never when the moment was.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import math
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
-from ollama_utils.simulator.counters import Clock, Counters, Hold
-from ollama_utils.simulator.profiles import Profile
+from ollama_utils.simulator.agenda import Agenda
+from ollama_utils.simulator.counters import Clock, Counters
+from ollama_utils.simulator.profiles import Pace
+from ollama_utils.simulator.runners import Limits, Model, Request, Resident, Runner
+from ollama_utils.simulator.turns import Call, Server, Turn
 
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """A call's time in its slot, in seconds on the engine's clock."""
-
-    arrived_s: float
-    started_s: float
-    decoding_s: float
-    """When the prompt is read and decoding begins."""
-    due_s: float
-    """When the last token is written and the slot passes on."""
-
-
-class Slots:
-    """A first-in, first-out semaphore whose size can move while calls wait."""
-
-    def __init__(self, limit: int, clock: Clock) -> None:
-        self._limit = limit
-        self._clock = clock
-        self._active = 0
-        self._waiting: deque[asyncio.Future[float]] = deque()
-
-    async def take(self) -> float:
-        """Wait for a slot; gives the moment from which it is held."""
-        if self._active < self._limit:
-            self._active += 1
-            return self._clock()
-        arrived_s = self._clock()
-        turn: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            return max(arrived_s, await turn)
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.give_back(self._clock())
-            raise
-
-    def give_back(self, freed_s: float) -> None:
-        """Pass a slot on to the next in line, as from `freed_s`."""
-        self._active -= 1
-        self._admit(freed_s)
-
-    def resize(self, limit: int) -> None:
-        """Let `limit` calls hold a slot from now on; calls under way finish."""
-        self._limit = limit
-        self._admit(self._clock())
-
-    def _admit(self, from_s: float) -> None:
-        while self._waiting and self._active < self._limit:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                self._active += 1
-                turn.set_result(from_s)
+_LONGEST_S = 3600.0
+"""Event loops take no timer for a century."""
 
 
 class Engine:
-    """The slots of every model and the clock they share.
+    """The slots and models of a server, and the clock they share.
 
     Args:
-        slots: calls that a model serves at once.
-        profile: how fast the hardware is.
-        time_scale: every duration is multiplied by this.
+        pace: how long everything takes.
+        limits: what the server's environment sets.
+        models: the models that are here, by full name.
         counters: is told who takes a slot and gives it back.
         clock: seconds, the event loop's own.
     """
 
     def __init__(
-        self, *, slots: int, profile: Profile, time_scale: float, counters: Counters, clock: Clock
+        self, *, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters, clock: Clock
     ) -> None:
-        self.slots = slots
+        self.slots = limits.slots
         self.clock = clock
-        self._profile = profile
-        self._time_scale = time_scale
-        self._counters = counters
-        self._models: dict[str, Slots] = {}
+        self._agenda = Agenda(clock())
+        self._server = Server(agenda=self._agenda, pace=pace, limits=limits, models=models, counters=counters)
+        self._timer: asyncio.TimerHandle | None = None
 
-    def models(self) -> list[str]:
-        """The models that were called."""
-        return list(self._models)
+    def residents(self) -> list[Resident]:
+        """The models in memory, the longest to stay first."""
+        with self._present():
+            return self._server.residence.residents()
+
+    def waiting(self) -> dict[str, int]:
+        """How many calls wait now, for a model and for a slot."""
+        with self._present():
+            residence = self._server.residence
+            return {"waiting_for_load": residence.waiting, "waiting_for_slot": residence.in_line}
 
     def resize(self, slots: int) -> None:
-        """Give every model `slots` slots from now on."""
+        """Give every model `slots` slots from now on, but for those that have one whatever is set."""
         self.slots = slots
-        for queue in self._models.values():
-            queue.resize(slots)
+        with self._present():
+            self._server.residence.resize(slots)
+
+    def unload(self, model: str) -> None:
+        """Unload a model as soon as no call uses it."""
+        with self._present():
+            self._server.residence.expire(model)
+
+    async def load(self, call: Call) -> None:
+        """Bring a model into memory, for a call without words.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        residence = self._server.residence
+
+        def give_back(runner: Runner) -> None:
+            residence.release(runner)
+            _settle(loaded)
+
+        request = Request(
+            model=call.model, options=call.options, keep_alive_s=call.keep_alive_s, ready=give_back
+        )
+        try:
+            with self._present():
+                residence.ask(request)
+            await loaded
+        finally:
+            with self._present():
+                residence.withdraw(request)
 
     @asynccontextmanager
-    async def turn(
-        self, model: str, *, prompt_tokens: int, reply_tokens: int, arrived_s: float
-    ) -> AsyncIterator[Turn]:
-        """Hold one of the model's slots; leaving early gives it back at once."""
-        queue = self._models.setdefault(model, Slots(self.slots, self.clock))
-        started_s = await queue.take()
-        turn = self._plan(prompt_tokens, reply_tokens, arrived_s, started_s)
-        hold = Hold(model, turn.started_s, turn.due_s)
-        self._counters.took(hold, turn.started_s - turn.arrived_s)
+    async def turn(self, call: Call, *, arrived_s: float) -> AsyncIterator[Turn]:
+        """Hold one of the model's slots; leaving early gives it back at once, or the place in line.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._present():
+            turn = self._server.begin(call, started=partial(_settle, started), arrived_s=arrived_s)
         try:
+            await started
             yield turn
         finally:
-            hold.end_s = min(turn.due_s, self.clock())
-            self._counters.gave_back(hold)
-            queue.give_back(hold.end_s)
+            with self._present():
+                turn.leave()
 
-    async def sleep_until(self, moment_s: float) -> None:
-        """Sleep to a moment on the clock, so that delays before it do not add up."""
-        rest_s = moment_s - self.clock()
-        if rest_s > 0:
-            await asyncio.sleep(rest_s)
+    async def written(self, turn: Turn, tokens: float) -> None:
+        """Wait until so many tokens of a reply are written; all of them are its end."""
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._present():
+            turn.mark(tokens, partial(_settle, reached))
+        await reached
 
-    def _plan(self, prompt_tokens: int, reply_tokens: int, arrived_s: float, started_s: float) -> Turn:
-        prefill_s = self._profile.prefill_s(prompt_tokens) * self._time_scale
-        decode_s = self._profile.decode_s(reply_tokens) * self._time_scale
-        decoding_s = started_s + prefill_s
-        return Turn(
-            arrived_s=min(arrived_s, started_s),
-            started_s=started_s,
-            decoding_s=decoding_s,
-            due_s=decoding_s + decode_s,
-        )
+    @contextmanager
+    def _present(self) -> Iterator[None]:
+        """Bring virtual time up to the clock, before and after what is done; then wait for what comes."""
+        self._agenda.advance(self.clock())
+        try:
+            yield
+        finally:
+            self._agenda.advance(self._agenda.now_s)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Set the timer for the next moment; one that is set for an earlier moment will look again."""
+        next_s = self._agenda.next_s()
+        if next_s == math.inf or (self._timer is not None and self._timer.when() <= next_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(min(next_s, self._agenda.now_s + _LONGEST_S), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        with self._present():
+            pass
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    """Tell whoever waits, unless it has left."""
+    if not future.done():
+        future.set_result(None)

@@ -22,6 +22,7 @@ from ollama_utils.simulator.settings import Settings
 _ROOT = Path(__file__).resolve().parents[2]
 _REPLY_S = 10.0
 _END_S = 5.0
+_MOST_READ = 2**20
 
 
 class SimulatorError(RuntimeError):
@@ -59,6 +60,16 @@ class EmbeddedServer:
         """The process's number."""
         return self._process.pid
 
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def obituary(self) -> str | None:
+        """What to say when it has ended; None while it runs."""
+        if self.alive():
+            return None
+        return f"the embedded simulator at {self.host!r} has ended: {self._complaint()}"
+
     def stats(self) -> dict[str, Any]:
         """What the server saw since the start or the last reset."""
         return self._request("GET", "/simulator/stats")
@@ -68,7 +79,11 @@ class EmbeddedServer:
         return self._request("DELETE", "/simulator/stats")
 
     def set_faults(self, faults: Sequence[dict[str, Any]]) -> None:
-        """Play these faults from now on: `{"kind": ..., "rate": 0..1, "model": optional name}`."""
+        """Play these faults from now on: `[{"kind": "drop", "rate": 0.1, "at": "body"}]` and the like.
+
+        Raises:
+            ValueError: one of them cannot be; the message says what was expected.
+        """
         self._request("POST", "/simulator/faults", list(faults))
 
     def set_slots(self, slots: int) -> None:
@@ -115,8 +130,8 @@ class EmbeddedServer:
 
     def _complaint(self) -> str:
         """The last line on stderr: after a traceback, that is the error itself."""
-        self._stderr.seek(0)
-        lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
+        written = os.pread(self._stderr.fileno(), _MOST_READ, 0)  # several threads may ask at once
+        lines = written.decode("utf-8", "replace").strip().splitlines()
         return lines[-1] if lines else f"it ended with status {self._process.returncode} and said nothing"
 
     def _request(self, method: str, path: str, payload: object = None) -> dict[str, Any]:

@@ -1,19 +1,28 @@
-"""What `/api/generate` and `/api/chat` say: a persona's words in Ollama's fields."""
+"""A reply of `/api/generate` or `/api/chat` in Ollama's fields, whole or in the chunks of a stream."""
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ollama_utils.simulator import wire
-from ollama_utils.simulator.chance import digest_of, share_of
-from ollama_utils.simulator.engine import Turn
-from ollama_utils.simulator.state import State
+from ollama_utils.simulator.tokens import Token
+from ollama_utils.simulator.turns import Turn
 
 Endpoint = Literal["generate", "chat"]
 
-_VOCABULARY = 32_000
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one chunk of a stream brings, or a whole reply."""
+
+    tokens: int
+    """Tokens that are generated when it is complete, from the reply's first on."""
+    text: str = ""
+    thinking: str = ""
+    tool_calls: tuple[wire.Body, ...] = ()
+    logprobs: tuple[wire.Body, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,65 +32,82 @@ class Speech:
     endpoint: Endpoint
     named: str
     """The model as the request named it."""
-    text: str
-    prompt: str
     prompt_tokens: int
     tokens: int
-    """Tokens that the reply is counted as; they decide its time."""
+    """Tokens that the reply is counted as, its thinking included; they decide its time."""
     done_reason: Literal["stop", "length"]
-    raw: bool
+    shown: tuple[Token, ...]
+    """Those of its tokens that are shown."""
+    call: wire.Body | None
+    """The call of a tool that the tokens of that kind make up; None where they are but words."""
+    logprob: Callable[[str, int], wire.Body] | None
+    """The log probability of a token by its text and its place; None where nobody asked."""
+    context: tuple[int, ...]
+    """What stands for prompt and reply in a next request; () where the endpoint gives none."""
 
-    def chunk(self, text: str) -> dict[str, Any]:
+    def pieces(self) -> Iterator[Piece]:
+        """The reply in chunks: one for each token with something to show. A call comes with its last."""
+        for place, token in enumerate(self.shown):
+            is_last = place == len(self.shown) - 1
+            piece = self._piece(place + 1, [token], self._logprobs(place, place + 1), with_call=is_last)
+            if piece.text or piece.thinking or piece.tool_calls or piece.logprobs:
+                yield piece
+
+    def chunk(self, piece: Piece) -> dict[str, Any]:
         """A piece of the reply with the fields every chunk has."""
         head = {"model": self.named, "created_at": wire.now_text()}
-        return head | _words(self.endpoint, text) | {"done": False}
+        return head | _words(self.endpoint, piece) | {"done": False}
 
-    def final(self, text: str, turn: Turn, now_s: float) -> dict[str, Any]:
-        """The last chunk, or the whole reply when it is not streamed."""
+    def final(self, turn: Turn) -> dict[str, Any]:
+        """The last chunk of the stream: no words, but all counts."""
+        return self._done(Piece(tokens=self.tokens), turn)
+
+    def whole(self, turn: Turn) -> dict[str, Any]:
+        """The reply that is not streamed."""
+        entries = self._logprobs(0, len(self.shown))
+        piece = self._piece(self.tokens, self.shown, entries, with_call=True)
+        return self._done(piece, turn)
+
+    def _piece(
+        self, count: int, tokens: Sequence[Token], logprobs: tuple[wire.Body, ...], *, with_call: bool
+    ) -> Piece:
+        hidden = ("thought",) if self.call is None else ("thought", "call")
+        return Piece(
+            tokens=count,
+            text="".join([token.text for token in tokens if token.kind not in hidden]),
+            thinking="".join([token.text for token in tokens if token.kind == "thought"]),
+            tool_calls=(self.call,) if self.call is not None and with_call else (),
+            logprobs=logprobs,
+        )
+
+    def _logprobs(self, start: int, stop: int) -> tuple[wire.Body, ...]:
+        if self.logprob is None:
+            return ()
+        return tuple(self.logprob(self.shown[place].text, place) for place in range(start, stop))
+
+    def _done(self, piece: Piece, turn: Turn) -> dict[str, Any]:
         more: dict[str, Any] = {"done": True, "done_reason": self.done_reason}
-        if self.endpoint == "generate" and not self.raw:
-            more["context"] = _token_ids(f"{self.prompt} {self.text}")
         counts = {
-            "total_duration": wire.nanoseconds(now_s - turn.arrived_s),
+            "context": list(self.context),
+            "total_duration": wire.nanoseconds(turn.total_s),
+            "load_duration": wire.nanoseconds(turn.load_s),
             "prompt_eval_count": self.prompt_tokens,
-            "prompt_eval_duration": wire.nanoseconds(turn.decoding_s - turn.started_s),
+            "prompt_eval_duration": wire.nanoseconds(turn.prefill_s),
             "eval_count": self.tokens,
-            "eval_duration": wire.nanoseconds(turn.due_s - turn.decoding_s),
+            "eval_duration": wire.nanoseconds(turn.decode_s),
         }
-        return self.chunk(text) | more | wire.without_zeros(counts)
-
-
-def prepare(state: State, endpoint: Endpoint, body: wire.Body, ask: wire.Ask) -> Speech:
-    """The reply to a question: a pure function of the request and the server's seed."""
-    digest = digest_of(state.settings.seed, *ask.identity())
-    role = state.catalogue.roles[ask.model]
-    said = state.persona.reply(role, ask, digest)
-    state.counters.unrecognised_instructions += not said.recognised
-    length = state.reply_length(share_of(digest, "length"))
-    limit = ask.num_predict if ask.num_predict > 0 else length
-    return Speech(
-        endpoint=endpoint,
-        named=body["model"],
-        text=said.text,
-        prompt=ask.prompt,
-        prompt_tokens=max(1, wire.count_tokens(ask.system + ask.history + ask.prompt)),
-        tokens=min(length, limit),
-        done_reason="length" if length > limit else "stop",
-        raw=bool(body.get("raw")),
-    )
+        return self.chunk(piece) | more | wire.without_zeros(counts)
 
 
 def bare_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
     """A reply without a word: to an empty prompt, which only loads or unloads the model."""
     head = {"model": body["model"], "created_at": wire.now_text()}
-    return head | _words(endpoint, "") | {"done": True, "done_reason": done_reason}
+    return head | _words(endpoint, Piece(tokens=0)) | {"done": True, "done_reason": done_reason}
 
 
-def _words(endpoint: Endpoint, text: str) -> dict[str, Any]:
+def _words(endpoint: Endpoint, piece: Piece) -> dict[str, Any]:
+    more = wire.without_zeros({"thinking": piece.thinking, "tool_calls": list(piece.tool_calls)})
+    logprobs = wire.without_zeros({"logprobs": list(piece.logprobs)})
     if endpoint == "generate":
-        return {"response": text}
-    return {"message": {"role": "assistant", "content": text}}
-
-
-def _token_ids(text: str) -> list[int]:
-    return [zlib.crc32(word.encode("utf-8", "replace")) % _VOCABULARY for word in text.split()]
+        return {"response": piece.text, **more, **logprobs}
+    return {"message": {"role": "assistant", "content": piece.text, **more}, **logprobs}

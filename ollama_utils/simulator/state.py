@@ -10,11 +10,12 @@ from aiohttp import web
 from ollama_utils.simulator.catalogue import Catalogue
 from ollama_utils.simulator.counters import Counters
 from ollama_utils.simulator.engine import Engine
+from ollama_utils.simulator.fault_list import read_faults
 from ollama_utils.simulator.faults import FaultPlan
 from ollama_utils.simulator.lengths import ReplyLength, parse_reply_length
 from ollama_utils.simulator.personas.persona import Persona
 from ollama_utils.simulator.personas.world import load_persona
-from ollama_utils.simulator.profiles import PROFILES
+from ollama_utils.simulator.profiles import PROFILES, Pace
 from ollama_utils.simulator.settings import Settings
 
 
@@ -43,19 +44,20 @@ def make_state(settings: Settings) -> State:
     """
     clock = asyncio.get_running_loop().time
     persona = load_persona(settings.persona)
+    catalogue = Catalogue(persona, f"{settings.seed} {settings.reply_tokens}")
     counters = Counters(clock)
     return State(
         settings=settings,
         persona=persona,
-        catalogue=Catalogue(persona.models),
+        catalogue=catalogue,
         counters=counters,
         engine=Engine(
-            slots=settings.slots,
-            profile=PROFILES[settings.profile],
-            time_scale=settings.time_scale,
+            pace=Pace(profile=PROFILES[settings.profile], time_scale=settings.time_scale),
+            limits=settings.limits,
+            models=catalogue.needs(),
             counters=counters,
             clock=clock,
         ),
-        faults=FaultPlan(settings.seed),
+        faults=FaultPlan(settings.seed, read_faults(settings.faults) if settings.faults else ()),
         reply_length=parse_reply_length(settings.reply_tokens),
     )

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.errors import CallTimeoutError
+from ollama_utils.connection import MOST_BYTES
+from ollama_utils.errors import BadReplyError, CallTimeoutError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.transport import _MOST_IDLE, ExclusiveTransport, _tls, transport_to
 from ollama_utils.types import Call
@@ -252,20 +253,35 @@ def test_a_connection_whose_reply_was_not_read_whole_is_not_used_again() -> None
     assert server.ports[1] == server.ports[2] != server.ports[0]
 
 
-def test_a_reply_that_trickles_in_is_given_up() -> None:
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_reply_that_trickles_in_is_given_up_wherever_it_does(sent: bytes) -> None:
     given_up = threading.Event()
 
     def answer(request: Request) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", "1000000")
-        request.end_headers()
+        request.wfile.write(sent)
         while not given_up.wait(0.01):
-            request.wfile.write(b" ")
+            request.wfile.write(b"H")
 
     with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=0.2)) as client:
         asked = start(lambda: client.generate(CALL))
         assert isinstance(asked.exception(PATIENCE_S), CallTimeoutError)
         given_up.set()
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 1000000000000\r\n\r\n", b"\r\n"])
+def test_a_reply_without_an_end_is_read_no_further_than_the_bound(head: bytes) -> None:
+    sent = [0]
+
+    def answer(request: Request) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n" + head)
+        while True:
+            sent[0] += request.wfile.write(b" " * 2**20)
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
+        with pytest.raises(BadReplyError, match=f"longer than {MOST_BYTES} bytes"):
+            client.generate(CALL)
+        wait_until(lambda: server.closed == set(server.ports))
+    assert sent[0] < 2 * MOST_BYTES
 
 
 def test_after_a_burst_only_a_bounded_number_of_connections_stays_open() -> None:

@@ -102,6 +102,15 @@ def test_the_calls_carry_what_the_flags_say(ran: Ran) -> None:
         assert options == {"temperature": 0, "seed": 5, "num_ctx": 2048}
 
 
+def test_no_call_reloads_a_model_or_changes_how_long_it_stays(ran: Ran) -> None:
+    """A change in any runner option reloads it; `keep_alive` on a call can deadlock Ollama's scheduler."""
+    runner = {"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread"}
+    for model in MODELS:
+        kept = [{k: v for k, v in options.items() if k in runner} for options in ran.options(model)]
+        assert kept == [{"num_ctx": 2048}] * len(kept) != []
+    assert not any("keep_alive" in body for body in ran.bodies)
+
+
 def test_the_learner_is_what_the_flags_say(ran: Ran) -> None:
     learned = ran.learned
     assert learned["learning_rate"] == 0.02

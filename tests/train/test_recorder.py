@@ -33,6 +33,7 @@ INFO: dict[str, Any] = {
     "partial": False,
     "intent_similarity": 1.0,
     "success": True,
+    "reward": 0.95,
     "unscored": False,
     "error": "",
     "usage": {"prompt_tokens": 1, "completion_tokens": 2, "queue_s": 0.1, "total_s": 0.2},
@@ -56,7 +57,8 @@ class SignalWriter(RunFolder):
     """A run folder in whose first write of a transition a signal arrives."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__("train", 0, path)
+        super().__init__(path)
+        self.open_lines()
         write = self.transitions.write
 
         def write_and_signal(record: Any) -> None:  # noqa: ANN401 - a record
@@ -107,7 +109,7 @@ def test_a_signal_in_an_update_waits_for_the_next_rollout(
 
 def test_of_an_error_the_class_is_hashed_and_the_message_is_kept() -> None:
     error = "ServerFaultError: http://127.0.0.1:4711 failed"
-    record = transition_record(0, 0, INFO | {"unscored": True, "error": error}, 0.0, done=False)
+    record = transition_record(0, 0, INFO | {"unscored": True, "error": error}, done=False)
     assert record["error"] == "ServerFaultError"
     assert record["not_hashed"]["error_message"] == error
     assert "4711" not in str({k: v for k, v in record.items() if k != "not_hashed"})

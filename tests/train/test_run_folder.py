@@ -9,25 +9,26 @@ from pathlib import Path
 import pytest
 
 from train.errors import UserError
-from train.run_folder import JsonLines, RunFolder, replacing
+from train.json_lines import JsonLines
+from train.run_folder import RunFolder, replacing
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     with pytest.raises(UserError, match="not empty"):
-        RunFolder("train", 0, tmp_path)
+        RunFolder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cannot be made"):
-        RunFolder("train", 0, tmp_path / "file" / "run")
+        RunFolder(tmp_path / "file" / "run")
 
 
 def test_a_config_written_as_toml_reads_back(tmp_path: Path) -> None:
     table = {"a": 1, "b": 0.5, "c": 'say "hi"\n', "d": ["x", "é"], "e": True, "f": [], "g": "C:\\new"}
-    folder = RunFolder("train", 0, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
     path = folder.write_toml("config.toml", table | {"none": None})
     folder.close()
     assert tomllib.loads(path.read_text(encoding="utf-8")) == table

@@ -36,8 +36,11 @@ def test_a_run_leaves_what_its_readme_promises(
     summary = run(simulator, tmp_path / "run", "--save-interval", "1")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {
+        ".lock",
         "config.toml",
         "queries.json",
+        "models.json",
+        "replies.sqlite",
         "transitions.jsonl",
         "metrics.jsonl",
         "tb",
@@ -45,7 +48,10 @@ def test_a_run_leaves_what_its_readme_promises(
         "policy.zip",
         "summary.json",
     }
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["policy-32.zip"]
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {
+        "last.pt",
+        "policy-32.zip",
+    }
     assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
     lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
     assert [(line["row"], line["lane"]) for line in lines] == [(r, k) for r in range(16) for k in range(4)]

@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-T = TypeVar("T")
+from ollama_utils.simulator.personas.json_schema import (
+    Schema,
+    SchemaError,
+    accepts,
+    accepts_number,
+    accepts_text,
+    has_type,
+    lookup,
+    merged,
+    number,
+    part,
+    same,
+    types,
+)
+from ollama_utils.simulator.personas.pattern import MOST_CHARACTERS, matching_texts
 
-_SIMPLEST: dict[object, object] = {
-    "string": "",
-    "integer": 0,
-    "number": 0,
-    "boolean": False,
-    "array": [],
-    "object": {},
+_NOTHING = object()
+"""No wish: any value will do."""
+_NO_REFS: frozenset[str] = frozenset()
+_FORMATS = {
+    "date": "2025-01-01",
+    "time": "12:00:00Z",
+    "date-time": "2025-01-01T12:00:00Z",
+    "uuid": "00000000-0000-4000-8000-000000000000",
 }
+_RESPONSE = "response"
+_MOST_TRIES = 1024
 
 
 def values_to_json(values: Mapping[str, Any], schema: object) -> str:
@@ -24,46 +42,250 @@ def values_to_json(values: Mapping[str, Any], schema: object) -> str:
     Args:
         values: by property.
         schema: a JSON schema; one that names no properties, and anything else, takes all values.
+
+    Raises:
+        SchemaError: no value was found that stands under the schema.
     """
-    return json.dumps(_fitting(dict(values), schema))
+    if not isinstance(schema, dict):
+        return json.dumps(dict(values))
+    return json.dumps(conform(dict(values), schema))
 
 
 def text_to_json(text: str, schema: object) -> str:
-    """A text as JSON: itself, or in the first property for a string, or in `response` without one."""
-    if _is_free_text(schema):
-        return json.dumps(text)
-    properties = _part(schema, "properties", dict)
-    texts = [name for name, part in properties.items() if _is_free_text(part)]
-    return values_to_json({texts[0] if texts else "response": text}, schema)
+    """A text as JSON: in the first place for a free text that the schema has, or in `response`.
 
-
-def _fitting(value: object, schema: object) -> object:
-    """The value if it may stand under a simple schema, else the simplest that may."""
+    Raises:
+        SchemaError: no value was found that stands under the schema.
+    """
     if not isinstance(schema, dict):
+        return json.dumps({_RESPONSE: text})
+    return json.dumps(conform_text(text, schema))
+
+
+def conform_text(text: str, schema: Mapping[str, Any]) -> object:
+    """A value under a schema, the text in its first free text and the simplest that may be elsewhere.
+
+    Raises:
+        SchemaError: none was found.
+    """
+    return _conform(_NOTHING, schema, text)
+
+
+def conform(wanted: object, schema: Mapping[str, Any]) -> object:
+    """The value under a schema that is nearest to the wanted one.
+
+    Raises:
+        SchemaError: none was found.
+    """
+    return _conform(wanted, schema, None)
+
+
+def _conform(wanted: object, schema: Mapping[str, Any], text: str | None) -> object:
+    try:
+        value = _Writer(schema, text).fit(wanted, schema, _NO_REFS)
+        if accepts(schema, value, schema):
+            return value
+    except RecursionError:
+        raise SchemaError("the schema has no end") from None
+    raise SchemaError(f"no value was found for the schema; {value!r} does not stand under it")
+
+
+class _Writer:
+    """Writes a value that a schema asks for.
+
+    A definition is not entered again inside itself without a wanted value to follow, so that a schema
+    of nested lists or optional children comes to an end.
+    """
+
+    def __init__(self, root: Schema, text: str | None) -> None:
+        self._root = root
+        self._text = text
+
+    def fit(self, wanted: object, schema: Schema, refs: frozenset[str]) -> object:
+        """The value under a schema nearest to the wanted one; `refs` are the definitions it stands in."""
+        while isinstance(schema, dict) and ("$ref" in schema or "allOf" in schema):
+            schema, refs = self._opened(schema, refs)
+        if not isinstance(schema, dict):
+            if schema is False:
+                raise SchemaError("the schema allows no value at all")
+            schema = {}
+        for key in ("anyOf", "oneOf"):
+            if options := part(schema, key, list):
+                bare = {name: item for name, item in schema.items() if name != key}
+                return self._first_that_fits(wanted, [merged(bare, each) for each in options], schema, refs)
+        if "const" in schema or part(schema, "enum", list):
+            return self._chosen(wanted, schema)
+        return self._typed(wanted, schema, refs)
+
+    def _opened(self, schema: Mapping[str, Any], refs: frozenset[str]) -> tuple[Schema, frozenset[str]]:
+        """The schema without its reference or its `allOf`, whose parts are merged into it."""
+        rest: Schema = {name: item for name, item in schema.items() if name not in {"$ref", "allOf"}}
+        if isinstance(ref := schema.get("$ref"), str):
+            if ref in refs:
+                raise SchemaError(f"{ref!r} stands in itself without an end")
+            refs |= {ref}
+            rest = merged(lookup(self._root, ref), rest)
+        for each in part(schema, "allOf", list):
+            opened, refs = self._opened(each, refs) if isinstance(each, dict) else (each, refs)
+            rest = merged(rest, opened)
+        return rest, refs
+
+    def _tried(self, wanted: object, schema: Schema, refs: frozenset[str]) -> object:
+        """As `fit`; where nothing fits, the text is still there for others."""
+        before = self._text
+        try:
+            return self.fit(wanted, schema, refs)
+        except SchemaError:
+            self._text = before
+            raise
+
+    def _first_that_fits(
+        self, wanted: object, options: list[Schema], schema: Schema, refs: frozenset[str]
+    ) -> object:
+        """The first option's value that leaves the wish as it is, else the first option's at all."""
+        found: list[tuple[object, str | None]] = []
+        before = self._text
+        for option in options:
+            self._text = before
+            try:
+                value = self._tried(wanted, option, refs)
+            except SchemaError:
+                continue
+            if accepts(schema, value, self._root):
+                found.append((value, self._text))
+        if not found:
+            raise SchemaError(f"no option fits among {options!r}")
+        value, self._text = next((each for each in found if same_wish(each[0], wanted)), found[0])
         return value
-    if options := _part(schema, "anyOf", list) or _part(schema, "oneOf", list):
-        return _fitting(value, options[0])
-    if allowed := [schema["const"]] if "const" in schema else _part(schema, "enum", list):
-        return value if value in allowed else allowed[0]
-    properties = _part(schema, "properties", dict)
-    names = [*properties, *(name for name in _part(schema, "required", list) if isinstance(name, str))]
-    if names:
-        known = value if isinstance(value, dict) else {}
-        return {name: _fitting(known.get(name), properties.get(name)) for name in names}
-    simplest = schema.get("minimum", _SIMPLEST.get(str(schema.get("type"))))
-    return value if simplest is None or _kind(value) is _kind(simplest) else simplest
+
+    def _chosen(self, wanted: object, schema: Mapping[str, Any]) -> object:
+        allowed = [schema["const"]] if "const" in schema else part(schema, "enum", list)
+        fitting = [value for value in allowed if accepts(schema, value, self._root)]
+        if not fitting:
+            raise SchemaError(f"none of {allowed!r} stands under the rest of the schema")
+        return next((value for value in fitting if same_wish(value, wanted)), fitting[0])
+
+    def _typed(self, wanted: object, schema: Mapping[str, Any], refs: frozenset[str]) -> object:
+        named = types(schema)
+        if not named:
+            return self._free_text(schema) if wanted is _NOTHING else wanted
+        kind = next((name for name in named if wanted is not _NOTHING and has_type(wanted, name)), None)
+        if kind is None:
+            kind = "string" if self._text is not None and "string" in named else named[0]
+        if kind == "object":
+            return self._object(wanted if isinstance(wanted, dict) else None, schema, refs)
+        if kind == "array":
+            return self._array(wanted if isinstance(wanted, list) else None, schema, refs)
+        if kind == "string":
+            return self._string(wanted if isinstance(wanted, str) else None, schema)
+        if kind in {"integer", "number"}:
+            is_number = isinstance(wanted, (int, float)) and not isinstance(wanted, bool)
+            return nearest_number(wanted if is_number else 0, schema, whole=kind == "integer")  # type: ignore[arg-type]
+        return (wanted if isinstance(wanted, bool) else False) if kind == "boolean" else None
+
+    def _free_text(self, schema: Mapping[str, Any]) -> str:
+        """The text, for the first who asks."""
+        text, self._text = self._text or "", None
+        return sized(text, schema)
+
+    def _string(self, wanted: str | None, schema: Mapping[str, Any]) -> str:
+        sample = _FORMATS.get(part(schema, "format", str))
+        if sample is not None:
+            return sample
+        if wanted is not None and accepts_text(schema, wanted):
+            return wanted
+        pattern = part(schema, "pattern", str)
+        if not pattern:
+            return self._free_text(schema) if wanted is None else sized(wanted, schema)
+        if self._text is not None and accepts_text(schema, self._text):
+            return self._free_text(schema)
+        found = next((text for text in matching_texts(pattern) if accepts_text(schema, text)), None)
+        if found is None:
+            raise SchemaError(f"no text was found for the pattern {pattern!r}")
+        return found
+
+    def _array(
+        self, wanted: list[Any] | None, schema: Mapping[str, Any], refs: frozenset[str]
+    ) -> list[object]:
+        """The wanted items; without a wish those that must be there, and one if it can."""
+        first, rest = part(schema, "prefixItems", list), schema.get("items", True)
+        least, most = number(schema, "minItems", 0), number(schema, "maxItems", math.inf)
+        count = int(min(max(least, len(first), 1 if wanted is None else len(wanted)), most, _MOST_TRIES))
+        made: list[object] = []
+        for place in range(count):
+            wish = wanted[place] if wanted is not None and place < len(wanted) else _NOTHING
+            each = first[place] if place < len(first) else rest
+            try:
+                made.append(self._item(wish, each, made if schema.get("uniqueItems") is True else [], refs))
+            except SchemaError:
+                if place < least:
+                    raise
+                break
+        return made
+
+    def _item(self, wish: object, schema: Schema, taken: list[object], refs: frozenset[str]) -> object:
+        """An item that is not among those taken."""
+        inner = refs if wish is _NOTHING else _NO_REFS
+        for other in _wishes(wish, part(schema, "enum", list)):
+            value = self._tried(other, schema, inner)
+            if not any(same(value, each) for each in taken):
+                return value
+        raise SchemaError(f"no item was found that is not among {taken!r}")
+
+    def _object(
+        self, wanted: dict[str, Any] | None, schema: Mapping[str, Any], refs: frozenset[str]
+    ) -> dict[str, object]:
+        """The properties that are named, with what is wanted of them; all that is wanted if none is named."""
+        named, rest = part(schema, "properties", dict), schema.get("additionalProperties", True)
+        required = [name for name in part(schema, "required", list) if isinstance(name, str)]
+        names = dict.fromkeys([*named, *required])
+        if not names and rest is not False:
+            alone = [_RESPONSE] if self._text is not None else []
+            names = dict.fromkeys(alone if wanted is None else wanted)
+        made = {}
+        for name in names:
+            wish = _NOTHING if wanted is None or name not in wanted else wanted[name]
+            try:
+                made[name] = self._tried(wish, named.get(name, rest), refs if wish is _NOTHING else _NO_REFS)
+            except SchemaError:
+                if name in required:
+                    raise
+        return made
 
 
-def _kind(value: object) -> type:
-    """The type of a JSON value, one for all numbers."""
-    return float if type(value) is int else type(value)
+def same_wish(value: object, wanted: object) -> bool:
+    """Whether a value is the wanted one."""
+    return wanted is not _NOTHING and same(value, wanted)
 
 
-def _is_free_text(schema: object) -> bool:
-    return isinstance(schema, dict) and schema.get("type") == "string" and not {"enum", "const"} & set(schema)
+def sized(text: str, schema: Mapping[str, Any]) -> str:
+    """The text, cut or filled up to the length that is allowed."""
+    least = int(min(number(schema, "minLength", 0), MOST_CHARACTERS))
+    return text[: int(min(number(schema, "maxLength", math.inf), len(text)))].ljust(least, "x")
 
 
-def _part(schema: object, key: str, kind: type[T]) -> T:
-    """A keyword's value where it is of its kind, else an empty one."""
-    part = schema.get(key) if isinstance(schema, dict) else None
-    return part if isinstance(part, kind) else kind()
+def nearest_number(wanted: float, schema: Mapping[str, Any], *, whole: bool) -> float:
+    """The number within the bounds of a schema that is nearest to the wanted one.
+
+    Raises:
+        SchemaError: none was found.
+    """
+    low = max(number(schema, "minimum", -math.inf), number(schema, "exclusiveMinimum", -math.inf))
+    high = min(number(schema, "maximum", math.inf), number(schema, "exclusiveMaximum", math.inf))
+    step = number(schema, "multipleOf", 0) or 1
+    anchors = [wanted, *(bound for bound in (low, high, (low + high) / 2) if math.isfinite(bound))]
+    places = [place for anchor in anchors if math.isfinite(place := anchor / step)]
+    tries = [*anchors, *(round(place + move) * step for place in places for move in (-1, 0, 1))]
+    numbers = [round(each) if float(each).is_integer() else each for each in tries]
+    fitting = [n for n in numbers if accepts_number(schema, n) and (not whole or isinstance(n, int))]
+    if not fitting:
+        raise SchemaError(f"no number was found within the bounds of {dict(schema)!r}")
+    return min(fitting, key=lambda each: abs(each - wanted))
+
+
+def _wishes(wish: object, allowed: list[Any]) -> Iterator[object]:
+    """The wish, then what may stand in its place."""
+    yield wish
+    yield from allowed
+    for place in range(_MOST_TRIES):
+        yield from (place, str(place), bool(place % 2), None)

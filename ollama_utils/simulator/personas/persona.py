@@ -5,15 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ollama_utils.simulator.asks import Ask
 from ollama_utils.simulator.personas import embedding
 from ollama_utils.simulator.personas.conform import text_to_json, values_to_json
 from ollama_utils.simulator.personas.judge import Judge
 from ollama_utils.simulator.personas.mutator import Mutator, read_task
 from ollama_utils.simulator.personas.target import Target
-from ollama_utils.simulator.wire import Ask
+from ollama_utils.simulator.personas.wording import filled
 
 ROLES = ("target", "mutator", "judge", "embedding")
 """What a model can play; an embedding model has no words."""
+
+ABILITIES = ("thinking", "tools", "vision", "insert")
+"""What a model with words can do beside speaking, in Ollama's words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What a model is."""
+
+    role: str
+    """One of `ROLES`."""
+    abilities: tuple[str, ...] = ()
+    """Of `ABILITIES`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +45,8 @@ class Persona:
 
     Args:
         name: the persona's.
-        models: what each model plays, one of `ROLES`, by the model's name.
+        fingerprint: stands for all that the file says.
+        models: by name.
         target: answers queries.
         mutator: rewrites queries.
         judge: labels answers.
@@ -39,7 +54,8 @@ class Persona:
     """
 
     name: str
-    models: Mapping[str, str]
+    fingerprint: str
+    models: Mapping[str, Model]
     target: Target
     mutator: Mutator
     judge: Judge
@@ -62,6 +78,11 @@ class Persona:
         if ask.format is not None:
             text = text_to_json(text, ask.format)
         return Utterance(text=text, recognised=recognised)
+
+    def thoughts(self, ask: Ask, digest: bytes) -> str:
+        """What a model thinks before it replies; the same whatever it plays."""
+        slots = self.target.slots(_untagged(ask.prompt), digest)
+        return " ".join(filled(sentence, slots) for sentence in self.target.thoughts)
 
     def embed(self, text: str) -> list[float]:
         """A vector of length 1 with `dimension` numbers."""

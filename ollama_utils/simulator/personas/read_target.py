@@ -11,6 +11,7 @@ from ollama_utils.simulator.personas.target import LABELS, Label, Target, Topic
 from ollama_utils.simulator.personas.wording import Sentences, Wording
 
 _MOST_POINTS = 1000.0
+_THOUGHTS = ("The question is about {subject}.", "What counts in it is the word {word}.")
 
 
 def read_target(file: Reader, grammar: Grammar) -> Target:
@@ -28,6 +29,7 @@ def read_target(file: Reader, grammar: Grammar) -> Target:
         refused_from=table.number("refused_from", partly_from, _MOST_POINTS),
         wordings={label: _read_wording(table.table(label), grammar) for label in LABELS},
         leads=table.patterns("leads", ()),
+        thoughts=table.texts("thoughts", _THOUGHTS),
     )
     table.finish()
     return target

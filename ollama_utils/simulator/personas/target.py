@@ -49,6 +49,7 @@ class Target:
         refused_from: the suspicion from which it refuses.
         wordings: how each kind of reply is worded.
         leads: openings of questions that do not belong to their subject.
+        thoughts: what a model that thinks says to itself, with the slots of the replies.
     """
 
     grammar: Grammar
@@ -57,6 +58,7 @@ class Target:
     refused_from: float
     wordings: Mapping[Label, Wording]
     leads: re.Pattern[str] | None
+    thoughts: tuple[str, ...]
 
     def decide(self, features: Features) -> Label:
         """What happens to a query with these features."""

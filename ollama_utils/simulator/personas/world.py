@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
+from hashlib import sha256
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ollama_utils.simulator.personas.persona import ROLES, Persona
+from ollama_utils.simulator.personas.persona import ABILITIES, ROLES, Model, Persona
 from ollama_utils.simulator.personas.read_grammar import read_grammar
 from ollama_utils.simulator.personas.read_mutator import read_mutator
 from ollama_utils.simulator.personas.read_target import read_judge, read_target
@@ -65,6 +67,7 @@ def parse_persona(toml: str) -> Persona:
     target = read_target(file, grammar)
     return Persona(
         name=file.text("name"),
+        fingerprint=sha256(json.dumps(table, default=str).encode()).hexdigest(),
         models=_read_models(file.table("models")),
         target=target,
         mutator=read_mutator(file, grammar),
@@ -73,13 +76,28 @@ def parse_persona(toml: str) -> Persona:
     )
 
 
-def _read_models(table: Reader) -> dict[str, str]:
-    models = {name: table.choice(name, ROLES) for name in table.keys()}  # noqa: SIM118 - a Reader is no dict
+def _read_models(table: Reader) -> dict[str, Model]:
+    models = {name: _read_model(table, name) for name in table.keys()}  # noqa: SIM118 - a Reader is no dict
     if not models:
         raise PersonaError(
             f"{table.where} must name at least one model with its role, one of {', '.join(ROLES)}"
         )
     return models
+
+
+def _read_model(table: Reader, name: str) -> Model:
+    """A model: its role, or a table with its role and what else it can do."""
+    if not table.is_table(name):
+        return Model(role=table.choice(name, ROLES))
+    entry = table.table(name)
+    model = Model(role=entry.choice("role", ROLES), abilities=entry.texts("abilities", ()))
+    able = ABILITIES if model.role != "embedding" else ()
+    if not set(model.abilities) <= set(able):
+        raise entry.fail(
+            "abilities", f"a list of abilities for the role {model.role} ({', '.join(able) or 'none'})"
+        )
+    entry.finish()
+    return model
 
 
 def _read_dimension(table: Reader) -> int:

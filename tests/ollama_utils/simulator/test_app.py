@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+from importlib import resources
+from pathlib import Path
 
 import ollama
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
+from ollama_utils.simulator.app import build_app
+from ollama_utils.simulator.settings import Settings
 from tests.ollama_utils.simulator.conftest import Ask
 
 QUESTION = "How do I kill a Python process?"
 
-MODELS = ["sim-target:latest", "sim-mutator:latest", "sim-judge:latest", "sim-embed:latest"]
+MODELS = [
+    "sim-target:latest",
+    "sim-mutator:latest",
+    "sim-judge:latest",
+    "sim-embed:latest",
+    "sim-thinker:latest",
+    "sim-helper:latest",
+]
 
 
 def test_a_server_is_greeted_and_tells_its_version(ask: Ask) -> None:
@@ -25,6 +38,63 @@ def test_the_client_lists_and_describes_the_models(client: ollama.Client) -> Non
     assert [model.model for model in client.list().models] == MODELS
     assert client.show("sim-target").capabilities == ["completion"]
     assert client.show("sim-embed").capabilities == ["embedding"]
+
+
+def _digests(**settings: object) -> dict[str | None, str | None]:
+    async def fetch() -> dict[str | None, str | None]:
+        async with TestClient(TestServer(build_app(Settings(**settings)))) as client:  # type: ignore[arg-type]
+            models = (await (await client.get("/api/tags")).json())["models"]
+            return {model["name"]: model["digest"] for model in models}
+
+    return asyncio.run(fetch())
+
+
+def test_a_digest_stands_for_all_that_decides_what_a_model_says(tmp_path: Path) -> None:
+    shipped = resources.files("ollama_utils.simulator.personas").joinpath("cautious.toml").read_text("utf-8")
+    reworded = tmp_path / "reworded.toml"
+    reworded.write_text(shipped.replace("error_rate = 0.05", "error_rate = 0.06"), "utf-8")
+    copied = tmp_path / "copied.toml"
+    copied.write_text(shipped, "utf-8")
+    first = _digests()
+    assert first == _digests(slots=9, time_scale=0.5) == _digests(persona=str(copied))
+    assert len(set(first.values())) == len(first) == len(MODELS)
+    for other in ({"seed": 1}, {"reply_tokens": "65"}, {"persona": str(reworded)}):
+        assert not set(first.values()) & set(_digests(**other).values())
+
+
+def test_equal_requests_get_equal_words_whatever_was_asked_between(ask: Ask) -> None:
+    body = {"model": "sim-thinker", "prompt": QUESTION, "stream": False, "logprobs": True, "top_logprobs": 2}
+    kept = ("response", "thinking", "logprobs", "eval_count", "prompt_eval_count", "context", "done_reason")
+    first, _, again = (ask("POST", "/api/generate", body | more)[1] for more in ({}, {"think": "low"}, {}))
+    assert [first[name] for name in kept] == [again[name] for name in kept]
+
+
+def test_whatever_may_change_a_reply_changes_it(ask: Ask) -> None:
+    def say(**more: object) -> str:
+        body = {"model": "sim-helper", "prompt": QUESTION, "stream": False} | more
+        return str(ask("POST", "/api/generate", body)[1]["response"])
+
+    changes: list[dict[str, object]] = [
+        {"system": "Be brief."},
+        {"template": "{{ .Prompt }}!"},
+        {"suffix": "The end."},
+        {"raw": True},
+        {"context": [1, 2]},
+        {"images": ["aGVsbG8="]},
+        {"options": {"seed": 5}},
+        {"options": {"temperature": 0}},
+    ]
+    assert len({say(), *(say(**change) for change in changes)}) > len(changes) // 2
+
+
+def test_without_shift_a_reply_ends_when_the_context_is_full(ask: Ask) -> None:
+    body = {"model": "sim-target", "prompt": "x" * 360, "stream": False, "options": {"num_ctx": 100}}
+    _, free = ask("POST", "/api/generate", body)
+    _, full = ask("POST", "/api/generate", body | {"shift": False})
+    assert (free["eval_count"], free["done_reason"]) == (64, "stop")
+    assert (full["eval_count"], full["done_reason"], full["prompt_eval_count"]) == (10, "length", 90)
+    _, cut = ask("POST", "/api/generate", body | {"prompt": "x" * 4000})
+    assert cut["prompt_eval_count"] == 100
 
 
 def test_a_called_model_is_listed_as_running(client: ollama.Client) -> None:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPConnection, RemoteDisconnected
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import httpx
 import ollama
 import pytest
 
 from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
 from tests.ollama_utils.simulator.conftest import Ask
+from tests.ollama_utils.threads import wait_until
 
 CRASH = "model runner has unexpectedly stopped"
 BUSY = "server busy, please try again.  maximum pending requests exceeded"
@@ -69,36 +76,189 @@ def test_slots_that_cannot_be_are_refused(ask: Ask, payload: object) -> None:
     assert "slots" in reply["error"]
 
 
+PAGE = "Expecting value"
+BROKEN = "peer .*closed connection"
+
+
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("kind", "error", "says"),
+    ("fault", "error", "says"),
     [
-        ("error_500", ollama.ResponseError, CRASH),
-        ("busy_503", ollama.ResponseError, BUSY),
-        ("drop", httpx.RemoteProtocolError, "disconnected"),
-        ("not_json", ValueError, "Expecting value"),
+        ({"kind": "error_500"}, ollama.ResponseError, CRASH),
+        ({"kind": "busy_503"}, ollama.ResponseError, BUSY),
+        ({"kind": "stall", "seconds": 0.01}, ollama.ResponseError, "timed out waiting for llama runner"),
+        ({"kind": "not_json"}, ValueError, PAGE),
+        ({"kind": "not_json", "status": 502}, ollama.ResponseError, "Bad Gateway"),
+        ({"kind": "cut_json"}, ValueError, r"Expecting|Unterminated"),
+        ({"kind": "wrong_type"}, ValueError, "validation error"),
+        ({"kind": "drop", "at": "start"}, httpx.ReadError, "reset"),
+        ({"kind": "drop", "at": "body"}, httpx.ReadError, "reset"),
+        ({"kind": "drop", "at": "end"}, httpx.ReadError, "reset"),
+        ({"kind": "truncated"}, httpx.RemoteProtocolError, BROKEN),
     ],
 )
-def test_each_fault_is_what_its_name_says(
-    server: EmbeddedServer, client: ollama.Client, kind: str, error: type[Exception], says: str
+def test_each_fault_is_what_its_name_says_streamed_or_not(
+    server: EmbeddedServer,
+    client: ollama.Client,
+    fault: dict[str, Any],
+    error: type[Exception],
+    says: str,
+    stream: bool,  # noqa: FBT001 - a parameter of pytest's
 ) -> None:
-    server.set_faults([{"kind": kind, "rate": 1.0}])
+    server.set_faults([fault | {"rate": 1.0}])
+    turns = [{"role": "user", "content": "x"}]
     calls: list[Callable[[], object]] = [
-        lambda: client.generate("sim-target", "x"),
-        lambda: client.chat("sim-target", [{"role": "user", "content": "x"}]),
+        lambda: _read(client.generate("sim-target", "x", stream=cast("Any", stream))),
+        lambda: _read(client.chat("sim-target", turns, stream=cast("Any", stream))),
         lambda: client.embed("sim-embed", "x"),
     ]
     for call in calls:
         with pytest.raises(error, match=says):
             call()
-    assert server.stats()["failed"] == 3
-    assert server.stats()["faults"] == {kind: 3}
+    stats = server.stats()
+    assert (stats["failed"], stats["in_flight"]) == (3, 0)
+    assert stats["faults"] == {fault["kind"]: 3}
 
 
-def test_an_empty_reply_is_a_reply_without_words(server: EmbeddedServer, client: ollama.Client) -> None:
+def _read(reply: object) -> None:
+    """Read a reply to its end, when it is streamed."""
+    if isinstance(reply, Iterator):
+        list(reply)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "stall"},
+        *({"kind": "hang", "at": place} for place in ("start", "body", "end")),
+        *({"kind": "dribble", "at": place} for place in ("start", "body")),
+        {"kind": "latency", "seconds": 60},
+    ],
+)
+def test_a_client_that_leaves_a_fault_that_holds_it_frees_everything(
+    server: EmbeddedServer,
+    client: ollama.Client,
+    fault: dict[str, Any],
+    stream: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    server.set_faults([fault | {"rate": 1.0}])
+    server.set_slots(1)
+    address = urlsplit(server.host)
+    hasty = HTTPConnection(str(address.hostname), address.port)
+    question = {"model": "sim-target", "prompt": "x", "stream": stream}
+    hasty.request("POST", "/api/generate", json.dumps(question))
+    wait_until(lambda: server.stats()["faults"] == {fault["kind"]: 1})
+    hasty.close()
+    wait_until(lambda: server.stats()["disconnected"] == 1)
+    assert server.stats()["in_flight"] == 0
+    server.set_faults([])
+    assert client.generate("sim-target", "x").done
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "latency", "seconds": 0.01},
+        {"kind": "dribble", "at": "start", "seconds": 0.05},
+        {"kind": "dribble", "at": "body", "seconds": 0.05},
+    ],
+)
+def test_a_reply_that_is_slow_is_whole(
+    server: EmbeddedServer,
+    client: ollama.Client,
+    fault: dict[str, Any],
+    stream: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    def said(prompt: str) -> str:
+        if not stream:
+            return client.generate("sim-target", prompt).response or ""
+        return "".join(part.response or "" for part in client.generate("sim-target", prompt, stream=True))
+
+    expected = [said(f"Question {k}?") for k in range(3)]
+    server.set_faults([fault | {"rate": 1.0}])
+    assert [said(f"Question {k}?") for k in range(3)] == expected
+    assert server.stats()["faults"] == {fault["kind"]: 3}
+
+
+def test_a_connection_that_ends_after_a_reply_gave_it_whole(ask: Ask, server: EmbeddedServer) -> None:
+    question = {"model": "sim-target", "prompt": "x", "stream": False}
+    expected = ask("POST", "/api/generate", question)[1]["response"]
+    server.set_faults([{"kind": "drop", "rate": 1.0, "at": "after"}])
+    status, reply = ask("POST", "/api/generate", question)
+    assert (status, reply["response"]) == (200, expected)
+    with pytest.raises((RemoteDisconnected, ConnectionError)):
+        ask("POST", "/api/generate", question)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_empty_reply_is_a_reply_without_words(ask: Ask, server: EmbeddedServer, stream: bool) -> None:  # noqa: FBT001 - pytest's
     server.set_faults([{"kind": "empty", "rate": 1.0}])
-    reply = client.generate("sim-target", "x")
-    assert (reply.response, reply.done) == ("", True)
-    assert client.embed("sim-embed", "x").embeddings == []
+    status, reply = ask("POST", "/api/generate", {"model": "sim-target", "prompt": "x", "stream": stream})
+    said = json.loads(reply) if stream else reply
+    assert (status, said["response"], said["done"]) == (200, "", True)
+    status, reply = ask("POST", "/api/embed", {"model": "sim-embed", "input": "x"})
+    assert (status, reply["embeddings"]) == (200, [])
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_reply_that_is_not_done_says_so(ask: Ask, server: EmbeddedServer, stream: bool) -> None:  # noqa: FBT001 - pytest's
+    server.set_faults([{"kind": "not_done", "rate": 1.0}])
+    question = {"model": "sim-target", "messages": [{"role": "user", "content": "x"}], "stream": stream}
+    status, reply = ask("POST", "/api/chat", question)
+    said = json.loads(reply) if stream else reply
+    assert (status, said["done"], "done_reason" in said) == (200, False, False)
+    assert said["message"]["content"]
+
+
+def test_an_enormous_reply_is_as_long_as_it_was_to_be(client: ollama.Client, server: EmbeddedServer) -> None:
+    rows = client.embed("sim-embed", "x").embeddings
+    server.set_faults([{"kind": "enormous", "rate": 1.0, "bytes": 100_000}])
+    assert len(client.generate("sim-target", "x").response or "") >= 100_000
+    assert len(client.chat("sim-target", [{"role": "user", "content": "x"}]).message.content or "") >= 100_000
+    assert client.embed("sim-embed", "x").embeddings == rows
+
+
+@pytest.mark.parametrize(
+    ("path", "question", "status"),
+    [
+        ("/api/generate", {"model": "nope", "prompt": "x"}, 404),
+        ("/api/generate", {"model": "sim-target", "prompt": "x", "options": {"temperature": "hot"}}, 500),
+        ("/api/generate", {"model": "sim-embed", "prompt": "x"}, 400),
+        ("/api/embed", {"model": "sim-embed", "input": 5}, 400),
+    ],
+)
+def test_a_request_that_ollama_rejects_meets_no_fault(
+    ask: Ask, server: EmbeddedServer, path: str, question: object, status: int
+) -> None:
+    expected = ask("POST", path, question)
+    server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+    assert ask("POST", path, question) == expected
+    assert expected[0] == status
+    assert server.stats()["faults"] == {}
+
+
+def test_the_faults_that_are_played_are_listed(ask: Ask, server: EmbeddedServer) -> None:
+    assert ask("GET", "/simulator/faults") == (200, {"faults": []})
+    server.set_faults([{"kind": "drop", "rate": 0.5, "at": "body"}])
+    (fault,) = ask("GET", "/simulator/faults")[1]["faults"]
+    assert fault == {"kind": "drop", "rate": 0.5, "at": "body", "burst": 1, "first": None, "model": None}
+
+
+def test_a_file_of_faults_is_played_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "faults.json").write_text('[{"kind": "busy_503", "rate": 1, "model": "sim-mutator"}]')
+    with EmbeddedServer(Settings(time_scale=0, faults=str(tmp_path / "faults.json"))) as server:
+        client = ollama.Client(server.host, timeout=10, trust_env=False)
+        assert client.generate("sim-target", "x").response
+        with pytest.raises(ollama.ResponseError, match=BUSY):
+            client.generate("sim-mutator", "x")
+        client._client.close()
+
+
+def test_a_file_of_faults_that_cannot_be_used_is_refused_before_the_start(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"the file of faults .*faults\.json' cannot be read"):
+        Settings(faults=str(tmp_path / "faults.json"))
 
 
 def test_a_fault_can_be_for_one_model_alone(server: EmbeddedServer, client: ollama.Client) -> None:

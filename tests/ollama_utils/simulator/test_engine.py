@@ -1,37 +1,51 @@
-"""Slots and time: laws that hold however fast the machine is."""
+"""Virtual time on an event loop, whose own clock leaps: laws that hold however late it wakes."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from ollama_utils.simulator.counters import Counters
-from ollama_utils.simulator.engine import Engine, Slots, Turn
-from ollama_utils.simulator.profiles import PROFILES
+from ollama_utils.simulator.engine import Engine
+from ollama_utils.simulator.profiles import PROFILES, Pace
+from ollama_utils.simulator.runners import Limits, Model
+from ollama_utils.simulator.turns import Call, Turn
+from tests.ollama_utils.simulator.leaping import run
 
-SCALE = 0.01
 
-
-def _run(play: Callable[[Engine, Counters], Awaitable[None]], slots: int = 3) -> None:
+def _run(
+    play: Callable[[Engine, Counters], Awaitable[None]],
+    slots: int = 3,
+    profile: str = "ideal",
+    scale: float = 1.0,
+    late_s: float = 0.0,
+) -> None:
     async def scene() -> None:
         clock = asyncio.get_running_loop().time
         counters = Counters(clock)
         engine = Engine(
-            slots=slots, profile=PROFILES["ideal"], time_scale=SCALE, counters=counters, clock=clock
+            pace=Pace(profile=PROFILES[profile], time_scale=scale),
+            limits=Limits(slots=slots),
+            models=defaultdict(Model),
+            counters=counters,
+            clock=clock,
         )
         await play(engine, counters)
 
-    asyncio.run(scene())
+    run(scene(), late_s=late_s)
+
+
+LATE = pytest.mark.parametrize("late_s", [0.0, 0.3])
 
 
 async def _call(engine: Engine, tokens: int, turns: list[Turn]) -> None:
-    arrived_s = engine.clock()
-    held = engine.turn("m", prompt_tokens=10, reply_tokens=tokens, arrived_s=arrived_s)
-    async with held as turn:
+    call = Call(model="m", prompt_tokens=10, reply_tokens=tokens)
+    async with engine.turn(call, arrived_s=engine.clock()) as turn:
         turns.append(turn)
-        await engine.sleep_until(turn.due_s)
+        await engine.written(turn, tokens)
 
 
 def test_no_more_calls_than_slots_are_served_at_once_and_in_the_order_of_arrival() -> None:
@@ -46,32 +60,72 @@ def test_no_more_calls_than_slots_are_served_at_once_and_in_the_order_of_arrival
     _run(play)
 
 
-def test_a_waiting_call_begins_at_the_very_moment_a_slot_was_due_to_be_free() -> None:
+@LATE
+def test_a_waiting_call_begins_at_the_very_moment_a_slot_was_due_to_be_free(late_s: float) -> None:
     async def play(engine: Engine, _counters: Counters) -> None:
         turns: list[Turn] = []
         await asyncio.gather(*(_call(engine, 30, turns) for _ in range(12)))
         due = {turn.due_s for turn in turns}
         assert all(turn.started_s in due for turn in turns[3:])
 
-    _run(play)
+    _run(play, late_s=late_s)
 
 
-def test_a_queue_on_one_slot_takes_the_sum_of_its_services_however_late_the_loop_wakes() -> None:
+@LATE
+def test_a_queue_on_one_slot_takes_the_sum_of_its_services_however_late_the_loop_wakes(
+    late_s: float,
+) -> None:
     async def play(engine: Engine, counters: Counters) -> None:
         turns: list[Turn] = []
         await asyncio.gather(*(_call(engine, 10, turns) for _ in range(30)))
-        service_s = (10 * 4e-3 + 10 * 1e-6) * SCALE
+        service_s = 10 * 4e-3 + 10 * 1e-6
         assert turns[-1].due_s - turns[0].started_s == pytest.approx(30 * service_s)
         assert counters.snapshot()["busy_slot_s"] == pytest.approx(30 * service_s)
 
-    _run(play, slots=1)
+    _run(play, slots=1, late_s=late_s)
 
 
-def test_a_call_takes_four_milliseconds_a_token_whatever_else_is_served() -> None:
+@LATE
+def test_a_call_takes_four_milliseconds_a_token_whatever_else_is_served(late_s: float) -> None:
     async def play(engine: Engine, _counters: Counters) -> None:
         turns: list[Turn] = []
         await asyncio.gather(*(_call(engine, 25, turns) for _ in range(3)))
-        assert all(turn.due_s - turn.decoding_s == pytest.approx(25 * 4e-3 * SCALE) for turn in turns)
+        assert all(turn.decode_s == pytest.approx(25 * 4e-3) for turn in turns)
+
+    _run(play, late_s=late_s)
+
+
+@LATE
+def test_calls_on_a_machine_share_its_steps(late_s: float) -> None:
+    async def play(engine: Engine, _counters: Counters) -> None:
+        turns: list[Turn] = []
+        await asyncio.gather(*(_call(engine, 40, turns) for _ in range(8)))
+        assert [turn.decode_s for turn in turns] == pytest.approx([40 * 8 / 584] * 8)
+
+    _run(play, slots=8, profile="rtx3090", late_s=late_s)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_without_time_every_call_is_answered_before_the_loop_turns(profile: str) -> None:
+    async def play(engine: Engine, counters: Counters) -> None:
+        turns: list[Turn] = []
+        with pytest.raises(StopIteration):
+            _call(engine, 64, turns).send(None)
+        assert turns[0].total_s == 0
+        assert counters.snapshot()["decode_tokens"] == 64
+
+    _run(play, profile=profile, scale=0)
+
+
+def test_a_handler_hears_of_the_tokens_it_waits_for_and_more_than_all_is_the_end() -> None:
+    async def play(engine: Engine, _counters: Counters) -> None:
+        call = Call(model="m", reply_tokens=20)
+        async with engine.turn(call, arrived_s=engine.clock()) as turn:
+            for tokens in (1, 5, 5, 19.5, 20, 21, 99):
+                await engine.written(turn, tokens)
+                due_s = turn.decoding_s + min(tokens, 20) * 4e-3
+                assert engine.clock() >= due_s - 1e-9
+            assert turn.due_s == pytest.approx(due_s, abs=1e-9)
 
     _run(play)
 
@@ -84,58 +138,74 @@ def test_whoever_gives_up_frees_the_slot_or_the_place_in_line() -> None:
         await asyncio.sleep(0)
         third = asyncio.create_task(_call(engine, 1, turns))
         await asyncio.sleep(0)
+        assert engine.waiting() == {"waiting_for_load": 0, "waiting_for_slot": 2}
         waiter.cancel()
         holder.cancel()
         await third
         assert len(turns) == 2
-        assert counters.snapshot()["busy_slot_s"] < 10**9 * 4e-3 * SCALE
+        assert counters.snapshot()["busy_slot_s"] == pytest.approx(turns[1].total_s)
 
     _run(play, slots=1)
 
 
 def test_a_waiter_that_is_cancelled_as_it_is_admitted_passes_the_slot_on() -> None:
-    async def play() -> None:
-        slots = Slots(1, asyncio.get_running_loop().time)
-        await slots.take()
-        waiter = asyncio.create_task(slots.take())
+    async def play(engine: Engine, _counters: Counters) -> None:
+        turns: list[Turn] = []
+        first, second, third = (asyncio.create_task(_call(engine, 10**9, turns)) for _ in range(3))
         await asyncio.sleep(0)
-        slots.give_back(0.0)
-        waiter.cancel()
-        await asyncio.gather(waiter, return_exceptions=True)
-        async with asyncio.timeout(10):
-            await slots.take()
-
-    asyncio.run(play())
-
-
-def test_more_slots_admit_at_once_and_fewer_let_calls_finish() -> None:
-    async def play() -> None:
-        slots = Slots(1, asyncio.get_running_loop().time)
-        tasks = [asyncio.create_task(slots.take()) for _ in range(4)]
+        first.cancel()
+        await asyncio.sleep(0)  # the slot is the second's, which does not know it yet
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        assert engine.waiting() == {"waiting_for_load": 0, "waiting_for_slot": 0}
         await asyncio.sleep(0)
-        assert [task.done() for task in tasks] == [True, False, False, False]
-        slots.resize(3)
-        await asyncio.sleep(0)
-        assert [task.done() for task in tasks] == [True, True, True, False]
-        slots.resize(1)
-        slots.give_back(0.0)
-        slots.give_back(0.0)
-        await asyncio.sleep(0)
-        assert not tasks[3].done()
-        slots.give_back(0.0)
-        await asyncio.gather(*tasks)
+        assert len(turns) == 2
+        third.cancel()
+        await asyncio.gather(third, return_exceptions=True)
 
-    asyncio.run(play())
+    _run(play, slots=1)
+
+
+def test_whoever_gives_up_while_its_model_loads_leaves_nothing_behind() -> None:
+    async def play(engine: Engine, counters: Counters) -> None:
+        turns: list[Turn] = []
+        tasks = [asyncio.create_task(_call(engine, 1, turns)) for _ in range(2)]
+        tasks.append(asyncio.create_task(engine.load(Call(model="other"))))
+        await asyncio.sleep(0)
+        assert engine.waiting() == {"waiting_for_load": 3, "waiting_for_slot": 0}
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert engine.waiting() == {"waiting_for_load": 0, "waiting_for_slot": 0}
+        assert engine.residents() == []
+        assert counters.snapshot()["loads"] == 0
+
+    _run(play, profile="cpu16", scale=1000)
+
+
+def test_a_model_that_is_loaded_without_words_is_there_and_can_be_sent_away() -> None:
+    async def play(engine: Engine, counters: Counters) -> None:
+        await engine.load(Call(model="m", keep_alive_s=77))
+        (resident,) = engine.residents()
+        assert (resident.model, resident.num_ctx) == ("m", 4096)
+        assert resident.stays_s == pytest.approx(77)
+        engine.unload("m")
+        engine.unload("nobody")
+        assert engine.residents() == []
+        assert counters.snapshot()["loads"] == 1
+
+    _run(play, profile="rtx4090", scale=1e-3)
 
 
 def test_a_reset_counts_only_what_is_served_from_then_on() -> None:
     async def play(engine: Engine, counters: Counters) -> None:
         turns: list[Turn] = []
         task = asyncio.create_task(_call(engine, 10**9, turns))
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(5)
         counters.reset()
+        await asyncio.sleep(7)
         snapshot = counters.snapshot()
-        assert 0 <= snapshot["busy_slot_s"] <= snapshot["window_s"] < engine.clock() - turns[0].started_s
+        assert [snapshot["busy_slot_s"], snapshot["window_s"]] == pytest.approx([7, 7])
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

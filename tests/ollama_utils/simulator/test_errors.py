@@ -16,31 +16,41 @@ from ollama_utils.simulator.app import build_app
 from ollama_utils.simulator.settings import Settings
 from tests.ollama_utils.simulator.conftest import Ask
 
+ENDPOINTS = ["generate", "chat", "embed", "embeddings", "show", "pull"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/create"),
+        ("POST", "/api/copy"),
+        ("DELETE", "/api/delete"),
+        ("POST", "/api/push"),
+        ("POST", "/api/blobs/sha256:00"),
+        ("POST", "/v1/chat/completions"),
+        ("GET", "/v1/models"),
+    ],
+)
+def test_what_ollama_serves_but_the_simulator_does_not_is_said_plainly(
+    ask: Ask, method: str, path: str
+) -> None:
+    error = f"the simulator does not play {path}; docs/simulator.md says what it plays"
+    assert ask(method, path, {}) == (501, {"error": error})
+
+
+def test_pictures_are_refused_by_a_model_that_cannot_see(ask: Ask) -> None:
+    for path in ("/api/generate", "/api/chat"):
+        messages = [{"role": "user", "content": "q", "images": ["aGVsbG8="]}]
+        body = {"model": "sim-target", "prompt": "q", "images": ["aGVsbG8="], "messages": messages}
+        status, reply = ask("POST", path, body)
+        assert status == 500
+        assert reply["error"].startswith("image input is not supported")
+
 
 @pytest.mark.parametrize(
     ("path", "payload", "status", "error"),
     [
-        ("/api/generate", b"", 400, "missing request body"),
-        ("/api/chat", b"", 400, "missing request body"),
-        ("/api/embed", b"", 400, "missing request body"),
-        ("/api/generate", {"model": "x", "prompt": "q"}, 404, "model 'x' not found"),
-        ("/api/chat", {"model": "x", "messages": []}, 404, "model 'x' not found"),
-        ("/api/show", {"model": "x"}, 404, "model 'x' not found"),
-        ("/api/embed", {"model": "x", "input": "q"}, 404, 'model "x" not found, try pulling it first'),
-        ("/api/generate", {"model": ""}, 404, "model '' not found"),
-        ("/api/embed", {"model": ""}, 404, "model '' not found"),
-        ("/api/chat", {"model": ""}, 400, "model is required"),
-        ("/api/show", {"model": ""}, 400, "model is required"),
-        ("/api/chat", {"model": "sim-embed", "messages": []}, 400, '"sim-embed" does not support chat'),
-        ("/api/generate", {"model": "sim-embed"}, 400, '"sim-embed" does not support generate'),
-        ("/api/embed", {"model": "sim-embed", "input": 5}, 400, "invalid input type"),
         ("/api/embed", {"model": "sim-embed", "input": [5]}, 400, "invalid input type"),
-        (
-            "/api/generate",
-            {"model": "sim-target", "prompt": "q", "options": {"temperature": "hot"}},
-            500,
-            'option "temperature" must be of type float32',
-        ),
         (
             "/api/generate",
             {"model": "sim-target", "prompt": "q", "options": {"seed": True}},
@@ -70,7 +80,64 @@ from tests.ollama_utils.simulator.conftest import Ask
             "/api/chat",
             {"model": "sim-judge", "think": "hard"},
             400,
+            'invalid think value: "hard" (must be "high", "medium", "low", true, or false)',
+        ),
+        (
+            "/api/chat",
+            {"model": "sim-judge", "think": 1},
+            400,
             'think must be a boolean or string ("high", "medium", "low", true, or false)',
+        ),
+        ("/api/generate", {"model": "a b", "prompt": "q"}, 400, "invalid model name"),
+        ("/api/pull", {"model": ""}, 400, "invalid model name"),
+        ("/api/embed", {"model": "x", "input": {}}, 400, "invalid input type"),
+        (
+            "/api/embeddings",
+            {"model": "sim-embed", "prompt": "x" * 16_385},
+            500,
+            "the input length exceeds the context length",
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "x" * 16_385, "truncate": False},
+            400,
+            "the input length exceeds the context length",
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "raw": True, "system": "s"},
+            400,
+            "raw mode does not support template, system, or context",
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-helper", "prompt": "q", "images": ["?"]},
+            400,
+            "illegal base64 data at input byte 0",
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "context": ["1"]},
+            400,
+            "json: cannot unmarshal string into Go struct field GenerateRequest.context of type int",
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "format": "xml"},
+            500,
+            'invalid format: "\\"xml\\""; expected "json" or a valid JSON Schema object',
+        ),
+        (
+            "/api/generate",
+            {"model": "sim-target", "prompt": "q", "format": {"$ref": "#/none"}},
+            500,
+            "invalid JSON schema in format: $ref '#/none' leads nowhere in the schema",
+        ),
+        (
+            "/api/chat",
+            {"model": "sim-helper", "messages": [{"role": "user", "content": "q"}], "tools": ["t"]},
+            400,
+            "json: cannot unmarshal string into Go struct field ChatRequest.tools",
         ),
         (
             "/api/generate",
@@ -131,16 +198,27 @@ ANY_JSON = st.recursive(
     max_leaves=4,
 )
 
-FIELDS = ["prompt", "messages", "input", "system", "suffix", "raw", "keep_alive", "think", "truncate"]
+FIELDS = [
+    "prompt",
+    "messages",
+    "input",
+    "system",
+    "suffix",
+    "raw",
+    "keep_alive",
+    "think",
+    "truncate",
+    "context",
+]
 
 OPTIONS = ["seed", "temperature", "num_predict", "num_ctx", "stop", "use_mmap", "top_p"]
 
 
 @given(
-    path=st.sampled_from(["/api/generate", "/api/chat", "/api/embed", "/api/show"]),
-    model=st.sampled_from(["sim-target", "sim-mutator", "sim-judge", "sim-embed"]) | ANY_JSON,
+    path=st.sampled_from([f"/api/{name}" for name in ENDPOINTS]),
+    model=st.sampled_from(["sim-target", "sim-judge", "sim-embed", "sim-thinker", "sim-helper"]) | ANY_JSON,
     fields=st.dictionaries(
-        st.sampled_from([*FIELDS, "format", "dimensions", "options"]), ANY_JSON, max_size=3
+        st.sampled_from([*FIELDS, "format", "dimensions", "options", "tools"]), ANY_JSON, max_size=3
     ),
     options=st.dictionaries(st.sampled_from(OPTIONS), ANY_JSON, max_size=3),
 )
@@ -153,7 +231,7 @@ def test_whatever_is_sent_gets_json_and_an_error_only_of_ollama_s(
     assert status in {200, 400, 404, 500}
     assert (status == 200) == ("error" not in reply)
     if status == 500:
-        assert reply["error"].startswith(('option "', "invalid format: "))
+        assert reply["error"].startswith(('option "', "invalid format: ", "invalid JSON schema in format: "))
 
 
 def test_a_body_that_is_no_json_object_is_a_400(ask: Ask) -> None:

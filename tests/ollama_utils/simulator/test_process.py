@@ -16,7 +16,7 @@ import ollama
 import pytest
 
 from ollama_utils.simulator.process import EmbeddedServer, SimulatorError
-from ollama_utils.simulator.settings import Settings, slots_from_environment
+from ollama_utils.simulator.settings import Settings, settings_from_environment
 
 PARENT = """
 import os, sys, time
@@ -229,13 +229,13 @@ def test_a_setting_that_cannot_be_is_refused(settings: dict[str, object], says: 
 @pytest.mark.parametrize(("text", "slots"), [("", 1), ("0", 1), ("4", 4)])
 def test_ollama_s_variable_sets_the_slots(monkeypatch: pytest.MonkeyPatch, text: str, slots: int) -> None:
     monkeypatch.setenv("OLLAMA_NUM_PARALLEL", text)
-    assert slots_from_environment() == slots
+    assert settings_from_environment().get("slots", 1) == slots
 
 
 def test_a_variable_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "many")
     with pytest.raises(ValueError, match="OLLAMA_NUM_PARALLEL must be a whole number, got 'many'"):
-        slots_from_environment()
+        settings_from_environment()
 
 
 def test_a_client_that_gives_up_frees_its_slot() -> None:

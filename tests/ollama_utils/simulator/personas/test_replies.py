@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ollama_utils.simulator.asks import Ask
 from ollama_utils.simulator.chance import digest_of
 from ollama_utils.simulator.personas.embedding import embed
 from ollama_utils.simulator.personas.persona import Persona
 from ollama_utils.simulator.personas.target import LABELS, Label
 from ollama_utils.simulator.personas.world import load_persona
-from ollama_utils.simulator.wire import Ask
 from scorers.refusal import label_refusal
 from tests.ollama_utils.simulator.personas.conftest import QUERIES
 
@@ -164,13 +164,13 @@ def test_a_text_model_that_is_asked_for_json_gives_json(persona: Persona) -> Non
 @pytest.mark.parametrize(
     ("schema", "reply"),
     [
-        ({"type": "array"}, []),
+        ({"type": "array", "maxItems": 0}, []),
         ({"type": "number"}, 0),
         ({"const": 5}, 5),
         ({"enum": ["a", "b"]}, "a"),
         ({"anyOf": [{"type": "integer", "minimum": 3}, {"type": "null"}]}, 3),
-        ({"properties": {"label": {"enum": ["good"]}}, "required": ["why"]}, {"label": "good", "why": None}),
-        ({"properties": {"inner": {"required": ["deep"]}}}, {"inner": {"deep": None}}),
+        ({"properties": {"label": {"enum": ["good"]}}, "required": ["label"]}, {"label": "good"}),
+        ({"properties": {"inner": {"properties": {"deep": {"type": "null"}}}}}, {"inner": {"deep": None}}),
         ({"type": "object", "properties": {"label": {"const": None}}}, {"label": None}),
     ],
 )

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from ollama_utils.simulator.asks import Ask
 from ollama_utils.simulator.chance import digest_of
 from ollama_utils.simulator.personas.persona import Persona
 from ollama_utils.simulator.personas.reader import PersonaError
 from ollama_utils.simulator.personas.world import load_persona, parse_persona
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
-from ollama_utils.simulator.wire import Ask
 from tests.ollama_utils.simulator.personas.conftest import ANOTHER_WORLD
 
 TEXT = ANOTHER_WORLD.read_text(encoding="utf-8")
@@ -50,6 +50,16 @@ def test_a_server_plays_another_world() -> None:
             'rose = "target"',
             'rose = "flower"',
             "models.rose must be one of target, mutator, judge, embedding",
+        ),
+        (
+            'soil = "embedding"',
+            'soil = { role = "embedding", abilities = ["tools"] }',
+            "models.soil.abilities must be a list of abilities for the role embedding",
+        ),
+        (
+            'rose = "target"',
+            'rose = { role = "target", abilities = ["flying"] }',
+            "models.rose.abilities must be a list of abilities for the role target",
         ),
         ("dimension = 8", "dimension = 0", "embedding.dimension must be a number from 1"),
         ("error_rate = 0\n", "error_rate = 2\n", "judge.error_rate must be a number from 0 to 1, got 2"),

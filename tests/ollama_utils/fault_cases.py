@@ -1,0 +1,60 @@
+"""Every fault that spoils a call, and the error by which the model layer names it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from ollama_utils.connection import MOST_BYTES
+from ollama_utils.errors import (
+    BadReplyError,
+    CallTimeoutError,
+    OllamaError,
+    ServerBusyError,
+    ServerFaultError,
+)
+
+Fault = dict[str, Any]
+
+ANY_CALL: list[tuple[Fault, type[OllamaError]]] = [
+    ({"kind": "error_500"}, ServerFaultError),
+    ({"kind": "busy_503"}, ServerBusyError),
+    ({"kind": "stall"}, CallTimeoutError),
+    ({"kind": "hang", "at": "start"}, CallTimeoutError),
+    ({"kind": "hang", "at": "body"}, CallTimeoutError),
+    ({"kind": "hang", "at": "end"}, CallTimeoutError),
+    ({"kind": "dribble", "at": "start"}, CallTimeoutError),
+    ({"kind": "dribble", "at": "body"}, CallTimeoutError),
+    ({"kind": "drop", "at": "start"}, BadReplyError),
+    ({"kind": "drop", "at": "body"}, BadReplyError),
+    ({"kind": "drop", "at": "end"}, BadReplyError),
+    ({"kind": "truncated"}, BadReplyError),
+    ({"kind": "cut_json"}, BadReplyError),
+    ({"kind": "not_json"}, BadReplyError),
+    ({"kind": "not_json", "status": 502}, ServerFaultError),
+    ({"kind": "empty"}, BadReplyError),
+    ({"kind": "enormous", "bytes": MOST_BYTES + 1}, BadReplyError),
+    ({"kind": "wrong_type"}, BadReplyError),
+    ({"kind": "wrong_type", "field": "model"}, BadReplyError),
+    ({"kind": "wrong_type", "field": "total_duration"}, BadReplyError),
+]
+"""Faults of replies to generate and embed alike."""
+
+WORDS: list[tuple[Fault, type[OllamaError]]] = [
+    *ANY_CALL,
+    ({"kind": "not_done"}, BadReplyError),
+    ({"kind": "wrong_type", "field": "done"}, BadReplyError),
+    ({"kind": "wrong_type", "field": "eval_count"}, BadReplyError),
+]
+"""Faults of replies with words."""
+
+
+def cases(faults: list[tuple[Fault, type[OllamaError]]]) -> list[Any]:
+    """The faults as parameters of a test, each named by what it says."""
+    return [pytest.param(fault, error, id="-".join(map(str, fault.values()))) for fault, error in faults]
+
+
+def patience_s(error: type[OllamaError]) -> float:
+    """A call's timeout: short only where the fault is to be late, so that a busy machine fails no test."""
+    return 0.1 if error is CallTimeoutError else 20.0

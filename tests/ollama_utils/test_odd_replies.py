@@ -1,0 +1,65 @@
+"""Replies that neither Ollama gives nor a fault of the simulator: each is one of our errors, in one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import closing
+
+import pytest
+
+from ollama_utils.client import OllamaClient
+from ollama_utils.errors import BadReplyError, OllamaError, ServerFaultError, ServerUnreachableError
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+from ollama_utils.types import Call
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.ollama_utils.threads import PATIENCE_S, wait_until
+
+CALL = Call(model="m", prompt="p")
+
+
+def failure(status: int, body: object) -> OllamaError:
+    """The error of a call that is answered so."""
+    with (
+        ScriptedServer(lambda _: (status, body)) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client,
+        pytest.raises(OllamaError) as caught,
+    ):
+        client.generate(CALL)
+    return caught.value
+
+
+@pytest.mark.parametrize("said", [{"message": "no slot", "type": "server_error"}, ["no slot"], 5, None])
+def test_an_error_that_is_no_text_as_other_servers_send_is_quoted(said: object) -> None:
+    error = failure(500, {"error": said})
+    assert type(error) is ServerFaultError
+    assert str(said).strip("[]")[:9] in str(error).replace('"', "'")
+
+
+def test_of_a_gateway_s_long_page_only_its_beginning_is_quoted_in_one_line() -> None:
+    error = failure(502, b"<html>\n<h1>Bad gateway</h1>\n" + b"<p>Sorry.</p>\n" * 10_000)
+    assert type(error) is ServerFaultError
+    assert "<h1>Bad gateway</h1> <p>Sorry.</p>" in str(error)
+    assert "\n" not in str(error)
+    assert len(str(error)) < 500
+
+
+def test_a_count_that_no_number_of_ours_can_hold_is_an_unreadable_reply() -> None:
+    error = failure(200, SAID | {"total_duration": 10**400})
+    assert type(error) is BadReplyError
+    assert "unreadable" in str(error)
+
+
+def test_where_our_own_server_has_ended_the_call_says_so_and_is_not_tried_again() -> None:
+    with (
+        EmbeddedServer(Settings(time_scale=0)) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S, obituary=server.obituary)) as client,
+    ):
+        assert client.generate(Call(model="sim-target", prompt="p")).text
+        assert (server.alive(), server.obituary()) == (True, None)
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.alive())
+        with pytest.raises(ServerUnreachableError, match=r"the embedded simulator .* status -9") as caught:
+            client.generate(Call(model="sim-target", prompt="q"))
+        assert not caught.value.retryable

@@ -1,0 +1,230 @@
+"""The log of replies: written before it is given out, found again bit for bit, never where it must not be."""
+
+from __future__ import annotations
+
+import multiprocessing
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import ReplyLogError
+from ollama_utils.parallel import map_parallel
+from ollama_utils.questions import completion_as_json, completion_from_json, question_of
+from ollama_utils.reply_log import Outcome, ReplyLog, Totals
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.types import Call, Completion, Usage
+
+FIXED = {"temperature": 0}
+texts = st.text(st.characters(exclude_categories=["Cs"]))
+seconds = st.floats(0, 1e6)
+usages = st.builds(
+    Usage, prompt_tokens=st.integers(0, 9**9), load_s=seconds, decode_s=seconds, total_s=seconds
+)
+
+
+def ask(prompt: object = "Why?", model: str = "sim-target", **options: Any) -> Call:  # noqa: ANN401 - an option
+    return Call(model=model, prompt=str(prompt), options=options or FIXED)
+
+
+def log(folder: Path, digest: str = "d", scope: str = "") -> ReplyLog:
+    return ReplyLog(folder / "replies.sqlite", digests={"sim-target": digest}, scope=scope)
+
+
+@given(st.builds(Completion, text=texts, truncated=st.booleans(), usage=st.none() | usages))
+def test_a_reply_is_read_as_it_was_written(completion: Completion) -> None:
+    read = completion_from_json(completion_as_json(completion))
+    assert (read.text, read.truncated, read.usage) == (
+        completion.text,
+        completion.truncated,
+        completion.usage,
+    )
+    assert (read.cached, read.attempts) == (True, 0)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=12))
+def test_no_later_dispatcher_asks_what_an_earlier_one_wrote_down(
+    simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory, prompts: list[int]
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    calls = [ask(prompt) for prompt in prompts]
+    with closing(log(folder)) as kept, Dispatcher([simulator.host]) as first:
+        first.keep_in(kept)
+        replies = map_parallel(first.generate, calls)
+        assert kept.totals().calls == len(set(prompts))
+    simulator.reset_stats()
+    with closing(log(folder)) as kept, Dispatcher([simulator.host]) as second:
+        second.keep_in(kept)
+        again = map_parallel(second.generate, calls)
+        assert kept.totals().calls == len(set(prompts))
+    assert simulator.stats()["calls"] == 0
+    assert [reply.text for reply in again] == [reply.text for reply in replies]
+    assert all(reply.cached and reply.attempts == 0 for reply in again)
+    assert second.accounts()["sim-target"].cache_hits == len(calls)
+
+
+def test_a_reply_is_on_disk_before_it_is_given_out(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    """Another connection sees it as soon as the call returns."""
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        said = dispatcher.generate(ask()).text
+        with closing(log(tmp_path)) as other:
+            found = other.find(question_of(ask()))
+    assert found is not None
+    assert completion_from_json(found).text == said
+
+
+def test_a_call_drawn_without_a_seed_is_written_down_and_never_found(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    call = ask(temperature=0.8)
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        for _ in range(3):
+            assert not dispatcher.generate(call).cached
+        assert kept.find(question_of(call)) is None
+        assert kept.totals().calls == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        ask("Why not?"),
+        ask(temperature=0, num_predict=7),
+        ask(temperature=0.8, seed=1),
+        ask(model="sim-mutator"),
+        Call(model="sim-target", prompt="Why?", system="Be brief.", options=FIXED),
+        Call(model="sim-target", prompt="Why?", think=False, options=FIXED),
+        Call(model="sim-target", prompt="Why?", format={"type": "object"}, options=FIXED),
+    ],
+)
+def test_another_question_is_not_found(tmp_path: Path, other: Call) -> None:
+    with closing(log(tmp_path)) as kept:
+        kept.write(question_of(ask()), Outcome(reply="{}"))
+        assert kept.find(question_of(ask())) == "{}"
+        assert kept.find(question_of(other)) is None
+
+
+def test_the_order_of_the_options_and_the_tag_latest_do_not_matter(tmp_path: Path) -> None:
+    with closing(log(tmp_path)) as kept:
+        kept.write(question_of(ask(temperature=0, seed=3)), Outcome(reply="{}"))
+        assert kept.find(question_of(ask(model="sim-target:latest", seed=3, temperature=0))) == "{}"
+
+
+def test_another_version_of_the_model_or_another_server_is_another_cache(tmp_path: Path) -> None:
+    question = question_of(ask())
+    with closing(log(tmp_path, scope="http://a:1")) as kept:
+        kept.write(question, Outcome(reply="{}"))
+        assert kept.find(question) == "{}"
+    for digest, scope in (("e", "http://a:1"), ("d", "http://b:1")):
+        with closing(log(tmp_path, digest, scope)) as other:
+            assert other.find(question) is None
+
+
+def test_a_failure_is_written_down_with_its_attempts_and_is_no_reply(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    try:
+        with (
+            closing(log(tmp_path)) as kept,
+            Dispatcher([simulator.host], backoff_s=0, attempts=3) as dispatcher,
+        ):
+            dispatcher.keep_in(kept)
+            assert dispatcher.generate(ask()).error
+            assert kept.find(question_of(ask())) is None
+            assert kept.totals() == Totals(calls=3, retries=2, failures=1, completion_tokens=0)
+            simulator.set_faults([])
+            assert not dispatcher.generate(ask()).error
+            assert (kept.totals().calls, kept.totals().completion_tokens) == (4, 64)
+    finally:
+        simulator.set_faults([])
+
+
+def test_embeddings_are_found_again_bit_for_bit_and_only_new_texts_are_sent(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        first = dispatcher.embed("sim-embed", ["a cat", "a dog"])
+        simulator.reset_stats()
+        assert np.array_equal(dispatcher.embed("sim-embed", ["a dog", "a cat"]), first[::-1])
+        assert simulator.stats()["calls"] == 0
+        rows = dispatcher.embed("sim-embed", ["a cat", "a hen", "a hen"])
+        assert simulator.stats()["calls"] == 1
+        assert np.array_equal(rows[0], first[0])
+        assert np.array_equal(rows[1], rows[2])
+        assert kept.totals().calls == 2
+
+
+def test_what_a_shared_cache_knows_is_written_in_the_runs_own_log_at_no_cost(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    for name in ("cache", "one", "two"):
+        (tmp_path / name).mkdir()
+    texts_of: dict[str, str] = {}
+    for name in ("one", "two"):
+        with closing(log(tmp_path / name)) as own, closing(log(tmp_path / "cache", scope="s")) as shared:
+            with Dispatcher([simulator.host]) as dispatcher:
+                dispatcher.keep_in(own, shared)
+                texts_of[name] = dispatcher.generate(ask()).text
+            assert own.totals().calls == (1 if name == "one" else 0)
+            assert own.find(question_of(ask())) is not None
+    assert texts_of["one"] == texts_of["two"]
+
+
+def _write_many(folder: Path, writer: int) -> None:
+    with closing(log(folder)) as kept:
+        for k in range(200):
+            kept.write(question_of(ask(f"{writer % 2} {k}")), Outcome(reply=f'"{writer}"', attempts=1))
+
+
+def test_several_processes_write_one_cache_and_the_first_reply_stays(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_write_many, args=(tmp_path, writer)) for writer in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    with closing(log(tmp_path)) as kept:
+        assert kept.totals().calls == 400
+
+
+def test_a_file_that_is_no_log_and_a_folder_that_is_not_there_are_named(tmp_path: Path) -> None:
+    (tmp_path / "replies.sqlite").write_text("no database, but long enough to look like one" * 99)
+    with pytest.raises(ReplyLogError, match=r"replies\.sqlite' cannot be used: file is not a database"):
+        log(tmp_path)
+    with pytest.raises(ReplyLogError, match="unable to open database file"):
+        log(tmp_path / "nowhere")
+
+
+def test_a_reply_that_cannot_be_written_down_is_not_given_out(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    kept = log(tmp_path)
+    with Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        kept.close()
+        with pytest.raises(ReplyLogError, match="closed database"):
+            dispatcher.generate(ask())
+
+
+def test_the_log_is_a_plain_table_that_anybody_can_read(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        dispatcher.generate(ask())
+    with closing(sqlite3.connect(tmp_path / "replies.sqlite")) as database:
+        database.row_factory = sqlite3.Row
+        (row,) = map(dict, database.execute("SELECT * FROM replies"))
+    assert row["server"] == simulator.host
+    assert row["request"].startswith('{"prompt": "Why?"')
+    assert (row["endpoint"], row["model"], row["digest"]) == ("generate", "sim-target", "d")
+    assert (row["attempts"], row["error"]) == (1, None)

@@ -1,0 +1,227 @@
+"""A run that is broken off and resumed ends as one that is not: same steps, same weights, no reply twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+from train.cli import execute
+
+LANES, STEPS, ALL = 4, 8, 192
+SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:64")
+WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
+KILLS = int(os.environ.get("MUTAGYM_KILLS", "3"))
+
+
+def begin(server: EmbeddedServer, folder: Path, *flags: str, steps: int = ALL) -> int:
+    """Begin a small run; its exit code."""
+    told = ("--num-env-steps", str(steps), "--run-dir", str(folder), *flags)
+    return execute(("train", "--ollama-host", server.host, *WORLD, *SHAPE, *told))
+
+
+def resume(folder: Path, *flags: str) -> int:
+    return execute(("train", "--resume", str(folder), *flags))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return told
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "transitions.jsonl").read_text().splitlines()]
+
+
+def same(folder: Path, other: Path) -> bool:
+    """Whether two runs came to the same, their calls included."""
+    names = ("env_steps", "transitions_sha256", "weights_sha256", "llm_calls", "completion_tokens")
+    return [summary(folder)[name] for name in names] == [summary(other)[name] for name in names]
+
+
+@pytest.fixture(scope="module")
+def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run from start to end."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert begin(simulator, folder) == 0
+    return folder
+
+
+def interrupted_at(server: EmbeddedServer, folder: Path, written: int, *flags: str) -> None:
+    """A run that a signal stops once so many transitions are written."""
+    over = threading.Event()
+
+    def watch() -> None:
+        path = folder / "transitions.jsonl"
+        while not over.wait(0.001):
+            if path.exists() and path.read_text().count("\n") >= written:
+                os.kill(os.getpid(), signal.SIGINT)
+                return
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        assert begin(server, folder, *flags) == 130
+    finally:
+        over.set()
+        watcher.join()
+
+
+@pytest.mark.parametrize("written", [1, 30, 33, 62, 100])
+def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
+    simulator: EmbeddedServer, whole: Path, tmp_path: Path, written: int
+) -> None:
+    interrupted_at(simulator, tmp_path / "run", written)
+    assert summary(tmp_path / "run")["stopped"] == "stopped by SIGINT"
+    assert resume(tmp_path / "run") == 0
+    assert summary(tmp_path / "run")["stopped"] is None
+    assert same(tmp_path / "run", whole)
+
+
+def test_a_run_may_be_made_longer(simulator: EmbeddedServer, whole: Path, tmp_path: Path) -> None:
+    assert begin(simulator, tmp_path / "run", steps=32) == 0
+    assert resume(tmp_path / "run", "--num-env-steps", "64") == 0
+    assert resume(tmp_path / "run", "--num-env-steps", str(ALL)) == 0
+    assert same(tmp_path / "run", whole)
+
+
+def test_to_resume_a_run_that_is_complete_changes_nothing(
+    simulator: EmbeddedServer, whole: Path, tmp_path: Path
+) -> None:
+    assert begin(simulator, tmp_path / "run") == 0
+    for name in ("transitions.jsonl", "metrics.jsonl"):
+        before = (tmp_path / "run" / name).read_text().count("\n")
+        assert resume(tmp_path / "run") == 0
+        assert (tmp_path / "run" / name).read_text().count("\n") == before
+    assert same(tmp_path / "run", whole)
+
+
+def test_a_torn_last_line_and_a_row_that_lacks_lanes_are_cut_off(
+    simulator: EmbeddedServer, whole: Path, tmp_path: Path
+) -> None:
+    interrupted_at(simulator, tmp_path / "run", 44)
+    path = tmp_path / "run" / "transitions.jsonl"
+    path.write_bytes(path.read_bytes()[:-100])
+    assert resume(tmp_path / "run") == 0
+    assert same(tmp_path / "run", whole)
+
+
+def test_steps_that_came_to_nothing_come_to_nothing_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulator.set_faults([{"kind": "error_500", "rate": 0.3}])
+    try:
+        interrupted_at(simulator, folder, 60, "--call-attempts", "1")
+    finally:
+        simulator.set_faults([])
+    before = lines(folder)
+    assert any(line["unscored"] for line in before[32:])
+    assert resume(folder) == 0
+    assert lines(folder)[: len(before)] == before
+    assert len(lines(folder)) == summary(folder)["env_steps"] == ALL
+
+
+def test_a_run_that_a_broken_server_stopped_goes_on_when_the_server_is_back(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert begin(simulator, folder, steps=32) == 0
+    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    try:
+        assert resume(folder, "--num-env-steps", "512", "--call-attempts", "1") == 1
+    finally:
+        simulator.set_faults([])
+    assert "could not be scored" in summary(folder)["stopped"]
+    failed = lines(folder)
+    assert resume(folder) == 0
+    assert lines(folder)[: len(failed)] == failed
+    assert summary(folder)["unscored_steps"] == sum(line["unscored"] for line in failed) > 100
+
+
+def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> None:
+    database = sqlite3.connect(whole / "replies.sqlite")
+    rows = database.execute("SELECT endpoint, model, attempts, error, reply FROM replies").fetchall()
+    keys = database.execute("SELECT count(DISTINCT key) FROM replies").fetchone()[0]
+    database.close()
+    assert len(rows) == keys == summary(whole)["llm_calls"]
+    assert {(endpoint, *cost) for endpoint, _, *cost, _ in rows} == {("generate", 1, None)}
+    assert {model for _, model, *_ in rows} == {"sim-target", "sim-mutator"}
+    said = {json.loads(reply)["text"] for *_, reply in rows}
+    assert {line["reply"] for line in lines(whole)} <= said
+
+
+def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Random) -> int:
+    """A run in processes that are killed at random moments, until one comes to its end; how many were."""
+    begun = ["--ollama-host", server.host, *WORLD, *SHAPE, "--num-env-steps", str(ALL)]
+    begun += ["--run-dir", str(folder)]
+    kills = 0
+    while True:
+        again = ["--resume", str(folder)] if (folder / "config.toml").exists() else begun
+        process = subprocess.Popen(  # noqa: S603 - our own command
+            [sys.executable, "-m", "train.cli", "train", *again],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        if kills < KILLS and wait_for_growth(folder, process, at_least=kills * ALL // KILLS):
+            time.sleep(chance.uniform(0, 0.5))
+            process.kill()
+            kills += 1
+        _, errors = process.communicate(timeout=100)
+        if process.returncode != -signal.SIGKILL:
+            assert process.returncode == 0, errors
+            return kills
+
+
+def wait_for_growth(folder: Path, process: subprocess.Popen[bytes], at_least: int) -> bool:
+    """Wait until so many transitions are written; False when the process ended before."""
+    path = folder / "transitions.jsonl"
+    while process.poll() is None:
+        if path.exists() and path.read_bytes().count(b"\n") >= at_least:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room_again(
+    simulator: EmbeddedServer, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No file may grow much beyond the checkpoint's size: the log of replies and policy.zip do not fit."""
+    folder = tmp_path / "run"
+    room = (whole / "checkpoints" / "last.pt").stat().st_size + 2000
+    assert room < (whole / "replies.sqlite").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        assert begin(simulator, folder) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert line.startswith("mutagym: ")
+    assert f"go on with --resume {folder}" in line
+    assert 0 < len(lines(folder)) < ALL
+    assert resume(folder) == 0
+    assert same(folder, whole)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(100 + 30 * KILLS)
+def test_a_trainer_killed_again_and_again_ends_as_one_that_was_not(whole: Path, tmp_path: Path) -> None:
+    with EmbeddedServer(Settings(slots=8, time_scale=0.2)) as server:
+        kills = killed_and_resumed(server, tmp_path / "run", random.Random(7))
+        stats = server.stats()
+    assert kills == KILLS
+    assert same(tmp_path / "run", whole)
+    paid_for_nothing = stats["calls"] - summary(tmp_path / "run")["llm_calls"]
+    assert 0 <= paid_for_nothing <= 8 * kills  # what was under way when the process died

@@ -1,0 +1,117 @@
+"""What a resumed run may not be: another run, two runs, or one whose files are damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from ollama_utils.simulator.process import EmbeddedServer
+from train.cli import execute
+from train.run_folder import RunFolder
+
+SMALL = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "16", "--encoder", "hashing:16")
+
+
+@pytest.fixture(scope="module")
+def finished(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is complete."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    queries = folder.parent / "queries.txt"
+    queries.write_text("".join(f"How do I fold paper crane number {k}?\n" for k in range(20)))
+    told = ("--ollama-host", simulator.host, "--target-model", "sim-target", "--queries", str(queries))
+    assert execute(("train", *told, *SMALL, "--run-dir", str(folder))) == 0
+    return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be spoilt."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What the command says, in one line, to what it refuses."""
+    capsys.readouterr()
+    assert execute(("train", *arguments)) == 2
+    line, *more = [x for x in capsys.readouterr().err.splitlines() if x.startswith("mutagym: ")]
+    assert not more
+    return line
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--lr", "0.5"), "--lr is 0.5"),
+        (("--no-batching",), "--use-batching is False"),
+        (("--mutators", "noop"), "--mutators is ['noop']"),
+        (("--where", "a=b"), "--where is ['a=b']"),
+        (("--run-dir", "elsewhere"), "stays in its folder"),
+        (("--num-env-steps", "8"), "16 steps are done"),
+        (("--config", "mine.toml"), "cannot stand together"),
+        (("--resume", "twice"), "--resume is given twice"),
+    ],
+)
+def test_an_option_that_a_resume_may_not_change(
+    run: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
+) -> None:
+    assert says in refusal(capsys, "--resume", str(run), *flags)
+
+
+def cut_the_transitions(run: Path) -> None:
+    path = run / "transitions.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:5]))
+
+
+def change_what_was_written(run: Path) -> None:
+    path = run / "queries.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"train_sha256": "0"}))
+
+
+def exchange_the_model(run: Path) -> None:
+    (run / "models.json").write_text(json.dumps({"sim-target": "0123"}))
+
+
+def damage(name: str) -> Callable[[Path], object]:
+    return lambda run: (run / name).write_bytes((run / name).read_bytes()[:-999] + b"x" * 500)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (shutil.rmtree, "expected the folder of a run"),
+        (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
+        (lambda run: (run / "config.toml").write_text("lr ="), "is no TOML file"),
+        (lambda run: (run / "queries.json").write_text("{"), "queries.json"),
+        (lambda run: (run / "models.json").unlink(), "models.json"),
+        (cut_the_transitions, "has 5 whole lines; expected at least 16"),
+        (change_what_was_written, "the queries are not those"),
+        (exchange_the_model, "'sim-target' has digest"),
+        (damage("checkpoints/last.pt"), "last.pt' cannot be read"),
+        (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be used"),
+    ],
+)
+def test_a_folder_that_lacks_something_or_was_changed(
+    run: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], object], says: str
+) -> None:
+    spoil(run)
+    assert says in refusal(capsys, "--resume", str(run))
+
+
+def test_two_processes_cannot_write_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with RunFolder(run, resume=True):
+        assert "is being written by another process" in refusal(capsys, "--resume", str(run))
+    assert execute(("train", "--resume", str(run))) == 0
+
+
+def test_a_new_run_does_not_begin_where_another_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is not empty" in refusal(capsys, *SMALL, "--run-dir", str(run))
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("x")
+    where = str(tmp_path / "file" / "run")
+    assert "cannot be made" in refusal(capsys, "--ollama-host", "embedded", *SMALL, "--run-dir", where)

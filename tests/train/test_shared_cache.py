@@ -1,0 +1,90 @@
+"""`--cache DIR`: what one run asked, a later one on the same server does not; the result is the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_utils.simulator.process import EmbeddedServer
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from train.cli import execute
+
+SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16")
+
+
+def run(host: str, folder: Path, cache: Path, steps: int = 32) -> dict[str, Any]:
+    told = (
+        "--ollama-host",
+        host,
+        "--target-model",
+        "sim-target",
+        "--run-dir",
+        str(folder),
+        "--cache",
+        str(cache),
+    )
+    assert execute(("train", *told, *SMALL, "--num-env-steps", str(steps))) == 0
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return summary
+
+
+def test_a_second_run_asks_nothing_and_ends_the_same(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    first = run(simulator.host, tmp_path / "a", tmp_path / "cache")
+    simulator.reset_stats()
+    second = run(simulator.host, tmp_path / "b", tmp_path / "cache")
+    assert simulator.stats()["calls"] == second["llm_calls"] == 0
+    assert second["cache_hits"] == first["llm_calls"] + first["cache_hits"]
+    for name in ("transitions_sha256", "weights_sha256"):
+        assert first[name] == second[name]
+
+
+def test_a_run_whose_replies_came_from_a_cache_is_resumed_without_it(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    whole = run(simulator.host, tmp_path / "a", tmp_path / "cache")
+    run(simulator.host, tmp_path / "b", tmp_path / "cache", steps=16)
+    assert execute(("train", "--resume", str(tmp_path / "b"), "--num-env-steps", "32")) == 0
+    resumed = json.loads((tmp_path / "b" / "summary.json").read_text())
+    assert resumed["weights_sha256"] == whole["weights_sha256"]
+
+
+def test_another_server_is_asked_anew(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    first = run(simulator.host, tmp_path / "a", tmp_path / "cache")
+    elsewhere = simulator.host.replace("127.0.0.1", "localhost")
+    assert run(elsewhere, tmp_path / "b", tmp_path / "cache")["llm_calls"] == first["llm_calls"]
+
+
+def test_a_cache_that_cannot_be_made_is_one_line(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("x")
+    told = (
+        "--ollama-host",
+        simulator.host,
+        "--target-model",
+        "sim-target",
+        "--run-dir",
+        str(tmp_path / "run"),
+    )
+    assert execute(("train", *told, *SMALL, "--cache", str(tmp_path / "file" / "cache"))) == 2
+    assert "Not a directory" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_hosts_with_different_versions_of_a_model_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The result would depend on which host answers."""
+
+    def host(digest: str) -> ScriptedServer:
+        listed = {"models": [{"model": "m:latest", "name": "m:latest", "digest": digest}]}
+        return ScriptedServer(lambda body: (200, SAID if "model" in body else listed))
+
+    with host("a" * 64) as one, host("b" * 64) as other:
+        told = ("--ollama-host", one.host, "--ollama-host", other.host, "--target-model", "m")
+        assert execute(("train", *told, *SMALL, "--run-dir", str(tmp_path / "run"))) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "model 'm' is not the same at all hosts" in line
+    assert f"{'a' * 12} at {one.host}" in line
