@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from train.run_folder import RunFolder
 
 MAY_CHANGE = (
-    *("ollama-host", "slots", "profile", "time-scale"),
+    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
     *("num-env-steps", "max-workers", "max-in-flight", "call-timeout-s", "call-attempts", "max-unscored"),
 )
 """The options of hosts and limits: all that a resumed run may be told anew."""

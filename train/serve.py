@@ -6,7 +6,6 @@ OLLAMA_NUM_PARALLEL=8 mutagym serve
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -16,7 +15,7 @@ from cyclopts.validators import Number
 
 from train.errors import UserError
 from train.server import SimulatorConfig
-from train.settings import Count
+from train.settings import Count, Seed
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -34,19 +33,24 @@ class ServeConfig(SimulatorConfig):
     """Address to listen on; anything but loopback opens the server to the network."""
     time_scale: float = 1.0
     """1 is the pace of the profile; 0.1 is ten times faster."""
+    max_queue: Annotated[int, Parameter(validator=Number(gte=0))] = 512
+    """Requests that may wait for a model to load [OLLAMA_MAX_QUEUE]."""
+    keep_alive: str = "5m"
+    """How long a model stays in memory after its last use [OLLAMA_KEEP_ALIVE]."""
+    seed: Seed = 0
+    """Goes into every draw: another seed is another server."""
 
 
 def serve(config: ServeConfig = ServeConfig()) -> None:
     """Serve the simulator until it is stopped. Its replies are made up: say so beside what you measure."""
     from ollama_utils.simulator.serve import run
+    from ollama_utils.simulator.settings import settings_from_environment
 
-    slots = os.environ.get("OLLAMA_NUM_PARALLEL", "")
-    if config.slots == 1 and slots:
-        if not slots.isdecimal() or int(slots) < 1:
-            raise UserError(f"OLLAMA_NUM_PARALLEL is {slots!r}; expected a number above 0")
-        config = replace(config, slots=int(slots))
     try:
-        run(config.settings(port=config.port, bind=config.bind), lambda host: _announce(host, config))
+        found = settings_from_environment()
+        left_open = {name: value for name, value in found.items() if getattr(config, name) == _default(name)}
+        config = replace(config, **left_open)
+        run(config.settings(), lambda host: _announce(host, config))
     except OSError as error:
         raise UserError(
             f"cannot listen at {config.bind!r} port {config.port}: {error.strerror}; "
@@ -54,6 +58,10 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
         ) from error
     except ValueError as error:
         raise UserError(str(error)) from error
+
+
+def _default(name: str) -> object:
+    return getattr(ServeConfig(), name)
 
 
 def _announce(host: str, config: ServeConfig) -> None:

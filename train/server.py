@@ -6,14 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from train.errors import UserError
-from train.settings import Count
+from train.settings import Count, NotNegative
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -31,13 +31,17 @@ class SimulatorConfig:
     slots: Count = 1
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
     profile: str = "ideal"
-    """The hardware whose speed is imitated."""
+    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
     persona: str | None = None
     """A TOML file with another world for the simulated models."""
     reply_tokens: str = "64"
     """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 0.1
     """1 is the pace of the profile; the default is ten times faster."""
+    max_loaded_models: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
+    memory_gb: NotNegative = 0.0
+    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
     faults: str | None = None
     """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
 
@@ -47,7 +51,7 @@ class SimulatorConfig:
             f"{self.reply_tokens} tokens a reply"
         )
 
-    def settings(self, *, port: int = 0, bind: str = "127.0.0.1") -> Settings:
+    def settings(self) -> Settings:
         """The simulator's own settings.
 
         Raises:
@@ -56,16 +60,7 @@ class SimulatorConfig:
         from ollama_utils.simulator.settings import Settings
 
         try:
-            return Settings(
-                slots=self.slots,
-                profile=self.profile,
-                persona=self.persona,
-                reply_tokens=self.reply_tokens,
-                time_scale=self.time_scale,
-                faults=self.faults,
-                port=port,
-                bind=bind,
-            )
+            return Settings(**asdict(self))
         except ValueError as error:
             raise UserError(str(error)) from error
 

@@ -30,6 +30,7 @@ from ollama_utils.simulator import valve, wire
 from ollama_utils.simulator.control import json_reply
 from ollama_utils.simulator.faults import WORDY, Fault, Place
 from ollama_utils.simulator.requests import parse_body, request_name
+from ollama_utils.simulator.residence import BUSY
 from ollama_utils.simulator.spoiling import spoilt
 from ollama_utils.simulator.state import State
 
@@ -40,7 +41,6 @@ _CRASH = (
     "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
     "error, check ollama server logs for details"
 )
-_BUSY = "server busy, please try again.  maximum pending requests exceeded"
 _STUCK = "timed out waiting for llama runner to start - progress 0.00 - "
 _PAGE = b"<html><head><title>Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
 _SHORTEST_GAP_S = 0.01
@@ -125,7 +125,7 @@ class _Play:
         if self.fault.kind == "not_json":
             return web.Response(body=_PAGE, status=self.fault.status, content_type="text/html")
         if self.fault.kind == "busy_503":
-            return json_reply({"error": _BUSY}, 503)
+            return json_reply({"error": BUSY}, 503)
         await asyncio.sleep(self.fault.seconds)
         return json_reply({"error": _STUCK if self.fault.kind == "stall" else _CRASH}, 500)
 
