@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from train.errors import UserError
-from train.settings import Count, NotNegative
+from train.settings import Count
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -40,7 +40,7 @@ class SimulatorConfig:
     """1 is the pace of the profile; the default is ten times faster."""
     max_loaded_models: Annotated[int, Parameter(validator=Number(gte=0))] = 0
     """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
-    memory_gb: NotNegative = 0.0
+    memory_gb: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
     """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
     faults: str | None = None
     """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
