@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -22,7 +22,7 @@ class QueryConfig:
     """A .csv, .tsv, .jsonl, .json, .parquet or .txt file of queries [the bundled set]."""
     prompt_column: str | None = None
     """The column that holds the query [found by its name]."""
-    where: tuple[str, ...] = ()
+    where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """Keep rows with column=value (repeatable, all must hold)."""
     group_column: str | None = None
     """Rows that agree here stay on one side of the split."""

@@ -13,15 +13,17 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
 
 from ollama_utils.parallel import ParallelError
-from ollama_utils.reply_log import ReplyLog
 from train.errors import RunStoppedError, UserError
 from train.interrupt import Interrupted
 from train.json_lines import JsonLines
+
+if TYPE_CHECKING:
+    from ollama_utils.reply_log import ReplyLog
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""

@@ -70,7 +70,7 @@ class SimulatorConfig:
 class ServerConfig:
     """The server and its models."""
 
-    ollama_host: tuple[str, ...] = ()
+    ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """URL of an Ollama server (repeatable), or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
     target_model: str | None = None
     """The model whose answers count."""
