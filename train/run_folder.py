@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""
+PART = ".part-"
+"""Begins the name of a file that is not whole yet."""
 
 
 class RunFolder:
@@ -54,7 +56,6 @@ class RunFolder:
             self._lock = FileLock(path / LOCK)
             self._lock.acquire(timeout=0)
             check(path)  # another process may have been faster
-            (path / "checkpoints").mkdir(exist_ok=True)
         except Timeout as error:
             raise UserError(
                 f"run folder {str(path)!r} is being written by another process: wait for it, or stop it"
@@ -164,11 +165,16 @@ def check_new_or_empty(path: Path) -> None:
     Raises:
         UserError: there is a file, or a folder that holds something.
     """
-    if path.exists() and (not path.is_dir() or any(item.name != LOCK for item in path.iterdir())):
+    if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
         fault = "is not empty" if path.is_dir() else "is no folder"
         raise UserError(
             f"run folder {str(path)!r} {fault}; expected a new or empty folder: name another with --run-dir"
         )
+
+
+def _is_left_over(item: Path) -> bool:
+    """Whether a file may stand in an empty folder: a process was killed before it wrote config.toml."""
+    return item.name == LOCK or item.name.startswith(PART)
 
 
 def check_writable(path: Path | None) -> None:
@@ -187,7 +193,8 @@ def replacing(path: Path) -> Iterator[Path]:
 
     Its name ends as that of `path` does: SB3 adds an ending to a file that has none.
     """
-    part = path.with_name(f".part-{path.name}")
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_name(f"{PART}{path.name}")
     try:
         yield part
         with part.open("rb") as written:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -42,8 +42,9 @@ def train(config: TrainConfig = TrainConfig()) -> None:
         interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
         path = config.resume or config.run_dir or new_run_path("train", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
+            saved = _begin(config, folder, queries, connection)
             connection.dispatcher.keep_in(*map(logs.enter_context, _logs(config, folder, connection)))
-            _run(config, folder, queries, connection, env, interrupt)
+            _run(config, folder, connection, env, interrupt, saved)
 
 
 def _check(config: TrainConfig) -> None:
@@ -102,6 +103,26 @@ def _environment(config: TrainConfig, queries: QuerySet, connection: Connection)
     )
 
 
+def _begin(
+    config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection
+) -> dict[str, Any] | None:
+    """Write down what the run is, first of all files; gives what was saved of a resumed one."""
+    from train.checkpoint import load_checkpoint
+
+    digests = connection.digests_of_called(config.encoder)
+    saved = load_checkpoint(folder)
+    if saved:
+        check_total(config, saved)
+        check_queries(queries, folder)
+        check_models(digests, folder)
+    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
+    folder.write_json("queries.json", queries.record())
+    folder.write_json("models.json", digests)
+    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
+    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
+    return saved
+
+
 def _logs(config: TrainConfig, folder: RunFolder, connection: Connection) -> Iterator[ReplyLog]:
     """The run's log of replies, and the cache that it shares with other runs."""
     from ollama_utils.reply_log import FILE_NAME, ReplyLog
@@ -117,17 +138,16 @@ def _logs(config: TrainConfig, folder: RunFolder, connection: Connection) -> Ite
 def _run(
     config: TrainConfig,
     folder: RunFolder,
-    queries: QuerySet,
     connection: Connection,
     env: BatchedQueryMutationEnv,
     interrupt: Interrupt,
+    saved: Mapping[str, Any] | None,
 ) -> None:
     """Learn; save whatever the end is; say what came of it."""
     from train.learner import make_learner
     from train.progress import ProgressLine
     from train.recorder import Recorder
 
-    saved = _begin(config, folder, queries, connection)
     done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
     learner = make_learner(config, env, folder, done_steps=done)
     recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored)
@@ -145,26 +165,6 @@ def _run(
         interrupt.allow(allowed=False)
         progress.stop()
     _finish(config, connection, learner, recorder, ended)
-
-
-def _begin(
-    config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection
-) -> dict[str, Any] | None:
-    """Write down what the run is; gives what was saved of a resumed one."""
-    from train.checkpoint import load_checkpoint
-
-    digests = connection.digests_of_called(config.encoder)
-    saved = load_checkpoint(folder)
-    if saved:
-        check_total(config, saved)
-        check_queries(queries, folder)
-        check_models(digests, folder)
-    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
-    folder.write_json("queries.json", queries.record())
-    folder.write_json("models.json", digests)
-    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
-    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
-    return saved
 
 
 def _finish(

@@ -174,8 +174,8 @@ def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Rand
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
-        if kills < KILLS and wait_for_growth(folder, process, at_least=kills * ALL // KILLS):
-            time.sleep(chance.uniform(0, 0.5))
+        if kills < KILLS and wait_for_growth(folder, process, at_least=kills * ALL // KILLS * (kills % 2)):
+            time.sleep(chance.uniform(0, 0.5 if kills % 2 else 4.0))
             process.kill()
             kills += 1
         _, errors = process.communicate(timeout=100)
@@ -185,10 +185,13 @@ def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Rand
 
 
 def wait_for_growth(folder: Path, process: subprocess.Popen[bytes], at_least: int) -> bool:
-    """Wait until so many transitions are written; False when the process ended before."""
+    """Wait until so many transitions are written; False when the process ended before.
+
+    With 0 it does not wait at all: the process is just starting.
+    """
     path = folder / "transitions.jsonl"
     while process.poll() is None:
-        if path.exists() and path.read_bytes().count(b"\n") >= at_least:
+        if not at_least or (path.exists() and path.read_bytes().count(b"\n") >= at_least):
             return True
         time.sleep(0.01)
     return False
