@@ -6,17 +6,16 @@ requests. So no model is called, and a step that came to nothing comes to nothin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules
 from envs.observation import Memory
+from envs.schedules import Answer
 from ollama_utils.types import Completion, Usage
 from scorers.reward import Verdict
-
-Answer = Callable[[Sequence[Request]], Sequence[Reply]]
 
 
 def episode_state(episode: Episode) -> dict[str, Any]:

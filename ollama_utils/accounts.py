@@ -38,6 +38,11 @@ class Accounts:
         self._max_in_flight = 0
 
     @property
+    def in_flight(self) -> int:
+        """The calls that are under way."""
+        return self._in_flight
+
+    @property
     def max_in_flight(self) -> int:
         """The most calls that were under way at once."""
         return self._max_in_flight

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -25,19 +26,14 @@ from ollama_utils.client import OllamaClient
 from ollama_utils.errand import Errand
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
 from ollama_utils.gate import Gate
-from ollama_utils.questions import (
-    Question,
-    completion_as_json,
-    completion_from_json,
-    embed_question,
-    question_of,
-)
+from ollama_utils.questions import Question, as_json, embed_question, from_json, question_of
 from ollama_utils.reply_log import Outcome, ReplyLog, find_in
 from ollama_utils.types import Call, Completion, short_name
 
 T = TypeVar("T")
 
 _MAX_BACKOFF_S = 30.0
+_POLL_S = 0.01
 
 
 class Dispatcher:
@@ -121,22 +117,29 @@ class Dispatcher:
             question = question_of(call)
         except BadRequestError as error:
             return Completion(text="", error=error, attempts=0)
-        if self._cache is None or not call.repeatable:
+        if not call.repeatable:
             return self._answer(call, question)
+        if self._cache is None:
+            return self._written_or_asked(call, question)
         completion = self._cache.reply(key_of(question), lambda: self._written_or_asked(call, question))
         if completion.cached:
             self._accounts.hit(call.model)
         return completion
 
-    def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def embed(self, model: str, texts: Sequence[str], *, fresh: bool = False) -> NDArray[np.float32]:
         """The embeddings of N texts, those that no log holds in one request: (N, D) rows of length 1.
+
+        Args:
+            model: an embedding model's name.
+            texts: N texts; without any, nothing is asked.
+            fresh: ask the server even for what a log holds, as to see whether it answers.
 
         Raises:
             OllamaError: there are none, after all attempts.
             ReplyLogError: they cannot be written down.
         """
         asked = [embed_question(model, text) for text in texts]
-        found = {question: find_in(self._logs, question) for question in asked}
+        found = {q: None if fresh else find_in(self._logs, q) for q in asked}
         missing = [question for question, reply in found.items() if reply is None]
         if missing:
             found |= self._embed(model, missing)
@@ -176,6 +179,12 @@ class Dispatcher:
         if self._cache is not None:
             self._cache.cancel()
 
+    def drain(self, timeout_s: float) -> None:
+        """Wait until no call is under way and their replies are written down, or for so long."""
+        end_s = time.monotonic() + timeout_s
+        while self._accounts.in_flight and time.monotonic() < end_s:
+            time.sleep(_POLL_S)
+
     def close(self) -> None:
         """Cancel, and drop the idle connections; those in use go when their reply is there."""
         self.cancel()
@@ -192,33 +201,42 @@ class Dispatcher:
 
     def _written_or_asked(self, call: Call, question: Question) -> Completion:
         reply = find_in(self._logs, question)
-        return self._answer(call, question) if reply is None else completion_from_json(reply)
+        return self._answer(call, question) if reply is None else from_json(reply)
 
     def _answer(self, call: Call, question: Question) -> Completion:
         """The server's reply, or the last attempt's error in its place."""
         errand = Errand(call.model, self._deadline_s)
+
+        def ask(client: OllamaClient) -> Completion:
+            completion = client.generate(call)
+            self._write(question, errand.outcome(as_json(completion)))
+            return completion
+
         try:
-            completion = self._insist(errand, lambda client: client.generate(call))
+            completion = self._insist(errand, ask)
         except OllamaError as error:
             self._write(question, errand.outcome(error=error))
-            return Completion(text="", error=error, attempts=len(errand.hosts))
-        self._write(question, errand.outcome(completion_as_json(completion)))
+            completion = Completion(text="", error=error)
         return replace(completion, attempts=len(errand.hosts))
 
     def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
         """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
         errand = Errand(model, self._deadline_s)
         texts = [json.loads(question.request) for question in missing]
+
+        def ask(client: OllamaClient) -> dict[Question, str]:
+            rows = client.embed(model, texts)
+            replies = {q: json.dumps(row.tolist()) for q, row in zip(missing, rows, strict=True)}
+            for question, reply in replies.items():
+                outcome = errand.outcome(reply)
+                self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
+            return replies
+
         try:
-            rows = self._insist(errand, lambda client: client.embed(model, texts))
+            return self._insist(errand, ask)
         except OllamaError as error:
             self._write(missing[0], errand.outcome(error=error))
             raise
-        replies = {q: json.dumps(row.tolist()) for q, row in zip(missing, rows, strict=True)}
-        for question, reply in replies.items():
-            outcome = errand.outcome(reply)
-            self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
-        return replies
 
     def _write(self, question: Question, outcome: Outcome) -> None:
         """Write down what a server was asked for; a call that was cancelled before is no news."""

@@ -150,7 +150,7 @@ class OllamaEncoder:
 
     def _is_up(self) -> bool:
         try:
-            self._embed(_KNOWN_GOOD)
+            self._dispatcher.embed(self._model, _KNOWN_GOOD, fresh=True)
         except OllamaError:
             return False
         return True

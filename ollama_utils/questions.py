@@ -40,7 +40,7 @@ def question_of(call: Call) -> Question:
     )
 
 
-def completion_as_json(completion: Completion) -> str:
+def as_json(completion: Completion) -> str:
     """A reply as a log keeps it."""
     kept = {
         "text": completion.text,
@@ -50,7 +50,7 @@ def completion_as_json(completion: Completion) -> str:
     return json.dumps(kept, ensure_ascii=False)
 
 
-def completion_from_json(reply: str) -> Completion:
+def from_json(reply: str) -> Completion:
     """The reply that a log kept, marked as one that an earlier call paid for."""
     kept = json.loads(reply)
     usage = None if kept["usage"] is None else Usage(**kept["usage"])

@@ -24,8 +24,6 @@ from typing import Any, Self
 from ollama_utils.errors import ReplyLogError
 from ollama_utils.questions import Question
 
-FILE_NAME = "replies.sqlite"
-"""What the file is called in a run's folder and in a cache's."""
 _BUSY_S = 60.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS replies (
@@ -99,10 +97,14 @@ class ReplyLog:
             self._database = sqlite3.connect(
                 path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
             )
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        try:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = NORMAL")
             self._database.executescript(_SCHEMA)
         except sqlite3.Error as error:
+            self._database.close()
             raise self._failure(error) from error
 
     def find(self, question: Question) -> str | None:
@@ -161,15 +163,17 @@ class ReplyLog:
             raise self._failure(error) from error
 
     def _failure(self, error: sqlite3.Error) -> ReplyLogError:
-        return ReplyLogError(f"the log of replies {str(self._path)!r} cannot be used: {error}")
+        hint = ""
+        if type(error) is sqlite3.DatabaseError:  # malformed, or no database
+            hint = "; delete it: what is in it is asked again"
+        return ReplyLogError(f"the log of replies {str(self._path)!r} cannot be used: {error}{hint}")
 
 
 def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
-    """The reply that one of the logs holds, as JSON, now written in all of them; None where none does."""
-    for log in logs:
+    """The reply that one of the logs holds, as JSON, now in all logs before it, too; None where none does."""
+    for place, log in enumerate(logs):
         if (reply := log.find(question)) is not None:
-            for other in logs:
-                if other is not log:
-                    other.write(question, Outcome(reply=reply))
+            for earlier in logs[:place]:
+                earlier.write(question, Outcome(reply=reply))
             return reply
     return None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 import torch
@@ -11,29 +13,27 @@ import torch
 from train.errors import UserError
 from train.run_folder import RunFolder, replacing
 
-UNREADABLE = (OSError, RuntimeError, EOFError, LookupError, TypeError, ValueError, pickle.UnpicklingError)
-"""What torch raises for a damaged file."""
 FORMAT = 1
 """Goes up when an older program could not read the file, or the other way round."""
+_HASH_BYTES = sha256().digest_size
 
 
 def save_checkpoint(folder: RunFolder, learner: Mapping[str, Any], recorder: Mapping[str, Any]) -> None:
-    """Write the state down, and what the transitions behind it stand on first.
+    """Write the state down, behind its SHA-256; the lines that it stands on are forced to the disk first.
 
     Args:
         folder: the run's.
         learner: `Learner.state()`.
         recorder: `Recorder.state()`.
     """
-    folder.transitions.sync()
-    state = {
-        "format": FORMAT,
-        "learner": learner,
-        "recorder": recorder,
-        "lines": {"transitions": folder.transitions.count, "metrics": folder.metrics.count},
-    }
+    transitions, metrics = folder.transitions, folder.metrics
+    transitions.sync()
+    metrics.sync()
+    lines = {"transitions": transitions.count, "sha256": transitions.sha256, "metrics": metrics.count}
+    content = io.BytesIO()
+    torch.save({"format": FORMAT, "learner": learner, "recorder": recorder, "lines": lines}, content)
     with replacing(folder.checkpoint) as part:
-        torch.save(state, part)
+        part.write_bytes(sha256(content.getvalue()).digest() + content.getvalue())
 
 
 def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
@@ -46,22 +46,16 @@ def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
     """
     if not folder.checkpoint.exists():
         return None
+    raw = folder.checkpoint.read_bytes()
+    digest, content = raw[:_HASH_BYTES], raw[_HASH_BYTES:]
+    damaged = f"{str(folder.checkpoint)!r} is damaged: the run cannot go on; begin a new one"
+    if sha256(content).digest() != digest:
+        raise UserError(damaged)
     try:
-        state: dict[str, Any] = torch.load(folder.checkpoint, weights_only=True)
+        state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
         version = state["format"]
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        KeyError,
-        TypeError,
-        ValueError,
-        pickle.UnpicklingError,
-    ) as error:
-        why = str(error).partition("\n")[0]
-        raise UserError(
-            f"{str(folder.checkpoint)!r} cannot be read ({why}): the run cannot go on; begin a new one"
-        ) from error
+    except (RuntimeError, TypeError, KeyError, pickle.UnpicklingError) as error:  # not a file of ours
+        raise UserError(damaged) from error
     if version != FORMAT:
         raise UserError(
             f"{str(folder.checkpoint)!r} has format {version!r}, this program has {FORMAT}: "

@@ -17,6 +17,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Toml
 
 from ollama_utils.errors import OllamaError
+from ollama_utils.types import is_text
 from train.errors import RunStoppedError, UserError
 from train.interrupt import SIGNALS, Interrupted, interruptible
 
@@ -72,6 +73,7 @@ def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
 def run(app: App, tokens: list[str]) -> int:
     """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
     try:
+        _check_text(tokens)
         tokens = _read_defaults(app, tokens)
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
     except (CycloptsError, UserError) as error:
@@ -88,6 +90,13 @@ def run(app: App, tokens: list[str]) -> int:
         return 0
     print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
     return code
+
+
+def _check_text(tokens: Sequence[str]) -> None:
+    """Refuse what could not be written down again."""
+    for token in tokens:
+        if not is_text(token):
+            raise UserError(f"the argument {token!r} is no valid UTF-8: write it in UTF-8")
 
 
 def _read_defaults(app: App, tokens: list[str]) -> list[str]:

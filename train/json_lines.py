@@ -35,12 +35,12 @@ class JsonLines:
 
     Args:
         path: the file.
-        done: how many lines stay; what is behind them is cut off, if it is not played again.
-        row: lines of a row; where it is given, the whole rows behind those that are done stay, too, and what
-            is written next must be equal to them.
+        done: how many lines stay at most; what is behind them is cut off, if it is not played again.
+        row: lines of a row; where it is given, all that are done must be there, the whole rows behind them
+            stay, too, and what is written next must be equal to those.
 
     Raises:
-        UserError: the lines that stay are not all there.
+        UserError: lines that must be there are not.
     """
 
     def __init__(self, path: Path, *, done: int = 0, row: int = 0) -> None:
@@ -108,14 +108,14 @@ class JsonLines:
                     self.count += 1
                 else:
                     self.ahead.append(record)
-        if self.count < done:
+        if self.count < done and row:
             raise UserError(
                 f"{str(self._path)!r} has {self.count} whole lines; expected at least {done}: "
                 "the run cannot go on without them"
             )
         for _ in range(len(self.ahead) % row if row else 0):
             self.ahead.pop()
-        os.truncate(self._path, ends[done + len(self.ahead)])
+        os.truncate(self._path, ends[self.count + len(self.ahead)])
 
 
 def _record(line: bytes) -> dict[str, Any] | None:

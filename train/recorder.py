@@ -71,8 +71,6 @@ class Recorder(BaseCallback):
         self.tally = Tally()
         """Of the rollout under way, or the last one."""
         self.rows = 0
-        self.cache_hits_before = 0
-        """Of the processes that worked on the run before this one."""
         self._began_run_s = time.monotonic()
         self._running: dict[int, tuple[float, int]] = {}
         self._recent: deque[str] = deque(maxlen=UNSCORED_WINDOW)
@@ -82,27 +80,20 @@ class Recorder(BaseCallback):
 
     @property
     def wall_s(self) -> float:
-        """Seconds that were worked on the run."""
+        """Seconds that were worked on the run; those between a checkpoint and a kill are left out."""
         return time.monotonic() - self._began_run_s
-
-    @property
-    def cache_hits(self) -> int:
-        """Calls of the run that cost nothing."""
-        return self.cache_hits_before + int(account_totals(self.dispatcher)["cache_hits"])
 
     def state(self) -> dict[str, Any]:
         """All that the recorder is between two rollouts, as plain data for `restore`."""
         return {
             "rows": self.rows,
             "wall_s": self.wall_s,
-            "cache_hits": self.cache_hits,
             "running": [list(self._running.get(lane, (0.0, 0))) for lane in range(len(self._running))],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on where another process stopped."""
         self.rows = state["rows"]
-        self.cache_hits_before = state["cache_hits"]
         self._began_run_s = time.monotonic() - state["wall_s"]
         self._running = {lane: (total, length) for lane, (total, length) in enumerate(state["running"])}
 
@@ -111,7 +102,7 @@ class Recorder(BaseCallback):
         self._samples = []
         self._began_s = time.monotonic()
         self._account = account_totals(self.dispatcher)
-        self.interrupt.allow(allowed=True)
+        self._allow_interrupts()
 
     def _on_step(self) -> bool:
         self.interrupt.allow(allowed=False)  # a row is written whole
@@ -127,7 +118,7 @@ class Recorder(BaseCallback):
         self.rows += 1
         if len(self._recent) == UNSCORED_WINDOW:
             self._stop_when_calls_fail()
-        self.interrupt.allow(allowed=True)
+        self._allow_interrupts()
         return True
 
     def _on_rollout_end(self) -> None:
@@ -138,6 +129,10 @@ class Recorder(BaseCallback):
 
     def _on_training_end(self) -> None:
         self._stop_when_calls_fail()
+
+    def _allow_interrupts(self) -> None:
+        """Rows that are played again are played to their end: the files agree before and behind them."""
+        self.interrupt.allow(allowed=not self.folder.transitions.ahead)
 
     def _count(self, lane: int, info: Mapping[str, Any], reward: float, done: bool) -> None:  # noqa: FBT001 - SB3's flag
         self.tally.count_step(info)

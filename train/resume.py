@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from train.errors import UserError
 from train.settings import resolved
 
 if TYPE_CHECKING:
+    from envs.batched import BatchedQueryMutationEnv
     from train.config import TrainConfig
     from train.learner import Learner
     from train.query_set import QuerySet
@@ -23,6 +25,8 @@ MAY_CHANGE = (
     *("num-env-steps", "max-workers", "max-in-flight", "call-timeout-s", "call-attempts", "max-unscored"),
 )
 """The options of hosts and limits: all that a resumed run may be told anew."""
+SAMPLE = "The same text has the same embedding."
+"""What an encoder is known by is how it embeds this."""
 
 
 def check_options(config: TrainConfig, path: Path) -> None:
@@ -43,13 +47,13 @@ def check_options(config: TrainConfig, path: Path) -> None:
             )
 
 
-def check_total(config: TrainConfig, saved: Mapping[str, Any]) -> None:
+def check_total(config: TrainConfig, saved: Mapping[str, Any], folder: RunFolder) -> None:
     """Check that the run is not to end before where it is.
 
     Raises:
         UserError: it is.
     """
-    done = saved["learner"]["counters"]["num_timesteps"]
+    done = saved["learner"]["counters"]["num_timesteps"] + len(folder.transitions.ahead)
     if config.total_steps < done:
         raise UserError(f"--num-env-steps is {config.num_env_steps}, but {done} steps are done: raise it")
 
@@ -69,18 +73,31 @@ def check_queries(queries: QuerySet, folder: RunFolder) -> None:
             )
 
 
-def check_models(digests: Mapping[str, str], folder: RunFolder) -> None:
-    """Check that the models are those that the run began with.
+def fingerprints(
+    config: TrainConfig, env: BatchedQueryMutationEnv, digests: Mapping[str, str]
+) -> dict[str, str]:
+    """What stands for the parts that a config only names: models, the encoder, files of mutators."""
+    files = {name.rpartition(":")[0] for name in config.mutators if ":" in name}
+    parts = {f"model {name}": digest for name, digest in digests.items()}
+    parts |= {f"mutators {name}": sha256(Path(name).read_bytes()).hexdigest() for name in sorted(files)}
+    if not config.encoder.startswith("ollama:"):  # the others are models that have a digest
+        row = env.envs[0].answerer.encoder.encode([SAMPLE])
+        parts[f"encoder {config.encoder}"] = sha256(row.tobytes()).hexdigest()
+    return parts
+
+
+def check_parts(parts: Mapping[str, str], folder: RunFolder) -> None:
+    """Check that the parts of the run are those that it began with.
 
     Raises:
         UserError: one is not.
     """
-    before = folder.read_json("models.json")
-    for model, digest in before.items():
-        if digests.get(model) != digest:
+    before = folder.read_json("parts.json")
+    for name in sorted({*before, *parts}):
+        if before.get(name) != parts.get(name):
             raise UserError(
-                f"model {model!r} has digest {digests.get(model)!r}, that of the run in {str(folder.path)!r} "
-                f"is {digest!r}: bring that version back, or begin a new run"
+                f"{name!r} is not what the run in {str(folder.path)!r} began with (its hash is "
+                f"{parts.get(name)!r}, not {before.get(name)!r}): bring that back, or begin a new run"
             )
 
 

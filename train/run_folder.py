@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""
+REPLIES = "replies.sqlite"
+"""Every reply of the run, see `ollama_utils.reply_log`."""
 PART = ".part-"
 """Begins the name of a file that is not whole yet."""
 
@@ -49,31 +51,43 @@ class RunFolder:
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path
+        self._is_new = not path.exists()
+        self._lock = FileLock(path / LOCK)
         check = check_is_run if resume else check_new_or_empty
         check(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(path / LOCK)
             self._lock.acquire(timeout=0)
             check(path)  # another process may have been faster
         except Timeout as error:
             raise UserError(
                 f"run folder {str(path)!r} is being written by another process: wait for it, or stop it"
             ) from error
+        except UserError:
+            self._lock.release()
+            raise
         except OSError as error:
-            raise UserError(
-                f"run folder {str(path)!r} cannot be made: {error.strerror}; name another with --run-dir"
-            ) from error
+            do = "make it writable" if resume else "name another with --run-dir"
+            raise UserError(f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}") from error
 
-    def open_lines(self, *, transitions: int = 0, metrics: int = 0, lanes: int = 0) -> None:
+    def open_lines(self, *, transitions: int = 0, sha256: str = "", metrics: int = 0, lanes: int = 0) -> None:
         """Open the files that grow.
 
         Args:
             transitions: lines of transitions.jsonl that are done; whole rows behind them are played again.
+            sha256: the hash of these lines; "" where there are none.
             metrics: lines of metrics.jsonl that are done; the rest is dropped.
             lanes: lines of a row of transitions.jsonl; 0 where there is nothing to play again.
+
+        Raises:
+            UserError: the lines that are done are not all there, or were changed.
         """
         self.transitions = JsonLines(self.path / "transitions.jsonl", done=transitions, row=lanes)
+        if sha256 and self.transitions.sha256 != sha256:
+            raise UserError(
+                f"the first {transitions} lines of {str(self.path / 'transitions.jsonl')!r} are not those "
+                "that the run wrote: put them back, or begin a new run"
+            )
         self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
 
     @property
@@ -134,6 +148,15 @@ class RunFolder:
                 with contextlib.suppress(OSError):  # a full disk, which was told when it was met
                     getattr(self, lines).close()
         self._lock.release()
+        if not (self.path / "config.toml").exists():
+            self._forget()
+
+    def _forget(self) -> None:
+        """Leave nothing of a run that never began."""
+        for item in filter(_is_left_over, list(self.path.iterdir())):
+            item.unlink(missing_ok=True)
+        if self._is_new:
+            self.path.rmdir()
 
     def __enter__(self) -> Self:
         return self
@@ -173,8 +196,8 @@ def check_new_or_empty(path: Path) -> None:
 
 
 def _is_left_over(item: Path) -> bool:
-    """Whether a file may stand in an empty folder: a process was killed before it wrote config.toml."""
-    return item.name == LOCK or item.name.startswith(PART)
+    """Whether a file may stand in an empty folder: a process was stopped before it wrote config.toml."""
+    return item.name == LOCK or item.name.startswith((PART, REPLIES, "transitions.jsonl", "metrics.jsonl"))
 
 
 def check_writable(path: Path | None) -> None:
@@ -205,5 +228,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    """JSON writes strings, numbers, booleans and lists as TOML does."""
-    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, default=str)
+    """JSON writes strings, numbers, booleans and lists as TOML does, but for the one character DEL."""
+    written = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, default=str)
+    return written.replace("\x7f", "\\u007f")

@@ -104,8 +104,8 @@ class Connection:
     hosts: tuple[str, ...]
     """As they were named: by flag, by OLLAMA_HOST, or `embedded`."""
     roles: Roles
-    digests: Mapping[str, str]
-    """What stands for the weights of each model that is there, by its name without `:latest`."""
+    available: Mapping[str, Sequence[str]]
+    """The digests of each model at the hosts, by its name without `:latest`."""
     embedded: EmbeddedServer | None
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
@@ -115,13 +115,25 @@ class Connection:
         """The servers by names that stay: the embedded one has another port each time."""
         return self.hosts if self.embedded else self.dispatcher.hosts
 
-    def digests_of_called(self, encoder: str) -> dict[str, str]:
-        """The digests of the models that a run calls, by name: those with a part, and that of its encoder."""
+    def digests(self, encoder: str) -> dict[str, str]:
+        """What stands for the weights of each model that a run with this encoder calls, by its short name.
+
+        Raises:
+            UserError: the hosts have different versions of one: the result would depend on who answers.
+        """
         from ollama_utils.types import short_name
 
         embeds = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
         called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds)
-        return {short_name(m): self.digests.get(short_name(m), "") for m in called if m}
+        found = {name: self.available.get(name, ("",)) for name in map(short_name, filter(None, called))}
+        for name, there in found.items():
+            if len(set(there)) > 1:
+                which = (f"{digest[:12]} at {host}" for digest, host in zip(there, self.hosts, strict=True))
+                raise UserError(
+                    f"model {name!r} is not the same at all hosts ({', '.join(which)}): "
+                    "pull one version everywhere"
+                )
+        return {name: there[0] for name, there in found.items()}
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with the hosts and models that were chosen for what it left open."""
@@ -144,6 +156,7 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.errors import OllamaError
     from ollama_utils.simulator.probe import is_simulator
+    from ollama_utils.types import short_name
 
     with contextlib.ExitStack() as stack:
         hosts = _hosts(config)
@@ -168,7 +181,7 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
             dispatcher=dispatcher,
             hosts=hosts,
             roles=roles,
-            digests=_digests(available, roles, hosts),
+            available={short_name(name): digests for name, digests in available.items()},
             embedded=embedded,
             simulated=any(is_simulator(host) for host in dispatcher.hosts),
         )
@@ -220,20 +233,3 @@ def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *
             mend = f"it has {', '.join(available)}" if simulated else f"run 'ollama pull {model}'"
             raise UserError(f"model {model!r} is not pulled at {at}: {mend}")
     return Roles(target=target, mutator=mutator, judge=judge)
-
-
-def _digests(
-    available: Mapping[str, Sequence[str]], roles: Roles, hosts: tuple[str, ...]
-) -> Mapping[str, str]:
-    """The models' digests; the hosts of a run must agree on those that it calls."""
-    from ollama_utils.types import short_name
-
-    by_name = {short_name(name): digests for name, digests in available.items()}
-    for model in filter(None, (roles.target, roles.mutator, roles.judge)):
-        there = by_name.get(short_name(model), ())
-        if len(set(there)) > 1:
-            which = ", ".join(f"{digest[:12]} at {host}" for digest, host in zip(there, hosts, strict=False))
-            raise UserError(
-                f"model {model!r} is not the same at all hosts ({which}): pull one version everywhere"
-            )
-    return {name: digests[0] for name, digests in by_name.items()}

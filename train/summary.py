@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from scorers.statistics import clustered_interval
+from train.recorder import account_totals
 
 if TYPE_CHECKING:
     from train.config import TrainConfig
@@ -105,7 +106,7 @@ def summarise(
         "target_model": connection.roles.target,
         "mutator_model": connection.roles.mutator,
         "llm_calls": spent.calls,
-        "cache_hits": recorder.cache_hits,
+        "cache_hits": None if config.resume else int(account_totals(connection.dispatcher)["cache_hits"]),
         "retries": spent.retries,
         "completion_tokens": spent.completion_tokens,
         "transitions_sha256": transitions.sha256,
@@ -126,6 +127,8 @@ def _share(part: int, whole: int) -> float | None:
 def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
     """Tell a person, on stdout."""
     simulated = "SIMULATED: these figures are of the embedded simulator, not of a model\n"
+    hits = summary["cache_hits"]
+    cached = "" if hits is None else f" (+ {hits} from the cache)"
     lines = [
         simulated if summary["simulated"] else "",
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
@@ -133,7 +136,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         _line("refusals", summary, "refusal", "scored_steps"),
         "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
-        f"model calls: {summary['llm_calls']} (+ {summary['cache_hits']} from the cache) · ",
+        f"model calls: {summary['llm_calls']}{cached} · ",
         f"{summary['wall_s']:.0f} s\n",
         f"run folder: {folder.path}\nlook at it: tensorboard --logdir {folder.path}",
     ]

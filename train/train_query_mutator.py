@@ -18,8 +18,15 @@ from train.config import TrainConfig
 from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.query_set import QuerySet, load_query_set
-from train.resume import check_models, check_options, check_queries, check_total, go_on
-from train.run_folder import RunFolder, check_is_run, check_new_or_empty, check_writable, new_run_path
+from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
+from train.run_folder import (
+    REPLIES,
+    RunFolder,
+    check_is_run,
+    check_new_or_empty,
+    check_writable,
+    new_run_path,
+)
 from train.server import Connection, connect
 from train.settings import check_num_mini_batch, resolved
 
@@ -30,6 +37,10 @@ if TYPE_CHECKING:
     from train.recorder import Recorder
 
 
+DRAIN_S = 5.0
+"""How long a run that was stopped waits for the replies under way, which are paid for."""
+
+
 def train(config: TrainConfig = TrainConfig()) -> None:
     """Train a policy with PPO: it learns which mutation of a query gets it answered.
 
@@ -38,12 +49,15 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     _check(config)
     queries = load_query_set(config.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
-        env = _environment(config, queries, connection)
-        interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
+        digests = connection.digests(config.encoder)
         path = config.resume or config.run_dir or new_run_path("train", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
-            saved = _begin(config, folder, queries, connection)
-            connection.dispatcher.keep_in(*map(logs.enter_context, _logs(config, folder, connection)))
+            opened = map(logs.enter_context, _logs(config, folder, connection, digests))
+            connection.dispatcher.keep_in(*opened)
+            logs.callback(connection.dispatcher.drain, DRAIN_S)
+            env = _environment(config, queries, connection)
+            interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
+            saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
             _run(config, folder, connection, env, interrupt, saved)
 
 
@@ -104,35 +118,40 @@ def _environment(config: TrainConfig, queries: QuerySet, connection: Connection)
 
 
 def _begin(
-    config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection
+    config: TrainConfig,
+    folder: RunFolder,
+    queries: QuerySet,
+    connection: Connection,
+    parts: Mapping[str, str],
 ) -> dict[str, Any] | None:
-    """Write down what the run is, first of all files; gives what was saved of a resumed one."""
+    """Write down what the run is, config.toml first; gives what was saved of a resumed one."""
     from train.checkpoint import load_checkpoint
 
-    digests = connection.digests_of_called(config.encoder)
     saved = load_checkpoint(folder)
+    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
     if saved:
-        check_total(config, saved)
+        check_total(config, saved, folder)
         check_queries(queries, folder)
-        check_models(digests, folder)
+        check_parts(parts, folder)
     folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
-    folder.write_json("models.json", digests)
-    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
+    folder.write_json("parts.json", parts)
     print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
     return saved
 
 
-def _logs(config: TrainConfig, folder: RunFolder, connection: Connection) -> Iterator[ReplyLog]:
+def _logs(
+    config: TrainConfig, folder: RunFolder, connection: Connection, digests: Mapping[str, str]
+) -> Iterator[ReplyLog]:
     """The run's log of replies, and the cache that it shares with other runs."""
-    from ollama_utils.reply_log import FILE_NAME, ReplyLog
+    from ollama_utils.reply_log import ReplyLog
 
-    folder.replies = ReplyLog(folder.path / FILE_NAME, digests=connection.digests)
+    folder.replies = ReplyLog(folder.path / REPLIES, digests=digests)
     yield folder.replies
     if config.cache:
         config.cache.mkdir(parents=True, exist_ok=True)
         servers = ",".join(sorted(connection.servers))
-        yield ReplyLog(config.cache / FILE_NAME, digests=connection.digests, scope=servers)
+        yield ReplyLog(config.cache / "cache.sqlite", digests=digests, scope=servers)
 
 
 def _run(
@@ -152,7 +171,9 @@ def _run(
     learner = make_learner(config, env, folder, done_steps=done)
     recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored)
     if saved:
+        interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
+        interrupt.allow(allowed=False)
     progress = ProgressLine(config.total_steps, recorder)
     ended: BaseException | None = None
     try:
@@ -183,11 +204,11 @@ def _finish(
         stopped = ended and folder.reported(ended)
         summary = summarise(config, connection, learner, recorder, stopped)
         folder.write_json("summary.json", summary)
+        if config.json:
+            config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise folder.reported(error) from ended or error
     print_summary(summary, folder)
-    if config.json:
-        config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     if stopped:
         raise stopped
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import ReplyLogError
+from ollama_utils.errors import ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.questions import completion_as_json, completion_from_json, question_of
+from ollama_utils.questions import as_json, from_json, question_of
 from ollama_utils.reply_log import Outcome, ReplyLog, Totals
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call, Completion, Usage
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.ollama_utils.threads import PATIENCE_S, start
 
 FIXED = {"temperature": 0}
 texts = st.text(st.characters(exclude_categories=["Cs"]))
@@ -39,7 +42,7 @@ def log(folder: Path, digest: str = "d", scope: str = "") -> ReplyLog:
 
 @given(st.builds(Completion, text=texts, truncated=st.booleans(), usage=st.none() | usages))
 def test_a_reply_is_read_as_it_was_written(completion: Completion) -> None:
-    read = completion_from_json(completion_as_json(completion))
+    read = from_json(as_json(completion))
     assert (read.text, read.truncated, read.usage) == (
         completion.text,
         completion.truncated,
@@ -78,7 +81,7 @@ def test_a_reply_is_on_disk_before_it_is_given_out(simulator: EmbeddedServer, tm
         with closing(log(tmp_path)) as other:
             found = other.find(question_of(ask()))
     assert found is not None
-    assert completion_from_json(found).text == said
+    assert from_json(found).text == said
 
 
 def test_a_call_drawn_without_a_seed_is_written_down_and_never_found(
@@ -200,7 +203,7 @@ def test_several_processes_write_one_cache_and_the_first_reply_stays(tmp_path: P
 
 def test_a_file_that_is_no_log_and_a_folder_that_is_not_there_are_named(tmp_path: Path) -> None:
     (tmp_path / "replies.sqlite").write_text("no database, but long enough to look like one" * 99)
-    with pytest.raises(ReplyLogError, match=r"replies\.sqlite' cannot be used: file is not a database"):
+    with pytest.raises(ReplyLogError, match=r"replies\.sqlite' cannot be used: .* not a database; delete it"):
         log(tmp_path)
     with pytest.raises(ReplyLogError, match="unable to open database file"):
         log(tmp_path / "nowhere")
@@ -215,6 +218,43 @@ def test_a_reply_that_cannot_be_written_down_is_not_given_out(
         kept.close()
         with pytest.raises(ReplyLogError, match="closed database"):
             dispatcher.generate(ask())
+
+
+def test_whether_a_server_answers_is_asked_of_the_server_and_not_of_the_log(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host], attempts=1) as dispatcher:
+        dispatcher.keep_in(kept)
+        dispatcher.embed("sim-embed", ["a cat"])
+        simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+        try:
+            dispatcher.embed("sim-embed", ["a cat"])
+            with pytest.raises(ServerFaultError):
+                dispatcher.embed("sim-embed", ["a cat"], fresh=True)
+        finally:
+            simulator.set_faults([])
+
+
+def test_a_call_under_way_when_the_run_is_stopped_is_written_down_before_the_log_is_closed(
+    tmp_path: Path,
+) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(_: dict[str, Any]) -> tuple[int, object]:
+        asked.set()
+        assert go_on.wait(PATIENCE_S)
+        return 200, SAID
+
+    with ScriptedServer(slow) as server, closing(log(tmp_path)) as kept:
+        dispatcher = Dispatcher([server.host])
+        dispatcher.keep_in(kept)
+        start(lambda: dispatcher.generate(ask()))
+        assert asked.wait(PATIENCE_S)
+        dispatcher.cancel()
+        go_on.set()
+        dispatcher.drain(PATIENCE_S)
+        assert kept.find(question_of(ask())) is not None
+        dispatcher.close()
 
 
 def test_the_log_is_a_plain_table_that_anybody_can_read(simulator: EmbeddedServer, tmp_path: Path) -> None:

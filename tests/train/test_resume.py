@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,12 @@ WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--in
 KILLS = int(os.environ.get("MUTAGYM_KILLS", "3"))
 
 
-def begin(server: EmbeddedServer, folder: Path, *flags: str, steps: int = ALL) -> int:
+def begin(
+    server: EmbeddedServer, folder: Path, *flags: str, steps: int = ALL, shape: Sequence[str] = SHAPE
+) -> int:
     """Begin a small run; its exit code."""
     told = ("--num-env-steps", str(steps), "--run-dir", str(folder), *flags)
-    return execute(("train", "--ollama-host", server.host, *WORLD, *SHAPE, *told))
+    return execute(("train", "--ollama-host", server.host, *WORLD, *shape, *told))
 
 
 def resume(folder: Path, *flags: str) -> int:
@@ -60,7 +63,9 @@ def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
     return folder
 
 
-def interrupted_at(server: EmbeddedServer, folder: Path, written: int, *flags: str) -> None:
+def interrupted_at(
+    server: EmbeddedServer, folder: Path, written: int, *flags: str, shape: Sequence[str] = SHAPE
+) -> None:
     """A run that a signal stops once so many transitions are written."""
     over = threading.Event()
 
@@ -74,7 +79,7 @@ def interrupted_at(server: EmbeddedServer, folder: Path, written: int, *flags: s
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        assert begin(server, folder, *flags) == 130
+        assert begin(server, folder, *flags, shape=shape) == 130
     finally:
         over.set()
         watcher.join()
@@ -89,6 +94,35 @@ def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
     assert resume(tmp_path / "run") == 0
     assert summary(tmp_path / "run")["stopped"] is None
     assert same(tmp_path / "run", whole)
+
+
+SHAPES = {
+    "a judge, an encoder on the server, a warm target": (
+        *("--num-processes", "4", "--num-steps", "8", "--encoder", "ollama:sim-embed"),
+        *("--reward", "judge", "--judge-model", "sim-judge", "--target-temperature", "0.7"),
+    ),
+    "one lane, one call at a time, one step": (
+        *("--num-processes", "1", "--num-steps", "16", "--encoder", "hashing:64"),
+        *("--no-batching", "--max-steps", "1", "--log-interval", "2", "--save-interval", "3"),
+    ),
+    "rows of many lanes": ("--num-processes", "24", "--num-steps", "2", "--encoder", "hashing:64"),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_runs_of_every_shape_go_on_and_so_do_their_metrics(
+    simulator: EmbeddedServer, tmp_path: Path, shape: tuple[str, ...]
+) -> None:
+    def metrics(folder: Path) -> list[dict[str, Any]]:
+        written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+        timed = ("time/", "calls/")
+        return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in written]
+
+    assert begin(simulator, tmp_path / "whole", shape=shape) == 0
+    interrupted_at(simulator, tmp_path / "run", 70, shape=shape)
+    assert resume(tmp_path / "run") == 0
+    assert same(tmp_path / "run", tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
 def test_a_run_may_be_made_longer(simulator: EmbeddedServer, whole: Path, tmp_path: Path) -> None:

@@ -72,7 +72,17 @@ def change_what_was_written(run: Path) -> None:
 
 
 def exchange_the_model(run: Path) -> None:
-    (run / "models.json").write_text(json.dumps({"sim-target": "0123"}))
+    path = run / "parts.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model sim-target": "0123"}))
+
+
+def flip_a_bit(name: str, place: int) -> Callable[[Path], object]:
+    def flip(run: Path) -> None:
+        raw = bytearray((run / name).read_bytes())
+        raw[place] ^= 0x40
+        (run / name).write_bytes(raw)
+
+    return flip
 
 
 def damage(name: str) -> Callable[[Path], object]:
@@ -86,11 +96,14 @@ def damage(name: str) -> Callable[[Path], object]:
         (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
         (lambda run: (run / "config.toml").write_text("lr ="), "is no TOML file"),
         (lambda run: (run / "queries.json").write_text("{"), "queries.json"),
-        (lambda run: (run / "models.json").unlink(), "models.json"),
+        (lambda run: (run / "parts.json").unlink(), "parts.json"),
         (cut_the_transitions, "has 5 whole lines; expected at least 16"),
         (change_what_was_written, "the queries are not those"),
-        (exchange_the_model, "'sim-target' has digest"),
-        (damage("checkpoints/last.pt"), "last.pt' cannot be read"),
+        (exchange_the_model, "'model sim-target' is not what the run"),
+        (damage("checkpoints/last.pt"), "last.pt' is damaged"),
+        (flip_a_bit("checkpoints/last.pt", 60_000), "last.pt' is damaged"),
+        (flip_a_bit("checkpoints/last.pt", 3), "last.pt' is damaged"),
+        (flip_a_bit("transitions.jsonl", 200), "are not those that the run wrote"),
         (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be used"),
     ],
 )
@@ -99,6 +112,41 @@ def test_a_folder_that_lacks_something_or_was_changed(
 ) -> None:
     spoil(run)
     assert says in refusal(capsys, "--resume", str(run))
+
+
+def test_a_mutator_file_that_was_changed(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from mutators.registry import by_rule\n\n\n@by_rule\ndef shout(query, earlier, seed):\n"
+        '    """Louder."""\n    return query.upper()\n'
+    )
+    told = (
+        "--ollama-host",
+        simulator.host,
+        "--target-model",
+        "sim-target",
+        "--mutators",
+        f"noop,{mine}:shout",
+    )
+    assert execute(("train", *told, *SMALL, "--run-dir", str(tmp_path / "run"))) == 0
+    mine.write_text(mine.read_text().replace("upper", "lower"))
+    assert "mine.py' is not what the run" in refusal(capsys, "--resume", str(tmp_path / "run"))
+
+
+def test_metrics_that_were_lost_are_no_loss_to_the_run(run: Path) -> None:
+    path = run / "metrics.jsonl"
+    path.write_text(path.read_text()[:50])
+    assert execute(("train", "--resume", str(run), "--num-env-steps", "24")) == 0
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = tmp_path / "run"
+    assert "no encoder" in refusal(
+        capsys, "--ollama-host", "embedded", "--encoder", " ", "--run-dir", str(where)
+    )
+    assert not where.exists()
 
 
 def test_two_processes_cannot_write_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,4 +162,4 @@ def test_a_new_run_does_not_begin_where_another_is(run: Path, capsys: pytest.Cap
 def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("x")
     where = str(tmp_path / "file" / "run")
-    assert "cannot be made" in refusal(capsys, "--ollama-host", "embedded", *SMALL, "--run-dir", where)
+    assert "cannot be written" in refusal(capsys, "--ollama-host", "embedded", *SMALL, "--run-dir", where)

@@ -22,7 +22,7 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="cannot be made"):
+    with pytest.raises(UserError, match="cannot be written"):
         RunFolder(tmp_path / "file" / "run")
 
 

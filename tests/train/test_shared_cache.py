@@ -37,6 +37,7 @@ def test_a_second_run_asks_nothing_and_ends_the_same(simulator: EmbeddedServer, 
     second = run(simulator.host, tmp_path / "b", tmp_path / "cache")
     assert simulator.stats()["calls"] == second["llm_calls"] == 0
     assert second["cache_hits"] == first["llm_calls"] + first["cache_hits"]
+    assert not (tmp_path / "cache" / "replies.sqlite").exists()  # the cache may be another run's folder
     for name in ("transitions_sha256", "weights_sha256"):
         assert first[name] == second[name]
 

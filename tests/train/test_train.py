@@ -39,7 +39,7 @@ def test_a_run_leaves_what_its_readme_promises(
         ".lock",
         "config.toml",
         "queries.json",
-        "models.json",
+        "parts.json",
         "replies.sqlite",
         "transitions.jsonl",
         "metrics.jsonl",
