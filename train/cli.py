@@ -157,7 +157,8 @@ def _check_toml(path: Path) -> None:
                     "expected text, a number, true or false, or a list of these"
                 )
         if key.replace("_", "-").startswith("no-"):
-            raise UserError(f"{str(path)!r} has the key {key!r}; write '{key[3:]} = false' instead")
+            positive = "use-batching" if key[3:] == "batching" else key[3:]
+            raise UserError(f"{str(path)!r} has the key {key!r}; write '{positive} = false' instead")
 
 
 def _version() -> str:

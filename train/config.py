@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from mutators.registry import DEFAULT_MUTATORS
 from scorers.intent import INTENT_THRESHOLD
 from train.query_set import QueryConfig
 from train.server import ServerConfig
-from train.settings import Count, NotNegative, Positive, Seed, Share, comma_list
+from train.settings import Count, NotNegative, Positive, Seed, Share, absolute, comma_list
 
 
 @Parameter(name="*")
@@ -91,6 +91,18 @@ class TrainConfig:
     query_set: QueryConfig = field(default_factory=QueryConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
+    def located(self) -> TrainConfig:
+        """The same with absolute paths, so that its file means the same in every folder."""
+        simulator = self.server.simulator
+        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
+        return replace(
+            self,
+            mutators=tuple(map(_located_mutator, self.mutators)),
+            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
+            server=replace(self.server, simulator=found),
+        )
+
     @property
     def total_steps(self) -> int:
         """`num_env_steps`, rounded up to whole rollouts."""
@@ -101,3 +113,9 @@ class TrainConfig:
     def driven_by(self) -> Literal["sequential", "phased"]:
         """The schedule that the flags amount to."""
         return self.schedule or ("phased" if self.use_batching else "sequential")
+
+
+def _located_mutator(name: str) -> str:
+    """`mine.py:shout` with the file's whole path; a name of ours as it is."""
+    file, colon, of_it = name.rpartition(":")
+    return f"{absolute(file)}:{of_it}" if colon else name

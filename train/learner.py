@@ -52,7 +52,6 @@ class Learner:
             reset_num_timesteps=False,
         )
         checkpoints.save_state()
-        model.logger.dump(model.num_timesteps)
 
     def save(self, name: str) -> None:
         """Write the policy whole or not at all, under `name` in the run folder."""

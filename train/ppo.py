@@ -182,19 +182,19 @@ class MaskedPPO(PPO):
         callback.on_rollout_end()
         return True
 
-    def dump_logs(self, iteration: int = 0) -> None:  # noqa: ARG002 - SB3 counts anew in each `learn`
-        """Write a log entry, if one is due."""
-        if self.rollouts % self.log_every == 0:
-            super().dump_logs(self.rollouts)
+    def dump_logs(self, iteration: int = 0) -> None:
+        """Nothing yet: SB3 would write the entry before the update that belongs to it."""
 
     def train(self) -> None:
-        """SB3's update on the scored rows; skipped, and said so, where there are none."""
+        """SB3's update on the scored rows; skipped, and said so, where there are none. Then the log entry."""
         if self.rollout_buffer.scored.any():
             super().train()
         else:
             self.skipped_updates += 1
             log.warning("rollout %d has no scored row: its update is skipped", self.rollouts)
         self.logger.record("train/skipped_updates", self.skipped_updates)
+        if self.rollouts % self.log_every == 0:
+            super().dump_logs(self.rollouts)
 
     def _finish_rollout(self, buffer: MaskedRolloutBuffer) -> None:
         """Advantages of a full buffer, from the value of what each lane shows now."""

@@ -110,15 +110,14 @@ class RunFolder:
         """What `write_json` wrote.
 
         Raises:
-            UserError: the file is damaged.
-            OSError: it cannot be read.
+            UserError: the file is missing or damaged.
         """
         path = self.path / name
         try:
             data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise UserError(
-                f"{str(path)!r} is no JSON ({error}): the run cannot go on; begin a new one"
+                f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
             ) from error
         return data
 
@@ -136,7 +135,8 @@ class RunFolder:
         if isinstance(ended, Interrupted | RunStoppedError):
             return ended
         if isinstance(ended, OSError):
-            return UserError(f"{ended}: mend that, then go on with --resume {self.path}")
+            again = f"go on with --resume {self.path}" if self._has_begun() else "try again"
+            return UserError(f"{ended}: mend that, then {again}")
         details = self.path / "error.txt"
         details.write_text("".join(traceback.format_exception(ended)), "utf-8", "backslashreplace")
         return RunStoppedError(f"{type(ended).__name__}: {ended} (details: {details})")
@@ -148,8 +148,11 @@ class RunFolder:
                 with contextlib.suppress(OSError):  # a full disk, which was told when it was met
                     getattr(self, lines).close()
         self._lock.release()
-        if not (self.path / "config.toml").exists():
+        if not self._has_begun():
             self._forget()
+
+    def _has_begun(self) -> bool:
+        return (self.path / "config.toml").exists()
 
     def _forget(self) -> None:
         """Leave nothing of a run that never began."""
@@ -165,6 +168,8 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+        if isinstance(error, OSError):
+            raise self.reported(error) from error
 
 
 def new_run_path(command: str, seed: int) -> Path:
@@ -198,6 +203,24 @@ def check_new_or_empty(path: Path) -> None:
 def _is_left_over(item: Path) -> bool:
     """Whether a file may stand in an empty folder: a process was stopped before it wrote config.toml."""
     return item.name == LOCK or item.name.startswith((PART, REPLIES, "transitions.jsonl", "metrics.jsonl"))
+
+
+def check_cache(path: Path | None) -> None:
+    """Make the folder of a cache, before anything else is made.
+
+    Raises:
+        UserError: it cannot be made, or not be written.
+    """
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / PART).touch()
+        (path / PART).unlink()
+    except OSError as error:
+        raise UserError(
+            f"--cache names {str(path)!r}; expected a folder that can be written: {error.strerror}"
+        ) from error
 
 
 def check_writable(path: Path | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from math import inf
+from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -38,6 +39,11 @@ def comma_list() -> Parameter:
         return tuple(part.strip() for token in tokens for part in token.value.split(",") if part.strip())
 
     return Parameter(converter=split, n_tokens=1, negative="")
+
+
+def absolute(path: str | None) -> str | None:
+    """A path from the root; None stays."""
+    return None if path is None else str(Path(path).absolute())
 
 
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass

@@ -126,7 +126,7 @@ def _share(part: int, whole: int) -> float | None:
 
 def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
     """Tell a person, on stdout."""
-    simulated = "SIMULATED: these figures are of the embedded simulator, not of a model\n"
+    simulated = "SIMULATED: these figures are of the simulator, not of a model\n"
     hits = summary["cache_hits"]
     cached = "" if hits is None else f" (+ {hits} from the cache)"
     lines = [

@@ -22,6 +22,7 @@ from train.resume import check_options, check_parts, check_queries, check_total,
 from train.run_folder import (
     REPLIES,
     RunFolder,
+    check_cache,
     check_is_run,
     check_new_or_empty,
     check_writable,
@@ -46,6 +47,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
 
     Every flag can stand in a TOML file: --config FILE; flags override it.
     """
+    config = config.located()
     _check(config)
     queries = load_query_set(config.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
@@ -78,6 +80,7 @@ def _check(config: TrainConfig) -> None:
     elif config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
+    check_cache(config.cache)
 
 
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
@@ -149,7 +152,6 @@ def _logs(
     folder.replies = ReplyLog(folder.path / REPLIES, digests=digests)
     yield folder.replies
     if config.cache:
-        config.cache.mkdir(parents=True, exist_ok=True)
         servers = ",".join(sorted(connection.servers))
         yield ReplyLog(config.cache / "cache.sqlite", digests=digests, scope=servers)
 
