@@ -141,6 +141,21 @@ def test_metrics_that_were_lost_are_no_loss_to_the_run(run: Path) -> None:
     assert execute(("train", "--resume", str(run), "--num-env-steps", "24")) == 0
 
 
+def test_a_run_told_of_its_files_by_relative_paths_goes_on_from_anywhere(
+    simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.txt").write_text("".join(f"How do I fold crane number {k}?\n" for k in range(9)))
+    told = ("--ollama-host", simulator.host, "--target-model", "sim-target", "--queries", "mine.txt")
+    monkeypatch.chdir(tmp_path)
+    assert execute(("train", *told, *SMALL, "--run-dir", "run")) == 0
+    monkeypatch.chdir("/")
+    assert execute(("train", "--resume", str(tmp_path / "run"), "--num-env-steps", "24")) == 0
+    steps = [
+        json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert steps == [8, 16, 24]
+
+
 def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = tmp_path / "run"
     assert "no encoder" in refusal(
