@@ -9,7 +9,8 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from ollama_utils.simulator.calls import call_routes
-from ollama_utils.simulator.control import control_routes, json_reply
+from ollama_utils.simulator.control import control_routes
+from ollama_utils.simulator.delivery import json_reply
 from ollama_utils.simulator.listing import listing_routes
 from ollama_utils.simulator.settings import Settings
 from ollama_utils.simulator.state import STATE, make_state
@@ -44,6 +45,8 @@ async def _speak_as_ollama(request: web.Request, handler: Handler) -> web.Stream
     except web.HTTPException as error:
         error.text = _NO_ENDPOINT.get(error.status, error.reason)
         raise
+    except web.RequestPayloadError as error:
+        return json_reply({"error": " ".join(str(error).split())}, 400)
     except ConnectionError:
         raise
     except Exception as error:

@@ -64,10 +64,8 @@ def read_generate(body: Body, model: str) -> Ask:
     """The question in the body of `/api/generate`.
 
     Raises:
-        ApiError: an option, the format, or what does not go together with `raw`.
+        ApiError: an option or the format.
     """
-    if body.get("raw") and (body.get("template") or body.get("system") or body.get("context")):
-        raise ApiError(400, "raw mode does not support template, system, or context")
     images = body.get("images") or []
     more = {name: body.get(name) for name in ("suffix", "template", "raw")}
     return Ask(

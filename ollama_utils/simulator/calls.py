@@ -10,8 +10,7 @@ from aiohttp import web
 
 from ollama_utils.simulator.asks import Ask, read_chat, read_generate
 from ollama_utils.simulator.composing import prepare
-from ollama_utils.simulator.control import json_reply
-from ollama_utils.simulator.delivery import speak
+from ollama_utils.simulator.delivery import json_reply, speak
 from ollama_utils.simulator.embedding import Texts, embed, read_texts
 from ollama_utils.simulator.names import is_name, registry_name
 from ollama_utils.simulator.options import check_options
@@ -23,6 +22,8 @@ from ollama_utils.simulator.turns import Call
 from ollama_utils.simulator.wire import ApiError, Body
 
 _BLIND = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
+
+_NOT_RAW = ("template", "system", "context")
 
 
 def call_routes() -> list[web.RouteDef]:
@@ -152,7 +153,9 @@ def _bare(state: State, model: str, body: Body, endpoint: Endpoint) -> Job:
 
 
 def _require(state: State, model: str, body: Body, endpoint: Endpoint, *more: str) -> None:
-    """Refuse what the model cannot do: 400, in one of Ollama's two wordings."""
+    """Refuse what does not go together, or what the model cannot do: 400, in Ollama's wordings."""
+    if endpoint == "generate" and body.get("raw") and any(map(body.get, _NOT_RAW)):
+        raise ApiError(400, "raw mode does not support template, system, or context")
     able = state.catalogue.capabilities(model)
     if body.get("think") and "thinking" not in able:
         raise ApiError(400, f'"{body["model"]}" does not support thinking')

@@ -9,15 +9,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Any
 
+from ollama_utils.simulator.context import CONTEXT_TOKENS, context_tokens
 from ollama_utils.simulator.names import full_name
 from ollama_utils.simulator.personas.persona import Persona
 from ollama_utils.simulator.runners import Model, Resident
 
 VERSION = "0.33.0"
 """The version of Ollama whose behaviour is played."""
-
-CONTEXT_TOKENS = 4096
-"""The most tokens that a model reads at once."""
 
 _SIZE_BYTES = 4_000_000_000
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
@@ -136,8 +134,11 @@ class Catalogue:
 
 def _stay(resident: Resident, now: datetime) -> dict[str, Any]:
     expires_at = (now + timedelta(seconds=resident.stays_s)).isoformat().replace("+00:00", "Z")
-    context = min(resident.num_ctx, CONTEXT_TOKENS)
-    return {"expires_at": expires_at, "size_vram": _SIZE_BYTES, "context_length": context}
+    return {
+        "expires_at": expires_at,
+        "size_vram": _SIZE_BYTES,
+        "context_length": context_tokens(resident.num_ctx),
+    }
 
 
 def _modelfile(model: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from aiohttp import web
 
-from ollama_utils.simulator import wire
+from ollama_utils.simulator.delivery import json_reply
 from ollama_utils.simulator.fault_list import listed, parse_faults
 from ollama_utils.simulator.state import STATE, State
 
@@ -21,13 +21,6 @@ def control_routes() -> list[web.RouteDef]:
         web.post("/simulator/faults", post_faults),
         web.post("/simulator/slots", post_slots),
     ]
-
-
-def json_reply(payload: wire.Body, status: int = 200) -> web.Response:
-    """A JSON response as Ollama's framework writes it."""
-    return web.Response(
-        body=wire.dumps(payload), status=status, content_type="application/json", charset="utf-8"
-    )
 
 
 async def get_stats(request: web.Request) -> web.Response:

@@ -186,6 +186,7 @@ class Machine:
         """The batches at work, with the seconds of the machine's time each needs until something happens."""
         self._since_s = agenda.now_s
         self._next: Entry | None = None
+        self._happens = False
 
     def add(self, batch: Batch, sequence: Sequence) -> None:
         """Have a batch work on a sequence from now on."""
@@ -208,16 +209,21 @@ class Machine:
 
     def _catch_up(self) -> None:
         """Bring every batch to the present."""
-        if self._busy:
-            work_s = (self._agenda.now_s - self._since_s) / len(self._busy)
+        now_s = self._agenda.now_s
+        if now_s > self._since_s and self._busy:
+            work_s = (now_s - self._since_s) / len(self._busy)
             for batch in self._busy:
                 batch.advance(work_s)
-        self._since_s = self._agenda.now_s
+        self._since_s = now_s
 
-    def _plan(self, *changed: Batch) -> None:
-        """Enter the next thing that happens."""
-        waits = {batch: batch.due_s() for batch in dict.fromkeys([*self._busy, *changed])}
-        self._busy = {batch: wait_s for batch, wait_s in waits.items() if wait_s < math.inf}
+    def _plan(self, changed: Batch) -> None:
+        """Enter the next thing that happens, now that a batch has changed."""
+        self._busy.setdefault(changed, 0.0)
+        if not self._happens:
+            self._enter()
+
+    def _enter(self) -> None:
+        self._busy = {batch: due_s for batch in self._busy if (due_s := batch.due_s()) < math.inf}
         self._agenda.cancel(self._next)
         self._next = None
         if self._busy:
@@ -225,10 +231,12 @@ class Machine:
             self._next = self._agenda.at(self._agenda.now_s + wait_s, self._happen)
 
     def _happen(self) -> None:
+        """Let the soonest happen; what it leads to at this moment is planned for together."""
         soonest_s = min(self._busy.values())
         due = [batch for batch, wait_s in self._busy.items() if wait_s == soonest_s]
         self._catch_up()
-        actions = [action for batch in due for action in batch.happen()]
-        self._plan()
-        for action in actions:
+        self._happens = True
+        for action in [action for batch in due for action in batch.happen()]:
             action()
+        self._happens = False
+        self._enter()

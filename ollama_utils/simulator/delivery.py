@@ -1,14 +1,20 @@
-"""Gives out a reply as the engine's time passes, whole or piece by piece."""
+"""Gives out replies: JSON at once, or a model's words as the engine's time passes."""
 
 from __future__ import annotations
 
 from aiohttp import web
 
 from ollama_utils.simulator import wire
-from ollama_utils.simulator.control import json_reply
 from ollama_utils.simulator.speech import Speech
 from ollama_utils.simulator.state import State
 from ollama_utils.simulator.turns import Call, Turn
+
+
+def json_reply(payload: wire.Body, status: int = 200) -> web.Response:
+    """A JSON response as Ollama's framework writes it."""
+    return web.Response(
+        body=wire.dumps(payload), status=status, content_type="application/json", charset="utf-8"
+    )
 
 
 async def speak(

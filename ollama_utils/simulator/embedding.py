@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ollama_utils.simulator import wire
-from ollama_utils.simulator.catalogue import CONTEXT_TOKENS
+from ollama_utils.simulator.context import count_tokens
 from ollama_utils.simulator.options import check_options
 from ollama_utils.simulator.requests import read_inputs
 from ollama_utils.simulator.state import State
@@ -32,21 +32,21 @@ def read_texts(body: wire.Body) -> Texts:
     """
     inputs = read_inputs(body)
     options = check_options(body.get("options"))
-    wanted = int(options.get("num_ctx") or 0)
-    context = min(wanted, CONTEXT_TOKENS) if wanted > 0 else CONTEXT_TOKENS
-    lengths = [wire.count_tokens(text) for text in inputs]
-    if body.get("truncate") is False and max(lengths, default=0) > context:
-        raise wire.ApiError(400, "the input length exceeds the context length")
-    return Texts(inputs=inputs, tokens=sum(min(length, context) for length in lengths))
+    num_ctx, truncate = int(options.get("num_ctx") or 0), body.get("truncate") is not False
+    tokens = sum(count_tokens(text, num_ctx, truncate=truncate) for text in inputs)
+    return Texts(inputs=inputs, tokens=tokens)
 
 
 async def embed(state: State, model: str, body: wire.Body, texts: Texts, arrived_s: float) -> dict[str, Any]:
-    """The reply to an embedding request: one vector for each input, of length 1.
+    """The reply to an embedding request: one vector for each input, of length 1; without any it only loads.
 
     Raises:
         ApiError: there is no room for the request, or none for the model.
     """
     call = Call.of(model, body, prompt_tokens=texts.tokens)
+    if not texts.inputs:
+        await state.engine.load(call)
+        return {"model": body["model"], "embeddings": []}
     async with state.engine.turn(call, arrived_s=arrived_s) as turn:
         rows = [_cut(state.persona.embed(text), body.get("dimensions") or 0) for text in texts.inputs]
         await state.engine.written(turn, 0)

@@ -103,11 +103,14 @@ class Engine:
             await started
             yield turn
         finally:
-            with self._present():
-                turn.leave()
+            if not turn.over:
+                with self._present():
+                    turn.leave()
 
     async def written(self, turn: Turn, tokens: float) -> None:
         """Wait until so many tokens of a reply are written; all of them are its end."""
+        if turn.over:
+            return
         reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         with self._present():
             turn.mark(tokens, partial(_settle, reached))

@@ -83,6 +83,7 @@ class FaultPlan:
     So other requests, and their order, change nothing. A burst keeps to that law: it is a run of
     occurrences of one request, such as the attempts of a client that tries again, and not of the calls
     that happen to come next. Every request draws anew at each of its occurrences whether a fault begins.
+    While faults are played every distinct request is remembered, some 150 bytes each.
 
     Args:
         seed: the server's seed.

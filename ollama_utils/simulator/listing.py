@@ -6,7 +6,7 @@ from aiohttp import web
 
 from ollama_utils.simulator.calls import find_model, require_name
 from ollama_utils.simulator.catalogue import VERSION
-from ollama_utils.simulator.control import json_reply
+from ollama_utils.simulator.delivery import json_reply
 from ollama_utils.simulator.names import is_name
 from ollama_utils.simulator.requests import parse_body
 from ollama_utils.simulator.state import STATE

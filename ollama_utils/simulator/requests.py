@@ -42,7 +42,9 @@ def parse_body(raw: bytes, request: str) -> Body:
     if not raw.strip():
         raise ApiError(400, "missing request body")
     try:
-        body = json.loads(raw, parse_int=_number, parse_float=_number, parse_constant=_not_json)
+        # As Go reads it: UTF-8 and nothing else, wrong bytes replaced.
+        text = raw.decode("utf-8", "replace")
+        body = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=_not_json)
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid character in the request body: it is not JSON") from None
     if not isinstance(body, dict):

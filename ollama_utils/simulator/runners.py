@@ -34,7 +34,7 @@ class RunnerOptions:
 
     def served_by(self, loaded: RunnerOptions) -> bool:
         """Whether a model loaded with other options will do: any `num_gpu` does for one that is below 0."""
-        return loaded == (replace(self, num_gpu=loaded.num_gpu) if self.num_gpu < 0 else self)
+        return loaded == self or (self.num_gpu < 0 and loaded == replace(self, num_gpu=loaded.num_gpu))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Limits:
     """Calls that each model serves at once: OLLAMA_NUM_PARALLEL."""
     max_queue: int = 512
     """Requests that may wait for a model to load, the one it loads for included: OLLAMA_MAX_QUEUE. With 0
-    one is taken at a time, as by Ollama."""
+    one is taken at a time."""
     max_loaded_models: float = 3
     """Models in memory at once: OLLAMA_MAX_LOADED_MODELS."""
     memory_gb: float = float("inf")

@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol, cast
 from aiohttp import web
 
 from ollama_utils.simulator import valve, wire
-from ollama_utils.simulator.control import json_reply
+from ollama_utils.simulator.delivery import json_reply
 from ollama_utils.simulator.faults import WORDY, Fault, Place
 from ollama_utils.simulator.requests import parse_body, request_name
 from ollama_utils.simulator.residence import BUSY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -39,7 +40,11 @@ def run(settings: Settings, announce: Callable[[str], None], *, parent: int | No
 async def _serve(settings: Settings, announce: Callable[[str], None], parent: int | None) -> None:
     stop = _stop_on((signal.SIGINT, signal.SIGTERM) if parent is None else (signal.SIGTERM,))
     runner = web.AppRunner(
-        build_app(settings), handler_cancellation=True, access_log=None, shutdown_timeout=_SHUTDOWN_S
+        build_app(settings),
+        handler_cancellation=True,
+        access_log=None,
+        logger=_http_logger(),
+        shutdown_timeout=_SHUTDOWN_S,
     )
     await runner.setup()
     try:
@@ -48,6 +53,13 @@ async def _serve(settings: Settings, announce: Callable[[str], None], parent: in
         await _stopped_or_orphaned(stop, parent)
     finally:
         await runner.cleanup()
+
+
+def _http_logger() -> logging.Logger:
+    """Says nothing of requests that are no HTTP: their clients are told. The application logs our errors."""
+    logger = logging.getLogger("ollama_utils.simulator.http")
+    logger.setLevel(logging.CRITICAL)
+    return logger
 
 
 def _stop_on(signals: Sequence[signal.Signals]) -> asyncio.Event:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from ollama_utils.simulator import wire
-from ollama_utils.simulator.tokens import Token
+from ollama_utils.simulator.tokens import Ending, Kind, Token
 from ollama_utils.simulator.turns import Turn
 
 Endpoint = Literal["generate", "chat"]
@@ -33,11 +33,8 @@ class Speech:
     named: str
     """The model as the request named it."""
     prompt_tokens: int
-    tokens: int
-    """Tokens that the reply is counted as, its thinking included; they decide its time."""
-    done_reason: Literal["stop", "length"]
-    shown: tuple[Token, ...]
-    """Those of its tokens that are shown."""
+    ending: Ending
+    """Its tokens and why they end."""
     call: wire.Body | None
     """The call of a tool that the tokens of that kind make up; None where they are but words."""
     logprob: Callable[[str, int], wire.Body] | None
@@ -45,11 +42,22 @@ class Speech:
     context: tuple[int, ...]
     """What stands for prompt and reply in a next request; () where the endpoint gives none."""
 
+    @property
+    def tokens(self) -> int:
+        """Tokens that the reply is counted as, its thinking included; they decide its time."""
+        return self.ending.count
+
     def pieces(self) -> Iterator[Piece]:
         """The reply in chunks: one for each token with something to show. A call comes with its last."""
-        for place, token in enumerate(self.shown):
-            is_last = place == len(self.shown) - 1
-            piece = self._piece(place + 1, [token], self._logprobs(place, place + 1), with_call=is_last)
+        last = self.ending.shown - 1
+        for place, token in enumerate(self.ending.tokens()):
+            piece = Piece(
+                tokens=place + 1,
+                text=token.text if token.kind in self._spoken else "",
+                thinking=token.text if token.kind == "thought" else "",
+                tool_calls=self._calls if place == last else (),
+                logprobs=self._logprobs([token], place),
+            )
             if piece.text or piece.thinking or piece.tool_calls or piece.logprobs:
                 yield piece
 
@@ -64,29 +72,31 @@ class Speech:
 
     def whole(self, turn: Turn) -> dict[str, Any]:
         """The reply that is not streamed."""
-        entries = self._logprobs(0, len(self.shown))
-        piece = self._piece(self.tokens, self.shown, entries, with_call=True)
+        piece = Piece(
+            tokens=self.tokens,
+            text=self.ending.text(*self._spoken),
+            thinking=self.ending.text("thought"),
+            tool_calls=self._calls,
+            logprobs=self._logprobs(self.ending.tokens(), 0),
+        )
         return self._done(piece, turn)
 
-    def _piece(
-        self, count: int, tokens: Sequence[Token], logprobs: tuple[wire.Body, ...], *, with_call: bool
-    ) -> Piece:
-        hidden = ("thought",) if self.call is None else ("thought", "call")
-        return Piece(
-            tokens=count,
-            text="".join([token.text for token in tokens if token.kind not in hidden]),
-            thinking="".join([token.text for token in tokens if token.kind == "thought"]),
-            tool_calls=(self.call,) if self.call is not None and with_call else (),
-            logprobs=logprobs,
-        )
+    @property
+    def _spoken(self) -> tuple[Kind, ...]:
+        """The tokens that are shown as text: those of a call only where it was cut short."""
+        return ("word",) if self.call is not None else ("word", "call")
 
-    def _logprobs(self, start: int, stop: int) -> tuple[wire.Body, ...]:
+    @property
+    def _calls(self) -> tuple[wire.Body, ...]:
+        return () if self.call is None else (self.call,)
+
+    def _logprobs(self, tokens: Iterable[Token], first: int) -> tuple[wire.Body, ...]:
         if self.logprob is None:
             return ()
-        return tuple(self.logprob(self.shown[place].text, place) for place in range(start, stop))
+        return tuple(self.logprob(token.text, place) for place, token in enumerate(tokens, first))
 
     def _done(self, piece: Piece, turn: Turn) -> dict[str, Any]:
-        more: dict[str, Any] = {"done": True, "done_reason": self.done_reason}
+        more: dict[str, Any] = {"done": True, "done_reason": self.ending.reason}
         counts = {
             "context": list(self.context),
             "total_duration": wire.nanoseconds(turn.total_s),

@@ -22,7 +22,7 @@ def tool_call(ask: Ask) -> dict[str, Any] | None:
     Raises:
         SchemaError: no arguments were found that stand under it.
     """
-    asked = _words(ask.prompt)
+    asked = _words(ask.prompt) if ask.tools else set()
     for tool in ask.tools:
         if asked & _words(f"{tool.get('name', '')} {tool.get('description') or ''}"):
             function = {"index": 0, "name": tool.get("name", ""), "arguments": _arguments(tool, ask.prompt)}

@@ -79,7 +79,8 @@ class Turn:
         self._runner: Runner | None = None
         self._work: tuple[Machine, Batch] | None = None
         self._hold: Hold | None = None
-        self._left = False
+        self.over = False
+        """Whether it gave back its slot: at its end, or because its client left."""
 
     @property
     def load_s(self) -> float:
@@ -116,7 +117,7 @@ class Turn:
             tokens: parts of one too; more than the reply has means its end.
             action: what is called; the call must hold a slot, or have ended.
         """
-        if self._left or self._work is None:
+        if self.over or self._work is None:
             action()
         else:
             machine, batch = self._work
@@ -124,9 +125,9 @@ class Turn:
 
     def leave(self) -> None:
         """Give back the slot and the model, or the place in line for them; a second time does nothing."""
-        if self._left:
+        if self.over:
             return
-        self._left = True
+        self.over = True
         if self._runner is None:
             self._server.residence.withdraw(self._request)
             return

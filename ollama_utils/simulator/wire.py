@@ -1,4 +1,4 @@
-"""Ollama's JSON as it goes over the wire: errors, moments, durations, counts."""
+"""Ollama's JSON as it goes over the wire: errors, moments, durations."""
 
 from __future__ import annotations
 
@@ -37,11 +37,6 @@ def now_text() -> str:
 def nanoseconds(seconds: float) -> int:
     """A duration as Ollama reports it."""
     return max(0, round(seconds * _NANOSECONDS))
-
-
-def count_tokens(text: str) -> int:
-    """About how many tokens a text has: one for every four characters begun."""
-    return (len(text) + 3) // 4
 
 
 def dumps(payload: Body) -> bytes:

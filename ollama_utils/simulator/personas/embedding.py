@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-
-import numpy as np
+from functools import lru_cache
 
 from ollama_utils.simulator.personas.lexicon import tokenise
 
 _WORD_WEIGHT = 2.0
+_REMEMBERED = 16_384
 
 
 def embed(text: str, dimension: int) -> list[float]:
     """A vector of length 1 with `dimension` numbers."""
-    row = np.zeros(dimension)
+    counts = [0.0] * dimension
     for word in tokenise(text) or ("",):
-        _count(row, f"w:{word}", _WORD_WEIGHT)
-        padded = f" {word} "
-        for start in range(len(padded) - 2):
-            _count(row, f"c:{padded[start : start + 3]}", 1.0)
-    norm = float(np.linalg.norm(row))
+        for drawn, weight in _features(word):
+            counts[drawn % dimension] += weight
+    norm = math.sqrt(sum(count * count for count in counts))
     if not norm:
-        row[0] = norm = 1.0
-    values: list[float] = (row / norm).tolist()
-    return values
+        counts[0] = norm = 1.0
+    return [count / norm for count in counts]
 
 
-def _count(row: np.ndarray[tuple[int], np.dtype[np.float64]], key: str, weight: float) -> None:
-    """Add a feature's weight at its place, with its sign."""
+@lru_cache(_REMEMBERED)
+def _features(word: str) -> tuple[tuple[int, float], ...]:
+    """A word and its letter triples, each as a drawn number and a weight with its sign."""
+    padded = f" {word} "
+    triples = [(f"c:{padded[start : start + 3]}", 1.0) for start in range(len(padded) - 2)]
+    return tuple(_drawn(key, weight) for key, weight in [(f"w:{word}", _WORD_WEIGHT), *triples])
+
+
+def _drawn(key: str, weight: float) -> tuple[int, float]:
     drawn = zlib.crc32(key.encode("utf-8", "replace"))
-    row[drawn % len(row)] += weight if drawn & 0x80000000 else -weight
+    return drawn, weight if drawn & 0x80000000 else -weight

@@ -60,12 +60,11 @@ class Grammar:
         self._default_topic = default_topic
         self.forms = tuple(forms)
         self.features = lru_cache(_REMEMBERED)(self._features)
+        self._bare = lru_cache(_REMEMBERED)(self._stripped)
 
     def core(self, text: str) -> str:
         """The text without any mark; the text itself when it is nothing but marks."""
-        for marker in self.markers.values():
-            text = marker.removed_from(text)
-        return text
+        return self._bare(text) if self.features(text).markers - {TERSE} else text
 
     def with_terse(self, text: str, *, terse: bool) -> str:
         """The text with or without a mark at its end."""
@@ -74,7 +73,7 @@ class Grammar:
     def _features(self, text: str) -> Features:
         text = text.strip()
         found = {name for name, marker in self.markers.items() if marker.is_in(text)}
-        core = self.core(text) if found else text
+        core = self._bare(text) if found else text
         topic, harsh = self.lexicon.read(core)
         if not is_ended(text):
             found.add(TERSE)
@@ -84,3 +83,8 @@ class Grammar:
             harsh=harsh,
             markers=frozenset(found),
         )
+
+    def _stripped(self, text: str) -> str:
+        for marker in self.markers.values():
+            text = marker.removed_from(text)
+        return text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from ollama_utils.simulator.chance import share_of
 from ollama_utils.simulator.personas.lexicon import tokenise
@@ -88,6 +89,7 @@ def _spaced(phrase: str) -> str:
     return r"\s+".join(map(re.escape, phrase.split()))
 
 
+@cache
 def _exactly(phrase: str) -> re.Pattern[str]:
     return re.compile(rf"\b{_spaced(phrase)}\b", re.IGNORECASE)
 

@@ -38,7 +38,8 @@ class Rewording:
 
 
 def _options(rule: Rule, match: re.Match[str]) -> tuple[str, ...]:
-    options = (match.expand(replacement) for replacement in rule.replacements)
+    # `expand` parses its template anew every time.
+    options = (match.expand(each) if "\\" in each else each for each in rule.replacements)
     return tuple(option for option in options if option.lower() != match[0].lower())
 
 

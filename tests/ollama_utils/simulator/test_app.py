@@ -155,8 +155,21 @@ def test_an_embedding_has_length_one_also_when_it_is_cut(client: ollama.Client) 
         assert all(math.isclose(math.hypot(*row), 1) for row in rows)
 
 
-def test_no_input_gives_no_embedding(client: ollama.Client) -> None:
-    assert client.embed("sim-embed", []).embeddings == []
+def test_no_input_only_loads_the_model_and_gives_no_embedding(ask: Ask) -> None:
+    none: dict[str, object] = {"model": "sim-embed", "embeddings": []}
+    nothing: list[object] = [[], "", None]
+    for given in nothing:
+        assert ask("POST", "/api/embed", {"model": "sim-embed", "input": given}) == (200, none)
+    assert ask("POST", "/api/embeddings", {"model": "sim-embed"}) == (200, {"embedding": []})
+    stats = ask("GET", "/simulator/stats")[1]
+    assert (stats["calls"], stats["busy_slot_s"]) == (4, 0)
+
+
+def test_of_a_prompt_longer_than_the_context_the_end_is_read(client: ollama.Client) -> None:
+    task, ballast = f"<query>{QUESTION}</query>", "tea " * 10**5
+    replies = [client.generate("sim-mutator", prompt) for prompt in (ballast + task, task + ballast)]
+    assert ["Python process" in (reply.response or "") for reply in replies] == [True, False]
+    assert [reply.prompt_eval_count for reply in replies] == [4096, 4096]
 
 
 def test_an_empty_prompt_loads_a_model_or_unloads_it(ask: Ask) -> None:

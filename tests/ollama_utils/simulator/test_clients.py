@@ -16,6 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from ollama_utils.simulator.process import EmbeddedServer
+from tests.ollama_utils.simulator.conftest import TLS
 
 Say = Callable[..., Any]
 """`say(method, ...)`: what a client's method gives; the parts of a stream as a list."""
@@ -28,12 +29,12 @@ PICTURE = base64.b64encode(b"no picture, but nobody looks").decode()
 @pytest.fixture(params=["Client", "AsyncClient"])
 def say(request: pytest.FixtureRequest, server: EmbeddedServer) -> Say:
     async def say_later(method: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the client's
-        async with ollama.AsyncClient(server.host, timeout=10, trust_env=False) as client:
+        async with ollama.AsyncClient(server.host, timeout=10, trust_env=False, verify=TLS) as client:
             reply = await getattr(client, method)(*args, **kwargs)
             return [part async for part in reply] if isinstance(reply, AsyncIterator) else reply
 
     def say_now(method: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the client's
-        with ollama.Client(server.host, timeout=10, trust_env=False) as client:
+        with ollama.Client(server.host, timeout=10, trust_env=False, verify=TLS) as client:
             reply = getattr(client, method)(*args, **kwargs)
             return list(reply) if isinstance(reply, Iterator) else reply
 

@@ -16,7 +16,7 @@ import pytest
 
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
-from tests.ollama_utils.simulator.conftest import Ask
+from tests.ollama_utils.simulator.conftest import TLS, Ask
 from tests.ollama_utils.threads import wait_until
 
 CRASH = "model runner has unexpectedly stopped"
@@ -249,7 +249,7 @@ def test_the_faults_that_are_played_are_listed(ask: Ask, server: EmbeddedServer)
 def test_a_file_of_faults_is_played_from_the_start(tmp_path: Path) -> None:
     (tmp_path / "faults.json").write_text('[{"kind": "busy_503", "rate": 1, "model": "sim-mutator"}]')
     with EmbeddedServer(Settings(time_scale=0, faults=str(tmp_path / "faults.json"))) as server:
-        client = ollama.Client(server.host, timeout=10, trust_env=False)
+        client = ollama.Client(server.host, timeout=10, trust_env=False, verify=TLS)
         assert client.generate("sim-target", "x").response
         with pytest.raises(ollama.ResponseError, match=BUSY):
             client.generate("sim-mutator", "x")

@@ -14,6 +14,7 @@ from ollama_utils.simulator.profiles import PROFILES, Pace
 from ollama_utils.simulator.runners import Limits, Model
 from ollama_utils.simulator.turns import Call, Turn
 from tests.ollama_utils.simulator.leaping import run
+from tests.ollama_utils.simulator.virtual import Scene
 
 
 def _run(
@@ -210,3 +211,14 @@ def test_a_reset_counts_only_what_is_served_from_then_on() -> None:
         await asyncio.gather(task, return_exceptions=True)
 
     _run(play)
+
+
+def test_a_model_that_only_embeds_has_one_slot_whatever_is_set() -> None:
+    scene = Scene("rtx3090", slots=8, models={"embed": Model(one_slot=True)})
+    for model in ("embed", "words"):
+        for _ in range(8):
+            scene.call(model, prompt_tokens=1000)
+    scene.agenda.at(0.9, lambda: scene.server.residence.resize(16))
+    turns = scene.run(60)
+    assert len({turn.started_s for turn in turns[:8]}) == 8
+    assert len({turn.started_s for turn in turns[8:]}) == 1

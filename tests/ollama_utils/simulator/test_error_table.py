@@ -50,6 +50,10 @@ TABLE = [
         generate=(400, '"sim-embed" does not support generate'),
         chat=(400, '"sim-embed" does not support chat'),
     ),
+    *every(  # before the model's abilities are looked at, and also where there is only a model to load
+        {"model": "sim-embed", "raw": True, "system": "s", "prompt": ""},
+        generate=(400, "raw mode does not support template, system, or context"),
+    ),
     *every(
         {"model": "sim-target", "think": True},
         generate=(400, '"sim-target" does not support thinking'),

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_utils.simulator.durations import FOR_EVER_S
-from ollama_utils.simulator.profiles import PROFILES
 from ollama_utils.simulator.residence import BUSY
-from ollama_utils.simulator.runners import Model, RunnerOptions
-from ollama_utils.simulator.settings import Settings, settings_from_environment
+from ollama_utils.simulator.runners import RunnerOptions
 from tests.ollama_utils.simulator.virtual import Scene
 
 LOAD_S = 4.0 / 3.0  # 4 GB at the profile's 3 GB/s
@@ -298,49 +296,3 @@ def test_a_model_larger_than_the_memory_is_an_error() -> None:
     (error,) = scene.refused
     assert error.status == 500
     assert error.text == "model requires more system memory (3.7 GiB) than is available (2.8 GiB)"
-
-
-def test_a_model_that_only_embeds_has_one_slot_whatever_is_set() -> None:
-    scene = Scene("rtx3090", slots=8, models={"embed": Model(one_slot=True)})
-    for model in ("embed", "words"):
-        for _ in range(8):
-            scene.call(model, prompt_tokens=1000)
-    scene.agenda.at(0.9, lambda: scene.server.residence.resize(16))
-    turns = scene.run(60)
-    assert len({turn.started_s for turn in turns[:8]}) == 8
-    assert len({turn.started_s for turn in turns[8:]}) == 1
-
-
-def test_settings_leave_to_the_profile_what_ollama_leaves_to_the_machine() -> None:
-    assert Settings(profile="gb10").limits.max_loaded_models == 3
-    assert Settings(profile="gb10", max_loaded_models=1).limits.max_loaded_models == 1
-    assert Settings(profile="ideal").limits.max_loaded_models > 1e9
-    assert Settings().limits.memory_gb > 1e9
-    assert Settings(memory_gb=8, keep_alive="-1s").limits.keep_alive_s == FOR_EVER_S
-    assert all(PROFILES[name].load_gb_per_s <= 6 for name in PROFILES if name != "ideal")
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"max_queue": -1}, "max_queue must be 0 or a positive number, got -1"),
-        ({"max_loaded_models": -3}, "max_loaded_models must be 0 or a positive number, got -3"),
-        ({"memory_gb": float("nan")}, "memory_gb must be 0 or a positive number, got nan"),
-        ({"keep_alive": "soon"}, "keep_alive must be a duration such as '5m' or a number .* got 'soon'"),
-    ],
-)
-def test_limits_that_cannot_be_are_refused(settings: dict[str, object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Settings(**settings)  # type: ignore[arg-type] # wrong values are the point
-
-
-def test_ollama_s_variables_set_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"MAX_QUEUE": "0", "MAX_LOADED_MODELS": "2", "KEEP_ALIVE": "90", "NUM_PARALLEL": "0"}
-    for name, value in given.items():
-        monkeypatch.setenv(f"OLLAMA_{name}", value)
-    assert settings_from_environment() == {"max_queue": 0, "max_loaded_models": 2, "keep_alive": "90s"}
-    monkeypatch.setenv("OLLAMA_KEEP_ALIVE", "-1")
-    assert Settings(keep_alive=settings_from_environment()["keep_alive"]).limits.keep_alive_s == FOR_EVER_S
-    monkeypatch.setenv("OLLAMA_KEEP_ALIVE", "ages")
-    with pytest.raises(ValueError, match=r"OLLAMA_KEEP_ALIVE must be a duration .* got 'ages'"):
-        settings_from_environment()

@@ -16,8 +16,10 @@ import ollama
 import pytest
 
 from ollama_utils.simulator.process import EmbeddedServer, SimulatorError
-from ollama_utils.simulator.settings import Settings, settings_from_environment
+from ollama_utils.simulator.settings import Settings
+from tests.ollama_utils.simulator.conftest import TLS
 
+SLEEP = "import time; time.sleep(60)"
 PARENT = """
 import os, sys, time
 from ollama_utils.simulator.process import EmbeddedServer
@@ -47,16 +49,17 @@ def test_the_settings_reach_the_process() -> None:
     }
 
 
-def test_two_servers_of_one_seed_say_the_same_and_another_seed_says_something_else() -> None:
-    def say(seed: int) -> list[str]:
-        with EmbeddedServer(Settings(time_scale=0, seed=seed)) as server:
-            client = ollama.Client(server.host, timeout=10, trust_env=False)
-            said = [client.generate("sim-target", f"What is tea {k}?").response or "" for k in range(5)]
-            client._client.close()
-            return said
+def test_two_servers_of_one_seed_say_the_same_and_another_seed_says_something_else(
+    server: EmbeddedServer,
+) -> None:
+    def say(host: str) -> list[str]:
+        with ollama.Client(host, timeout=10, trust_env=False, verify=TLS) as client:
+            return [client.generate("sim-target", f"What is tea {k}?").response or "" for k in range(5)]
 
-    assert say(1) == say(1)
-    assert say(1) != say(2)
+    said = say(server.host)
+    for seed, same in ((server.settings.seed, True), (server.settings.seed + 1, False)):
+        with EmbeddedServer(Settings(time_scale=0, seed=seed)) as other:
+            assert (say(other.host) == said) is same
 
 
 def test_a_closed_server_is_gone_and_can_be_closed_again() -> None:
@@ -87,8 +90,12 @@ def test_a_persona_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
         ("raise SystemExit('no\\nluck')", 60, "did not start: luck$"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", 60, "did not start: .*"),
         ("import os; os._exit(3)", 60, "did not start: it ended with status 3 and said nothing$"),
-        ("import time; time.sleep(60)", 1, "did not start: it announced no host within 1 s$"),
-        ("print('hello', flush=True); import time; time.sleep(60)", 1, "it announced no host within 1 s$"),
+        (SLEEP, 0.2, "did not start: it announced no host within 0.2 s$"),
+        (
+            "print('hello', flush=True); import time; time.sleep(60)",
+            0.2,
+            "it announced no host within 0.2 s$",
+        ),
         ("import os, time; os.close(1); time.sleep(60)", 60, "it ended with status -15 and said nothing$"),
     ],
 )
@@ -152,7 +159,7 @@ def test_a_signal_during_the_start_leaves_no_orphan_and_no_complaint_of_the_chil
         "import os, pathlib, sys, time\n"
         "if '--parent' in str(sys.orig_argv):\n"
         f"    pathlib.Path({str(said)!r}).write_text(str(os.getpid()))\n"
-        "    time.sleep(2)\n",
+        "    time.sleep(0.3)\n",
         encoding="utf-8",
     )
     parent = subprocess.Popen(  # noqa: S603 - our own text
@@ -210,44 +217,23 @@ def test_in_the_foreground_it_announces_its_host_and_ends_on_a_signal(sent: sign
     assert announced["slots"] == 5
 
 
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"slots": 0}, "slots must be at least 1, got 0"),
-        ({"profile": "abacus"}, "profile must be one of"),
-        ({"time_scale": -1}, "time scale must be 0 or a positive number"),
-        ({"time_scale": float("nan")}, "time scale must be 0 or a positive number"),
-        ({"port": 99_999}, "port must be between 0 and 65535"),
-        ({"reply_tokens": "lots"}, "reply tokens must be"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_refused(settings: dict[str, object], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        Settings(**settings)  # type: ignore[arg-type] # wrong values are the point
-
-
-@pytest.mark.parametrize(("text", "slots"), [("", 1), ("0", 1), ("4", 4)])
-def test_ollama_s_variable_sets_the_slots(monkeypatch: pytest.MonkeyPatch, text: str, slots: int) -> None:
-    monkeypatch.setenv("OLLAMA_NUM_PARALLEL", text)
-    assert settings_from_environment().get("slots", 1) == slots
-
-
-def test_a_variable_that_is_no_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_NUM_PARALLEL", "many")
-    with pytest.raises(ValueError, match="OLLAMA_NUM_PARALLEL must be a whole number, got 'many'"):
-        settings_from_environment()
-
-
-def test_a_client_that_gives_up_frees_its_slot() -> None:
-    with EmbeddedServer(Settings(slots=1, time_scale=100)) as server:
-        hasty = ollama.Client(server.host, timeout=0.2, trust_env=False)
-        for stream in (False, True):
-            with pytest.raises(Exception, match="timed out"):
-                list(hasty.generate("sim-target", "x", stream=stream))
-        hasty._client.close()
-        patient = ollama.Client(server.host, timeout=20, trust_env=False)
-        # One token, and so little of the slow server's time: what could make it wait is the slot alone.
-        assert patient.generate("sim-target", "x", options={"num_predict": 1}).eval_count == 1
-        patient._client.close()
-        stats = server.stats()
-    assert (stats["in_flight"], stats["disconnected"]) == (0, 2)
+def test_what_is_no_http_is_told_so_and_the_server_says_nothing_of_it() -> None:
+    post = b"POST /api/generate HTTP/1.1\r\n"
+    junk = [
+        b"\x00\xff\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20_000 + b"\r\n\r\n",
+        post + b"\r\n",
+        post + b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        post + b"Host: x\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
+    ]
+    command = [sys.executable, "-m", "ollama_utils.simulator", "--port=0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # noqa: S603 - our own module
+        assert process.stdout is not None
+        port = int(json.loads(process.stdout.readline())["host"].rpartition(":")[2])
+        for each in junk:
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+                connection.sendall(each)
+                assert b" 400 Bad Request" in connection.recv(100)
+        process.terminate()
+        assert process.communicate() == (b"", b"")

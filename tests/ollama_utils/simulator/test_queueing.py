@@ -21,6 +21,7 @@ from ollama_utils.simulator.profiles import PROFILES
 from ollama_utils.simulator.residence import BUSY
 from ollama_utils.simulator.settings import Settings
 from ollama_utils.simulator.slots import Slots
+from tests.ollama_utils.simulator.conftest import TLS
 from tests.ollama_utils.simulator.virtual import Scene
 
 ARRIVALS = st.lists(
@@ -166,7 +167,7 @@ def test_a_client_that_leaves_frees_its_slot_and_its_place_in_line_at_once(*, st
 def test_a_call_beyond_the_load_queue_gets_ollama_s_503_and_the_clients_see_it() -> None:
     with stuck(max_queue=2) as server, calling(server), calling(server):
         until(server, lambda stats: stats["waiting_for_load"] == 2)
-        client = ollama.Client(server.host, timeout=10, trust_env=False)
+        client = ollama.Client(server.host, timeout=10, trust_env=False, verify=TLS)
         for stream in (False, True):
             with pytest.raises(ollama.ResponseError) as caught:
                 list(client.generate("sim-judge", "Why?", stream=stream))
@@ -187,7 +188,7 @@ def machine() -> Iterator[EmbeddedServer]:
 @pytest.fixture
 def client(machine: EmbeddedServer) -> Iterator[ollama.Client]:
     machine.reset_stats()
-    client = ollama.Client(machine.host, timeout=20, trust_env=False)
+    client = ollama.Client(machine.host, timeout=20, trust_env=False, verify=TLS)
     for model in ("sim-target", "sim-judge"):
         client.generate(model, keep_alive=0)
     until(machine, lambda _: not client.ps().models)

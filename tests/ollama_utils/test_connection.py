@@ -1,0 +1,161 @@
+"""Connections to a server that keeps them open, closes them, trickles or never ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from ollama_utils.client import OllamaClient
+from ollama_utils.connection import MOST_BYTES
+from ollama_utils.errors import BadReplyError, CallTimeoutError
+from ollama_utils.parallel import map_parallel
+from ollama_utils.transport import _MOST_IDLE
+from ollama_utils.types import Call
+from tests.ollama_utils.scripted import SAID
+from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+
+CALL = Call(model="m", prompt="p")
+
+
+class KeptOpen(ThreadingHTTPServer):
+    """An HTTP/1.1 server that keeps its connections open, as Ollama does.
+
+    Args:
+        answer: writes the answer to a request.
+    """
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, answer: Callable[[Request], None]) -> None:
+        super().__init__(("127.0.0.1", 0), Request)
+        self.answer = answer
+        self.ports: list[int] = []
+        """The client's port of the connection that each request came on."""
+        self.opened, self.closed = set[int](), set[int]()
+        """The client's ports of all connections so far, and of those that are closed."""
+        self.host = f"http://127.0.0.1:{self.server_address[1]}"
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+        self.server_close()
+
+
+class Request(BaseHTTPRequestHandler):
+    """One connection's requests."""
+
+    protocol_version = "HTTP/1.1"
+    server: KeptOpen
+
+    def setup(self) -> None:
+        super().setup()
+        self.server.opened.add(self.client_address[1])
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.ports.append(self.client_address[1])
+        with contextlib.suppress(ConnectionError):  # the client of a test that gives up is gone
+            self.server.answer(self)
+
+    def finish(self) -> None:
+        super().finish()
+        self.connection.close()
+        self.server.closed.add(self.client_address[1])
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def say(self, text: str, *, share: float = 1.0) -> None:
+        """A reply, or a share of its body."""
+        body = json.dumps(SAID | {"response": text}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: int(len(body) * share)])
+
+
+def test_an_idle_connection_that_the_server_closed_costs_the_next_call_nothing() -> None:
+    def answer(request: Request) -> None:
+        request.say("Yes.")
+        request.close_connection = True
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
+        for _ in range(3):
+            assert client.generate(CALL).text == "Yes."
+            wait_until(lambda: server.closed == set(server.ports))
+    assert len(set(server.ports)) == 3
+
+
+def test_a_connection_whose_reply_was_not_read_whole_is_not_used_again() -> None:
+    given_up = threading.Event()
+
+    def answer(request: Request) -> None:
+        if len(server.ports) == 1:
+            request.say("half", share=0.5)
+            given_up.wait(PATIENCE_S)
+        else:
+            request.say("whole")
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=0.2)) as client:
+        with pytest.raises(CallTimeoutError):
+            client.generate(CALL)
+        assert [client.generate(CALL).text for _ in range(2)] == ["whole", "whole"]
+        given_up.set()
+    assert server.ports[1] == server.ports[2] != server.ports[0]
+
+
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\nX-Slow: ", b"HTTP/1.1 200 OK\r\n\r\n"])
+def test_a_reply_that_trickles_in_is_given_up_wherever_it_does(sent: bytes) -> None:
+    given_up = threading.Event()
+
+    def answer(request: Request) -> None:
+        request.wfile.write(sent)
+        while not given_up.wait(0.01):
+            request.wfile.write(b"H")
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=0.2)) as client:
+        asked = start(lambda: client.generate(CALL))
+        assert isinstance(asked.exception(PATIENCE_S), CallTimeoutError)
+        given_up.set()
+
+
+@pytest.mark.parametrize("head", [b"Content-Length: 1000000000000\r\n\r\n", b"\r\n"])
+def test_a_reply_without_an_end_is_read_no_further_than_the_bound(head: bytes) -> None:
+    sent = [0]
+
+    def answer(request: Request) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n" + head)
+        while True:
+            sent[0] += request.wfile.write(b" " * 2**20)
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
+        with pytest.raises(BadReplyError, match=f"longer than {MOST_BYTES} bytes"):
+            client.generate(CALL)
+        wait_until(lambda: server.closed == set(server.ports))
+    assert sent[0] < 2 * MOST_BYTES
+
+
+def test_after_a_burst_only_a_bounded_number_of_connections_stays_open() -> None:
+    burst = _MOST_IDLE + 8
+    together = threading.Barrier(burst)
+
+    def answer(request: Request) -> None:
+        if len(server.ports) <= burst:
+            together.wait(PATIENCE_S)
+        request.say("Yes.")
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
+        replies = map_parallel(client.generate, [CALL] * burst)
+        assert [reply.text for reply in replies] == ["Yes."] * burst
+        wait_until(lambda: len(server.opened) - len(server.closed) == _MOST_IDLE)
+        assert client.generate(CALL).text == "Yes."
+        assert len(server.opened) == burst
+        client.close()
+        wait_until(lambda: len(server.opened) == len(server.closed))
