@@ -64,7 +64,7 @@ class Settings:
         for name in ("max_queue", "max_loaded_models", "memory_gb"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be 0 or a positive number, got {getattr(self, name)!r}")
-        keep_alive_s(self.keep_alive)
+        _stay_s(self.keep_alive)
         if not 0 <= self.port <= _LAST_PORT:
             raise ValueError(f"port must be between 0 and {_LAST_PORT}, got {self.port!r}")
         parse_reply_length(self.reply_tokens)
@@ -79,7 +79,7 @@ class Settings:
             max_queue=self.max_queue,
             max_loaded_models=self.max_loaded_models or PROFILES[self.profile].max_loaded_models,
             memory_gb=self.memory_gb or math.inf,
-            keep_alive_s=keep_alive_s(self.keep_alive),
+            keep_alive_s=_stay_s(self.keep_alive),
         )
 
     def arguments(self) -> list[str]:
@@ -107,3 +107,8 @@ def settings_from_environment() -> dict[str, Any]:
         if not is_duration(found["keep_alive"]):
             raise ValueError(f"{_KEEP_ALIVE} must be a duration such as '5m' or whole seconds, got {text!r}")
     return found
+
+
+def _stay_s(keep_alive: str) -> float:
+    """Seconds that a model stays, from a duration or, as in OLLAMA_KEEP_ALIVE, whole seconds."""
+    return keep_alive_s(f"{keep_alive}s" if keep_alive.lstrip("+-").isdecimal() else keep_alive)

@@ -15,6 +15,8 @@ def test_settings_leave_to_the_profile_what_ollama_leaves_to_the_machine() -> No
     assert Settings(profile="ideal").limits.max_loaded_models > 1e9
     assert Settings().limits.memory_gb > 1e9
     assert Settings(memory_gb=8, keep_alive="-1s").limits.keep_alive_s == FOR_EVER_S
+    assert Settings(keep_alive="-1").limits.keep_alive_s == FOR_EVER_S
+    assert Settings(keep_alive="90").limits.keep_alive_s == 90
     assert all(PROFILES[name].load_gb_per_s <= 6 for name in PROFILES if name != "ideal")
 
 
