@@ -217,9 +217,9 @@ def check_cache(path: Path | None) -> None:
         path.mkdir(parents=True, exist_ok=True)
         (path / PART).touch()
         (path / PART).unlink()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
         raise UserError(
-            f"--cache names {str(path)!r}; expected a folder that can be written: {error.strerror}"
+            f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
         ) from error
 
 

@@ -61,9 +61,10 @@ def config_files(draw: st.DrawFn) -> bytes:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(config_files())
 def test_a_config_file_of_any_bytes_is_taken_or_refused_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], raw: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw: bytes
 ) -> None:
     """The last check before a server is asked is that of the query file, which is not there."""
+    monkeypatch.chdir(tmp_path)  # where a cache may be made
     path = tmp_path / "config.toml"
     path.write_bytes(raw)
     assert execute(("train", "--config", str(path), "--queries", str(tmp_path / "absent.csv"))) == 2
