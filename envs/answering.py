@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite
+from envs.schedules import Answer
 from mutators.cleaning import clean
 from ollama_utils.batching import batch_encode_queries, batch_mutate_queries, batch_query_target_model
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import Encoder
+from ollama_utils.encoders import Encoder, PrefetchingEncoder
 from ollama_utils.errors import EncodingError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Completion
@@ -50,24 +52,40 @@ class Answerer:
 
     def answer(self, requests: Sequence[Request], max_workers: int = 1) -> list[Reply]:
         """The replies in the order of the requests, those of one kind served together by `max_workers`."""
-        replies: list[Reply | None] = [None] * len(requests)
-        serve: dict[type, Callable[[list[Any], int], Sequence[Reply]]] = {
-            Rewrite: self._rewrite,
-            Embed: self._embed,
-            Ask: self._ask,
-            Judge: self._judge,
-        }
-        for kind, server in serve.items():
-            places = [k for k, request in enumerate(requests) if type(request) is kind]
-            if places:
-                served = server([requests[k] for k in places], max_workers)
-                for place, reply in zip(places, served, strict=True):
-                    replies[place] = reply
-        return cast("list[Reply]", replies)
+        places: dict[type, list[int]] = {}
+        for place, request in enumerate(requests):
+            places.setdefault(type(request), []).append(place)
+        replies: dict[int, Reply] = {}
+        for kind, of_kind in places.items():
+            served = self._server(kind)([requests[k] for k in of_kind], max_workers)
+            replies.update(zip(of_kind, served, strict=True))
+        return [replies[place] for place in range(len(requests))]
+
+    def _server(self, kind: type) -> Callable[[list[Any], int], Sequence[Reply]]:
+        """What serves the requests of one kind."""
+        if kind is Rewrite:
+            return self._rewrite
+        if kind is Ask:
+            return self._ask
+        return self._judge if kind is Judge else self._embed
+
+    def expect(self, query: str) -> None:
+        """Have a query embedded that will be asked for later, by an encoder that can do so in spare time."""
+        if isinstance(self.encoder, PrefetchingEncoder):
+            self.encoder.prefetch([query])
 
     def _rewrite(self, requests: list[Rewrite], max_workers: int) -> list[Completion]:
         """Rule mutators cost no call; the others go to the mutator model together."""
         by_model = [r for r in requests if r.mutator.kind == "model"]
+        replies = iter(self._rewrite_by_model(by_model, max_workers) if by_model else ())
+        return [
+            next(replies)
+            if r.mutator.kind == "model"
+            else Completion(text=r.mutator.apply(r.query, r.earlier, r.seed), attempts=0)
+            for r in requests
+        ]
+
+    def _rewrite_by_model(self, by_model: list[Rewrite], max_workers: int) -> list[Completion]:
         completions = batch_mutate_queries(
             self.dispatcher,
             [r.query for r in by_model],
@@ -78,13 +96,7 @@ class Answerer:
             max_workers=max_workers,
         )
         pairs = zip(by_model, completions, strict=True)
-        cleaned = iter([c if c.error else replace(c, text=clean(c.text, r.query)) for r, c in pairs])
-        return [
-            next(cleaned)
-            if r.mutator.kind == "model"
-            else Completion(text=r.mutator.apply(r.query, r.earlier, r.seed), attempts=0)
-            for r in requests
-        ]
+        return [c if c.error else replace(c, text=clean(c.text, r.query)) for r, c in pairs]
 
     def _ask(self, requests: list[Ask], max_workers: int) -> list[Completion]:
         models = self.models
@@ -112,3 +124,23 @@ class Answerer:
             return list(batch_encode_queries(self.encoder, [r.text for r in requests]))
         except EncodingError as error:
             return [error.failures.get(place, row) for place, row in enumerate(error.rows)]
+
+
+def limited(answer: Answer, most: int) -> Answer:
+    """`answer`, with at most `most` threads at once in requests that may call a model."""
+    gate = threading.Semaphore(most)
+
+    def answer_in_turn(requests: Sequence[Request]) -> Sequence[Reply]:
+        if not any(map(_calls_model, requests)):
+            return answer(requests)
+        with gate:
+            return answer(requests)
+
+    return answer_in_turn
+
+
+def _calls_model(request: Request) -> bool:
+    """Embeddings are not counted: those of all lanes are made together."""
+    return not isinstance(request, Embed) and not (
+        isinstance(request, Rewrite) and request.mutator.kind == "rule"
+    )

@@ -55,13 +55,16 @@ def observation(
     embedding: NDArray[np.float32], num_mutators: int, memory: Memory, fraction: float
 ) -> NDArray[np.float32]:
     """The observation vector; `embedding` is a unit row of shape (D,), `fraction` is in [0, 1]."""
-    tried = np.zeros(num_mutators, np.float32)
-    tried[list(memory.tried)] = 1.0
-    last = np.zeros(num_mutators, np.float32)
+    dimension = len(embedding)
+    shown = np.zeros(observation_size(dimension, num_mutators), np.float32)
+    np.multiply(embedding, np.float32(np.sqrt(dimension)), out=shown[:dimension])
+    for action in memory.tried:
+        shown[dimension + action] = 1.0
     if memory.last_action is not None:
-        last[memory.last_action] = 1.0
-    label = [float(memory.last_label == name) for name in LABELS]
-    scaled = embedding * np.float32(np.sqrt(len(embedding)))
-    reward = np.clip(memory.last_reward, -REWARD_LIMIT, REWARD_LIMIT)
-    tail = np.array([reward, *label, fraction], np.float32)
-    return np.concatenate([scaled, tried, last, tail], dtype=np.float32)
+        shown[dimension + num_mutators + memory.last_action] = 1.0
+    tail = dimension + 2 * num_mutators
+    shown[tail] = min(max(memory.last_reward, -REWARD_LIMIT), REWARD_LIMIT)
+    for k, label in enumerate(LABELS, start=tail + 1):
+        shown[k] = memory.last_label == label
+    shown[-1] = fraction
+    return shown

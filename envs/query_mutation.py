@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from envs.answering import Answerer, Models
 from envs.episode import Episode, Plan, Rules, Transition, derive_seed
 from envs.observation import observation_space
-from envs.resuming import episode_state, restored_episode
-from envs.schedules import run_plan
+from envs.resuming import episode_state, recorded, restored_episode
+from envs.schedules import Answer, run_plan
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
@@ -70,6 +71,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self.config = config
         self.queries = tuple(queries)
         self.answerer = Answerer(models=config.models, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
+        self.answer: Answer = self.answerer.answer
         self.rules = Rules(
             mutators=load_mutators(config.mutators),
             max_steps=config.max_steps,
@@ -81,6 +83,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self.episode: Episode | None = None
         self._over = True
         self._next_number = 0
+        self._to_replay: deque[Mapping[str, Any]] = deque()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -91,7 +94,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             OllamaError: the query could not be embedded.
             ValueError: an option that is none.
         """
-        return run_plan(self.plan_reset(seed=seed, options=options), self.answerer.answer)
+        return run_plan(self.plan_reset(seed=seed, options=options), self.answer)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Reword, ask, score; returns Gymnasium's five values.
@@ -100,7 +103,8 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: no episode is under way.
             gymnasium.error.InvalidAction: the action is not in the action space.
         """
-        t = run_plan(self.plan_step(action), self.answerer.answer)
+        answer = recorded(self._to_replay.popleft(), self.answer) if self._to_replay else self.answer
+        t = run_plan(self.plan_step(action), answer)
         return t.observation, t.reward, t.terminated, t.truncated, t.info
 
     def plan_reset(
@@ -119,6 +123,8 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         first = yield from episode.begin()
         self.episode, self._over = episode, False
         self._next_number += 1
+        if not options:  # whoever names a query now will name the next one, too
+            self.answerer.expect(self._query({}))
         return first, {"original_query": episode.original, "episode_number": episode.number}
 
     def plan_step(self, action: np.int64) -> Plan[Transition]:
@@ -127,6 +133,19 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         transition = yield from episode.step(int(action))
         self._over = transition.terminated or transition.truncated
         return transition
+
+    def replay(self, steps: Iterable[Mapping[str, Any]]) -> None:
+        """Let the coming steps go as they went before, without calling a model.
+
+        Args:
+            steps: their lines of transitions.jsonl; the actions must be those of then.
+        """
+        self._to_replay.extend(steps)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the next step goes as it went before."""
+        return bool(self._to_replay)
 
     def state(self) -> dict[str, Any]:
         """All that the lane is between two steps, as plain data for `plan_restore`.

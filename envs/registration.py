@@ -42,7 +42,7 @@ def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vecto
 def make_vector_env(
     num_envs: int,
     *,
-    schedule: Schedule = "phased",
+    schedule: Schedule = "lanes",
     max_workers: int | None = None,
     max_episode_steps: int | None = None,
     **plain: Any,  # noqa: ANN401 - plain data, named below
@@ -51,8 +51,9 @@ def make_vector_env(
 
     Args:
         num_envs: lanes.
-        schedule: `sequential` or `phased`.
-        max_workers: threads of a phase (8).
+        schedule: `lanes`, `phased` or `sequential`, see `BatchedQueryMutationEnv`.
+        max_workers: in `lanes` the most calls under way at once (None: no limit), in `phased` the threads of
+            a phase (8).
         max_episode_steps: Gymnasium's name for `max_steps`.
         plain: `hosts` (one URL or a list; required), `queries` (a list of texts, or a file; the bundled
             set), and the keywords of `envs.parts.make_parts`: `target_model` (required), `reward`, ...

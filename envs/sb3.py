@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
@@ -14,8 +14,11 @@ from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvObs, VecEnvStepReturn
 
+from envs.lanes import LaneVectorEnv
+
 # RecordEpisodeStatistics writes this key beside the reset info, but it tells of the episode that ended.
 EPISODE_KEY = "episode"
+TRUNCATED_KEY = "TimeLimit.truncated"
 
 
 def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
@@ -39,12 +42,28 @@ def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
     return rows
 
 
+class LaneStep(NamedTuple):
+    """One lane's step, as SB3 tells of it."""
+
+    lane: int
+    observation: NDArray[Any]
+    """What the lane shows now: after an episode's end the next one's first observation."""
+    reward: float
+    done: bool
+    info: dict[str, Any]
+    reset_info: dict[str, Any] | None
+    """What the reset told; None where the episode goes on."""
+
+
 class GymnasiumVecEnv(VecEnv):
     """Any Gymnasium vector environment with SAME_STEP autoreset, for Stable-Baselines3 algorithms.
 
     `step` returns observations, rewards (N,) float32, dones (N,) bool and a list of N infos, all of them
     fresh. The info of a lane that is done is the ended episode's, with its last observation under
     `terminal_observation`; what the reset told is in `reset_infos`. Every info has `TimeLimit.truncated`.
+
+    Over a `LaneVectorEnv` lanes can also be stepped one by one: `send` and `recv`. A row put together from
+    such steps goes through whatever wraps this environment by `deliver` and then `step`.
 
     Raises:
         TypeError: not a Gymnasium vector environment.
@@ -56,6 +75,7 @@ class GymnasiumVecEnv(VecEnv):
         self.vector_env = vector_env
         self.spec = vector_env.spec
         self._actions: NDArray[Any] | None = None
+        self._row: tuple[NDArray[Any], Sequence[LaneStep]] | None = None
         super().__init__(
             vector_env.num_envs, vector_env.single_observation_space, vector_env.single_action_space
         )
@@ -65,7 +85,11 @@ class GymnasiumVecEnv(VecEnv):
         self._seeds = list(seeds)
 
     def reset(self) -> VecEnvObs:
-        """Start an episode in every lane, with the seeds and options set before; returns observations."""
+        """Start an episode in every lane, with the seeds and options set before; returns observations.
+
+        Steps that were sent and never received are dropped.
+        """
+        self._row = None
         seeds: Any = None if all(seed is None for seed in self._seeds) else list(self._seeds)
         observations, infos = self.vector_env.reset(seed=seeds, options=self._reset_option())
         self.reset_infos = list_infos(infos, self.num_envs)
@@ -78,15 +102,69 @@ class GymnasiumVecEnv(VecEnv):
         self._actions = actions
 
     def step_wait(self) -> VecEnvStepReturn:
-        """Step every lane; returns (observations, rewards, dones, infos)."""
+        """Step every lane; returns (observations, rewards, dones, infos).
+
+        Raises:
+            ValueError: a row was delivered, and the actions are not those that led to it.
+        """
+        if self._row is not None:
+            return self._delivered()
         observations, rewards, terminated, truncated, infos = self.vector_env.step(self._actions)
         dones = np.logical_or(terminated, truncated)
         rows = list_infos(infos, self.num_envs)
         for lane in np.flatnonzero(dones).tolist():
             rows[lane], self.reset_infos[lane] = _split_info(rows[lane])
         for lane, row in enumerate(rows):
-            row["TimeLimit.truncated"] = bool(truncated[lane] and not terminated[lane])
+            row[TRUNCATED_KEY] = bool(truncated[lane] and not terminated[lane])
         return deepcopy(observations), np.array(rewards, np.float32), dones, rows
+
+    def send(self, actions: NDArray[Any], lanes: Sequence[int]) -> None:
+        """Begin a step in N lanes, all different, with N actions.
+
+        Raises:
+            TypeError: the vector environment is no LaneVectorEnv.
+            gymnasium.error.AlreadyPendingCallError: one of them has a step under way.
+        """
+        self._lanes.send(actions, np.asarray(lanes, np.int64))
+
+    def recv(self) -> list[LaneStep]:
+        """The steps that ended, in the order of their ends; waits for one of those under way.
+
+        Raises:
+            TypeError: the vector environment is no LaneVectorEnv.
+            gymnasium.error.NoAsyncCallError: none is under way.
+        """
+        came = self._lanes.recv()
+        return [_lane_step(*step) for step in zip(*came, strict=True)]
+
+    def deliver(self, actions: NDArray[Any], row: Sequence[LaneStep]) -> None:
+        """Have the next `step(actions)` give these steps, one a lane in lane order, without taking any."""
+        self._row = actions, row
+
+    @property
+    def _lanes(self) -> LaneVectorEnv:
+        if not isinstance(self.vector_env, LaneVectorEnv):
+            raise TypeError(
+                f"{self.vector_env} steps all lanes at once; expected an envs.lanes.LaneVectorEnv"
+            )
+        return self.vector_env
+
+    def _delivered(self) -> VecEnvStepReturn:
+        (actions, row), self._row = cast("tuple[NDArray[Any], Sequence[LaneStep]]", self._row), None
+        if not np.array_equal(actions, np.asarray(self._actions)):
+            raise ValueError(
+                f"expected the actions that the lanes took, {actions.tolist()}, got {self._actions!r}: "
+                "a wrapper changes actions by whole rows; change them in each environment"
+            )
+        for step in row:
+            if step.reset_info is not None:
+                self.reset_infos[step.lane] = step.reset_info
+        return (
+            np.stack([step.observation for step in row]),
+            np.array([step.reward for step in row], np.float32),
+            np.array([step.done for step in row], np.bool_),
+            [step.info for step in row],
+        )
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -169,6 +247,20 @@ def _check_same_step(vector_env: VectorEnv[Any, Any, Any]) -> None:
             f"{vector_env} has autoreset mode {mode!r}; expected {AutoresetMode.SAME_STEP!r}: "
             "make it with autoreset_mode=AutoresetMode.SAME_STEP"
         )
+
+
+def _lane_step(
+    lane: np.int64,
+    observation: NDArray[Any],
+    reward: np.float64,
+    terminated: np.bool_,
+    truncated: np.bool_,
+    info: Mapping[str, Any],
+) -> LaneStep:
+    done = bool(terminated or truncated)
+    ended, reset_info = _split_info(info) if done else (dict(info), None)
+    ended[TRUNCATED_KEY] = bool(truncated and not terminated)
+    return LaneStep(int(lane), observation.copy(), float(reward), done, ended, reset_info)
 
 
 def _split_info(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

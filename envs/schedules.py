@@ -1,4 +1,4 @@
-"""Who waits for whom: the same plans driven one call after another, or phase by phase.
+"""Who waits for whom: the same plans driven one call after another, phase by phase, or each by its lane.
 
 A schedule decides when requests are served, never what they are, so every schedule gives the same results.
 """
@@ -10,32 +10,31 @@ from typing import Literal, TypeVar, cast
 
 from envs.episode import Plan, Reply, Request
 
-Schedule = Literal["sequential", "phased"]
-SCHEDULES: tuple[Schedule, ...] = ("sequential", "phased")
+Schedule = Literal["sequential", "phased", "lanes"]
+SCHEDULES: tuple[Schedule, ...] = ("sequential", "phased", "lanes")
 
 T = TypeVar("T")
 Answer = Callable[[Sequence[Request]], Sequence[Reply]]
 
 
 def run_plan(plan: Plan[T], answer: Answer) -> T:
-    """Drive one plan to its end, one request after another."""
+    """Drive one plan to its end."""
     replies: tuple[Reply, ...] | None = None
     while True:
         try:
             requests = plan.send(cast("tuple[Reply, ...]", replies))
         except StopIteration as end:
             return cast("T", end.value)
-        replies = tuple(answer([request])[0] for request in requests)
+        replies = tuple(answer(requests))
 
 
-def run_sequential(plans: Sequence[Plan[T]], answer: Answer) -> list[T]:
-    """One plan after another, one request after another: never more than one call in flight."""
-    return [run_plan(plan, answer) for plan in plans]
+def run_phased(plans: Sequence[Plan[T]], answer: Answer) -> list[T | Exception]:
+    """All plans side by side: in each phase the requests of all of them are served together.
 
-
-def run_phased(plans: Sequence[Plan[T]], answer: Answer) -> list[T]:
-    """All plans side by side: in each phase the requests of all of them are served together."""
-    results: dict[int, T] = {}
+    Returns:
+        What each plan returned, in their order, or the error that it raised.
+    """
+    results: dict[int, T | Exception] = {}
     replies: dict[int, tuple[Reply, ...] | None] = dict.fromkeys(range(len(plans)))
     while replies:
         waiting: dict[int, tuple[Request, ...]] = {}
@@ -44,6 +43,11 @@ def run_phased(plans: Sequence[Plan[T]], answer: Answer) -> list[T]:
                 waiting[k] = plans[k].send(cast("tuple[Reply, ...]", sent))
             except StopIteration as end:
                 results[k] = cast("T", end.value)
-        answers = iter(answer([request for requests in waiting.values() for request in requests]))
+            except Exception as error:  # noqa: BLE001 - it ends this plan and no other
+                results[k] = error
+        try:
+            answers = iter(answer([request for requests in waiting.values() for request in requests]))
+        except Exception as error:  # noqa: BLE001 - it ends every plan that waits for this phase
+            return [results.get(k, error) for k in range(len(plans))]
         replies = {k: tuple(next(answers) for _ in requests) for k, requests in waiting.items()}
     return [results[k] for k in range(len(plans))]

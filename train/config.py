@@ -12,7 +12,7 @@ from mutators.registry import DEFAULT_MUTATORS
 from scorers.intent import INTENT_THRESHOLD
 from train.query_set import QueryConfig
 from train.server import ServerConfig
-from train.settings import Count, NotNegative, Positive, Seed, Share, absolute, comma_list
+from train.settings import Count, Lanes, NotNegative, Positive, Seed, Share, absolute, comma_list
 
 
 @Parameter(name="*")
@@ -20,8 +20,8 @@ from train.settings import Count, NotNegative, Positive, Seed, Share, absolute, 
 class TrainConfig:
     """Everything a training run is told. Defaults < --config file.toml < flags."""
 
-    num_processes: Count = 16
-    """Lanes: environments that run side by side."""
+    num_processes: Lanes = 16
+    """Lanes: environments side by side; two to four times the server's slots keep them all busy."""
     num_steps: Count = 32
     """Steps of each lane per update."""
     num_env_steps: Count = 8192
@@ -47,11 +47,11 @@ class TrainConfig:
     seed: Seed = 0
     """Same seed, same run."""
     use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
-    """Model calls of all lanes together, or one after another."""
-    schedule: Literal["sequential", "phased"] | None = None
-    """Who waits for whom [phased with batching, sequential without]."""
+    """Model calls of all lanes side by side, or one after another."""
+    schedule: Literal["sequential", "phased", "lanes"] | None = None
+    """Who waits for whom [lanes with batching, sequential without]."""
     max_workers: Count | None = None
-    """Threads of a phase [8]."""
+    """phased: threads of a phase [8]; lanes: the most calls in flight [no limit but --max-in-flight]."""
     mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
     """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
     encoder: str = "all-MiniLM-L6-v2"
@@ -110,9 +110,9 @@ class TrainConfig:
         return -(-self.num_env_steps // rollout) * rollout
 
     @property
-    def driven_by(self) -> Literal["sequential", "phased"]:
+    def driven_by(self) -> Literal["sequential", "phased", "lanes"]:
         """The schedule that the flags amount to."""
-        return self.schedule or ("phased" if self.use_batching else "sequential")
+        return self.schedule or ("lanes" if self.use_batching else "sequential")
 
 
 def _located_mutator(name: str) -> str:

@@ -13,6 +13,7 @@ from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
 from train.checkpoint import save_checkpoint
 from train.config import TrainConfig
+from train.lanes import LanePPO
 from train.ppo import MaskedPPO, weights_sha256
 from train.recorder import Recorder, make_logger
 from train.run_folder import RunFolder, replacing
@@ -122,7 +123,8 @@ def make_learner(
     `done_steps` is what a run that is resumed has behind it; `Learner.restore` is to follow.
     """
     bridge = GymnasiumVecEnv(env)
-    model = MaskedPPO(
+    collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
+    model = collects(
         "MlpPolicy",
         bridge,
         learning_rate=config.lr,

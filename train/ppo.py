@@ -67,12 +67,14 @@ def predict_blocks(
     return values[places], logits[places]
 
 
-def action_noise(seed: int, lanes: Sequence[int], row: int, num_actions: int) -> NDArray[np.float64]:
-    """Standard Gumbel noise (N, num_actions) for the action number `row` of N lanes.
+def action_noise(
+    seed: int, lanes: Sequence[int], rows: Sequence[int], num_actions: int
+) -> NDArray[np.float64]:
+    """Standard Gumbel noise (N, num_actions) for the next actions of N lanes, which took `rows` (N,) before.
 
     Each lane has a stream of its own, keyed (seed, lane, row): counters are all that a resumed run needs.
     """
-    keys = [(NOISE_STREAM, lane, row) for lane in lanes]
+    keys = [(NOISE_STREAM, lane, row) for lane, row in zip(lanes, rows, strict=True)]
     streams = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in keys]
     return np.array([stream.gumbel(size=num_actions) for stream in streams])
 
@@ -127,18 +129,28 @@ class MaskedPPO(PPO):
     log_every: int = 1
     """Rollouts between two log entries, counted since the model was made; `learn` is told 1."""
 
-    def choose(self, observations: NDArray[Any], lanes: Sequence[int], row: int) -> Choice:
-        """Choose the action number `row` (counted like `actions_per_lane`) of N lanes.
+    def choose(self, observations: NDArray[Any], lanes: Sequence[int], rows: Sequence[int]) -> Choice:
+        """Choose the next actions of N lanes.
 
         Args:
             observations: (N, ...), what the lanes show.
             lanes: the N lanes, all different.
-            row: how many actions each of them took before.
+            rows: how many actions each of them took before (counted like `actions_per_lane`).
         """
         values, logits = predict_blocks(self.policy, observations, lanes)
-        noise = action_noise(self.rollout_buffer.seed, lanes, row, logits.shape[1])
+        noise = action_noise(self.rollout_buffer.seed, lanes, rows, logits.shape[1])
         actions = np.argmax(logits + noise, axis=1)
         return Choice(actions, values, logits[np.arange(len(actions)), actions])
+
+    def act(self, env: VecEnv, shown: NDArray[Any], rows_left: int) -> Choice:  # noqa: ARG002 - for those who look ahead
+        """Choose the next action of every lane, which `env.step` is to take.
+
+        Args:
+            env: the environment, with all its wrappers.
+            shown: (n_envs, ...), what the lanes show.
+            rows_left: how many rows the rollout still has, this one included.
+        """
+        return self.choose(shown, range(env.num_envs), [self.actions_per_lane] * env.num_envs)
 
     def bootstrap(self, dones: NDArray[np.bool_], infos: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
         """What truncated episodes (N,) would still have earned: gamma * V(terminal observation), else 0."""
@@ -161,9 +173,9 @@ class MaskedPPO(PPO):
         buffer = _masked(rollout_buffer)
         buffer.reset(self.rollouts)
         callback.on_rollout_start()
-        for n_steps in range(n_rollout_steps):  # noqa: B007 - SB3's callbacks look it up in the locals
+        for n_steps in range(n_rollout_steps):  # SB3's callbacks look it up in the locals
             shown, starts = np.asarray(self._last_obs), np.asarray(self._last_episode_starts)
-            actions, values, log_probs = self.choose(shown, range(env.num_envs), self.actions_per_lane)
+            actions, values, log_probs = self.act(env, shown, n_rollout_steps - n_steps)
             new_obs, rewards, dones, infos = env.step(actions)
             self.actions_per_lane += 1
             self.num_timesteps += env.num_envs

@@ -8,15 +8,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from stable_baselines3.common.callbacks import BaseCallback
 
+from train.findings import Findings
 from train.recorder import Recorder
 
 
 class ProgressLine(BaseCallback):
-    """A bar on a terminal; elsewhere one plain line per rollout. Failing calls are told at once."""
+    """A bar on a terminal; elsewhere one plain line per rollout.
 
-    def __init__(self, total_steps: int, recorder: Recorder) -> None:
+    Failing calls are told at once, and what is found out about the servers at the end of a rollout.
+    """
+
+    def __init__(self, total_steps: int, recorder: Recorder, findings: Findings) -> None:
         super().__init__()
         self.recorder = recorder
+        self.findings = findings
         self.total_steps = total_steps
         self._console = Console(stderr=True)
         self._progress = Progress(
@@ -50,12 +55,17 @@ class ProgressLine(BaseCallback):
         self._progress.update(self._task, success=success)
         if self._progress.disable:
             print(f"step {self.num_timesteps}/{self.total_steps}: {success}", file=sys.stderr)
+        for line in self.findings.news(self.recorder.dispatcher.capacities()):
+            self._say(line)
 
     def _complain(self, errors: list[str]) -> None:
         """Say why a step could not be scored, once a rollout."""
         if errors and not self._complained:
-            self._console.print(f"not scored: {errors[0]}", markup=False, highlight=False, soft_wrap=True)
+            self._say(f"not scored: {errors[0]}")
             self._complained = True
+
+    def _say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _on_training_end(self) -> None:
         self.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any
@@ -154,7 +154,7 @@ class Recorder(BaseCallback):
             )
 
     def _speed(self) -> dict[str, float]:
-        """Calls and steps per second of this rollout, the server's slot wait, the cache's hits."""
+        """Calls and steps per second of this rollout, the servers' slots and slot wait, the cache's hits."""
         wall_s = max(time.monotonic() - self._began_s, 1e-9)
         now = account_totals(self.dispatcher)
         spent = {key: now[key] - self._account[key] for key in now}
@@ -163,18 +163,30 @@ class Recorder(BaseCallback):
         return {
             "calls/per_s": spent["calls"] / wall_s,
             "calls/slot_wait_s": spent["queue_s"] / max(spent["calls"], 1),
+            "calls/busy_slots": spent["busy_s"] / wall_s,
             "calls/cache_hit_rate": spent["cache_hits"] / max(asked, 1),
             "calls/retries": spent["retries"],
             "calls/failures": spent["failures"],
             "time/env_steps_per_s": steps / wall_s,
+            **self._capacity(),
         }
+
+    def _capacity(self) -> dict[str, float]:
+        """The slots found and the calls let in at once, by model, over all servers."""
+        sums: Counter[str] = Counter()
+        for (_, model), found in self.dispatcher.capacities().items():
+            sums[f"calls/limit_{model}"] += found.limit
+            if found.slots:
+                sums[f"calls/slots_{model}"] += found.slots
+        return dict(sums)
 
 
 def account_totals(dispatcher: Dispatcher) -> dict[str, float]:
     """The dispatcher's accounts summed over models."""
-    names = ("calls", "failures", "retries", "cache_hits", "prompt_tokens", "completion_tokens", "queue_s")
+    names = ("calls", "failures", "retries", "cache_hits", "prompt_tokens", "completion_tokens")
+    seconds = ("queue_s", "busy_s")
     accounts = dispatcher.accounts().values()
-    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names}
+    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names + seconds}
 
 
 def transition_record(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from math import inf
+from math import inf, isqrt
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,6 +19,8 @@ def _whole(_type: Any, tokens: Sequence[Any]) -> int:  # noqa: ANN401 - cyclopts
 
 Count = Annotated[int, Parameter(validator=Number(gte=1), converter=_whole)]
 """A whole number above 0."""
+Lanes = Annotated[int, Parameter(validator=Number(gte=1, lte=4096), converter=_whole)]
+"""Environments side by side, each of which has a thread."""
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**32), converter=_whole)]
 """What every generator of random numbers here takes."""
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
@@ -28,6 +30,8 @@ Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
 """A finite number, 0 or above."""
 
+MOST_ROWS = 2**24
+"""Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""
 PLACES = ("run_dir", "resume", "cache", "json")
 """Fields that say where things are kept."""
 
@@ -65,11 +69,14 @@ def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int
     """Check that num_processes x num_steps rows split into equal minibatches of at least two rows.
 
     Raises:
-        ValueError: it does not; the message names the nearest numbers that do.
+        ValueError: it does not; the message names the nearest numbers that do. Or there are too many rows.
     """
     rows = num_processes * num_steps
     rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
-    divisors = [n for n in range(1, rows // 2 + 1) if rows % n == 0]
+    if rows > MOST_ROWS:
+        raise ValueError(f"{rollout} is over {MOST_ROWS}: lower --num-steps or --num-processes")
+    low = [n for n in range(1, isqrt(rows) + 1) if rows % n == 0]
+    divisors = sorted({*low, *(rows // n for n in low)} - {rows})
     if num_mini_batch in divisors:
         return
     if not divisors:

@@ -94,6 +94,7 @@ def summarise(
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
     spent = recorder.folder.replies.totals()
+    found = connection.dispatcher.capacities()
     return {
         "simulated": connection.simulated,
         "stopped": str(ended) if ended else None,
@@ -109,6 +110,7 @@ def summarise(
         "cache_hits": None if config.resume else int(account_totals(connection.dispatcher)["cache_hits"]),
         "retries": spent.retries,
         "completion_tokens": spent.completion_tokens,
+        "slots": {f"{model} at {host}": f.slots for (host, model), f in found.items() if f.slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
     }

@@ -165,6 +165,7 @@ def _run(
     saved: Mapping[str, Any] | None,
 ) -> None:
     """Learn; save whatever the end is; say what came of it."""
+    from train.findings import Findings
     from train.learner import make_learner
     from train.progress import ProgressLine
     from train.recorder import Recorder
@@ -176,7 +177,8 @@ def _run(
         interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
         interrupt.allow(allowed=False)
-    progress = ProgressLine(config.total_steps, recorder)
+    setting = "--slots " if connection.embedded else "OLLAMA_NUM_PARALLEL="
+    progress = ProgressLine(config.total_steps, recorder, Findings(config.num_processes, setting))
     ended: BaseException | None = None
     try:
         interrupt.allow(allowed=True)

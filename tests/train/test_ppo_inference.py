@@ -58,14 +58,17 @@ def test_blocks_agree_with_sb3s_own_forward_pass(policy: ActorCriticPolicy) -> N
 def test_actions_are_drawn_with_the_policys_probabilities() -> None:
     shares = np.array([0.6, 0.3, 0.1])
     rows = 3000
-    noise = np.concatenate([action_noise(0, [1], row, 3) for row in range(rows)])
+    noise = np.concatenate([action_noise(0, [1], [row], 3) for row in range(rows)])
     counts = np.bincount(np.argmax(np.log(shares) + noise, axis=1), minlength=3)
     np.testing.assert_allclose(counts / rows, shares, atol=4 * np.sqrt(0.25 / rows))
 
 
 def test_each_lane_and_row_has_noise_of_its_own() -> None:
     noise = [
-        action_noise(seed, lanes, row, 4) for seed in (0, 1) for lanes in ([0, 1], [1]) for row in (0, 1)
+        action_noise(seed, lanes, [row] * len(lanes), 4)
+        for seed in (0, 1)
+        for lanes in ([0, 1], [1])
+        for row in (0, 1)
     ]
     assert noise[0][1].tolist() == noise[2][0].tolist()
     assert len({tuple(one) for both in noise for one in both.tolist()}) == 8
