@@ -34,8 +34,8 @@ soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of
 	MUTAGYM_KILLS=20 $(BIN)/pytest tests/train/test_resume.py
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
-bench: install ## Time the schedules against each other on the simulator
-	$(BIN)/mutagym bench --num-processes 16 --slots 16 --max-workers 8,16
+bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
+	$(BIN)/python -m benchmarks.performance
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

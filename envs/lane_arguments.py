@@ -24,7 +24,12 @@ def observation_spaces(envs: Sequence[Env], mode: str | tuple[Space, Space]) -> 
         RuntimeError: an environment has another action space than the first, or an observation space that
             the mode does not allow.
     """
-    single, batched = _by_mode(envs, mode)
+    first = envs[0].observation_space
+    batched, single = _pair(mode) if not isinstance(mode, str) else (None, first)
+    if batched is None and mode not in {"same", "different"}:
+        raise ValueError(
+            f"observation_mode is {mode!r}; expected 'same', 'different' or the pair (batched space, single)"
+        )
     for lane, env in enumerate(envs):
         space = env.observation_space
         if not (space == single if mode == "same" else is_space_dtype_shape_equiv(space, single)):
@@ -33,24 +38,23 @@ def observation_spaces(envs: Sequence[Env], mode: str | tuple[Space, Space]) -> 
                 "observation_mode='different' allows other bounds, and nothing another shape or dtype"
             )
         if env.action_space != envs[0].action_space:
-            raise RuntimeError(f"lane {lane} has the action space {env.action_space}, not lane 0's")
-    return single, batched
-
-
-def _by_mode(envs: Sequence[Env], mode: Any) -> tuple[Space, Space]:  # noqa: ANN401 - checked here
-    first = envs[0].observation_space
+            raise RuntimeError(
+                f"lane {lane} has the action space {env.action_space}, not lane 0's {envs[0].action_space}"
+            )
     if mode == "same":
-        return first, batch_space(first, len(envs))
-    if mode == "different":
-        return first, batch_differing_spaces([env.observation_space for env in envs])
-    if not isinstance(mode, tuple) or len(mode) != 2:  # noqa: PLR2004 - a pair
-        raise ValueError(
-            f"observation_mode is {mode!r}; expected 'same', 'different' or the pair (batched space, single)"
+        return single, batch_space(single, len(envs))
+    return single, batched or batch_differing_spaces([env.observation_space for env in envs])
+
+
+def _pair(mode: Any) -> tuple[Space, Space]:  # noqa: ANN401 - checked here
+    if not (
+        isinstance(mode, tuple) and [isinstance(space, gymnasium.Space) for space in mode] == [True, True]
+    ):
+        raise TypeError(
+            f"observation_mode is {mode!r}; expected 'same', 'different' or two spaces, (batched, single)"
         )
     batched, single = mode
-    if not isinstance(single, gymnasium.Space) or not isinstance(batched, gymnasium.Space):
-        raise TypeError(f"observation_mode is {mode!r}; expected two spaces")
-    return single, batched
+    return batched, single
 
 
 def seed_list(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:

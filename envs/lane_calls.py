@@ -107,8 +107,9 @@ class LaneCalls:
 
     def drop(self) -> None:
         """Wait for every result, and forget them and the call."""
-        self.threads.wait(len(self.pending))
-        self.take(self.threads.arrived[:])
+        self.threads.settle()
+        self.pending.clear()
+        self.name = None
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -118,7 +119,7 @@ class LaneCalls:
         except Exception:
             raise
         except BaseException:
-            self.name = INTERRUPTED if self.pending else None
+            self.name = INTERRUPTED  # which lanes have begun is not sure
             raise
 
     def fail(self, arrival: Arrival) -> NoReturn:

@@ -6,6 +6,7 @@ until the caller has dealt with them, and the bell only says that it is worth lo
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +15,8 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 Job = Callable[[], Any]
+LOOK_UP_S = 0.2
+"""Whoever waits looks up as often: Python misses a Ctrl-C that comes just as a wait begins."""
 
 
 class Arrival(NamedTuple):
@@ -39,11 +42,11 @@ class LaneThreads:
     def start(self, lane: int, job: Job) -> None:
         """Have the lane's thread do a job."""
         if lane not in self._inboxes:
-            self._inboxes[lane] = inbox = SimpleQueue[Job | None]()
-            self._threads[lane] = threading.Thread(
-                target=_live, args=(lane, inbox, self.post), name=f"lane-{lane}", daemon=True
-            )
-            self._threads[lane].start()
+            inbox = SimpleQueue[Job | None]()
+            arguments = (lane, inbox, self.post)
+            thread = threading.Thread(target=_live, args=arguments, name=f"lane-{lane}", daemon=True)
+            thread.start()
+            self._threads[lane], self._inboxes[lane] = thread, inbox
         self._inboxes[lane].put(job)
 
     def post(self, arrival: Arrival) -> None:
@@ -57,13 +60,24 @@ class LaneThreads:
 
     def wait(self, count: int, timeout_s: float | None = None) -> bool:
         """Wait until `count` results have arrived; returns whether they have."""
-        until = None if timeout_s is None else time.monotonic() + timeout_s
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         self._wanted = count
         while len(self.arrived) < count:
-            left = -1.0 if until is None else min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-            if not self._bell.acquire(timeout=left):
-                return len(self.arrived) >= count
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            self._bell.acquire(timeout=min(left, LOOK_UP_S))
         return True
+
+    def settle(self) -> None:
+        """Wait until no lane has anything to do, and forget what came of it."""
+        last = object()
+        for inbox in self._inboxes.values():
+            inbox.put(lambda: last)
+        self._wanted = 1
+        while sum(arrival.value is last for arrival in self.arrived) < len(self._inboxes):
+            self._bell.acquire(timeout=LOOK_UP_S)
+        self.arrived.clear()
 
     def finish(self, last_jobs: Sequence[Job], timeout_s: float | None) -> list[int]:
         """Have each lane do its last job, once it is done with the one under way, and end its thread.
@@ -81,11 +95,10 @@ class LaneThreads:
                 self._inboxes[lane].put(None)
             else:
                 job()
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-        for thread in self._threads.values() if timeout_s != 0 else ():
-            thread.join(
-                None if until is None else min(max(until - time.monotonic(), 0.0), threading.TIMEOUT_MAX)
-            )
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        for thread in self._threads.values():
+            while thread.is_alive() and (left := until - time.monotonic()) > 0:
+                thread.join(min(left, LOOK_UP_S))
         return [lane for lane, thread in self._threads.items() if thread.is_alive()]
 
 

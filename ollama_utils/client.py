@@ -168,8 +168,10 @@ class OllamaClient:
                 f"{self._whom(model)} did not answer within {self._timeout_s:g} s: "
                 "allow more time, or put fewer calls in flight"
             ) from error
+        except httpx.LocalProtocolError as error:
+            raise BadRequestError(f"the request to {self._whom(model)} cannot be sent: {error}") from error
         except httpx.HTTPError as error:
-            raise BadReplyError(f"{self._whom(model)} broke off its reply: {error!r}") from error
+            raise BadReplyError(f"{self._whom(model)} broke off its reply: {_brief(repr(error))}") from error
         except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise self._misread(model, error) from error
         except RuntimeError as error:

@@ -1,124 +1,199 @@
 """One connection to a server, on which every call is bounded in time and in size.
 
-httpx's own timeouts bound a silence only: a server that sends a byte now and then would never be given up,
-and one that never stops sending would fill the memory.
+httpx's own transport bounds a silence only: a server that sends a byte now and then would never be given up,
+and one that never stops sending would fill the memory. It also costs several times the CPU of the standard
+library's reader of HTTP, which reads here.
 """
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.client
+import io
 import math
 import ssl
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
 
 import httpcore
 import httpx
+
+if TYPE_CHECKING:
+    import socket
+
+    from _typeshed import WriteableBuffer
 
 MOST_BYTES = 2**25
 """The longest reply that is read: 32 MiB. Far more than a model says in one reply, and 300 embeddings of 4096
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
 
+Stream = httpcore.NetworkStream
+
+_AT_ONCE = 2**16
+_PORTS = {"http": 80, "https": 443}
+_NETWORK = httpcore.SyncBackend()
+
 
 class BoundedConnection(httpx.BaseTransport):
     """A connection for one call at a time, whose reply has to be there within the read timeout.
 
-    That time counts from the call, and is for its head and body together.
+    That time counts from the call, and is for its head and body together. A connection that the server closed
+    since the last call is made anew. One that breaks off under a call is not: it may have been asked for.
 
     Args:
         tls: the certificates that are trusted.
-        proxy: the proxy on the way, if any.
-
-    Raises:
-        ValueError: the proxy cannot be used.
+        proxy: the proxy on the way, if any: an http or https one.
     """
 
-    def __init__(self, tls: ssl.SSLContext, proxy: str | None) -> None:
-        self._bounds = _Bounds()
-        self._transport = httpx.HTTPTransport(verify=tls, proxy=proxy)
-        # httpx has no parameter for what httpcore's pools take as `network_backend`.
-        self._transport._pool._network_backend = _Backend(self._bounds)  # noqa: SLF001 - see above
+    def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
+        self._tls = tls
+        self._proxy = proxy
+        self._stream: Stream | None = None
+        self._origin: tuple[str, str, int | None] | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """The reply, whose body is still to be read.
+        """The reply, with its body read.
 
         Raises:
             httpx.TransportError: there is none; ReadTimeout when it is late.
-            ValueError: it is too long.
+            OverflowError: it is too long.
         """
-        self._bounds.renew(request.extensions.get("timeout", {}).get("read"))
-        return self._transport.handle_request(request)
+        try:
+            return self._ask(request)
+        except (httpcore.NetworkError, httpcore.TimeoutException) as error:
+            raise getattr(httpx, type(error).__name__)(str(error)) from error  # both name them alike
+        except http.client.HTTPException as error:
+            raise httpx.RemoteProtocolError(repr(error)) from error
 
     def close(self) -> None:
-        """Close it."""
-        self._transport.close()
+        """Close it; another call opens it again."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.close()
+
+    def _ask(self, request: httpx.Request) -> httpx.Response:
+        limits_s = request.extensions.get("timeout", {})
+        limit_s = limits_s.get("read")
+        end_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        stream = self._connected(request.url, limits_s.get("connect"), end_s)
+        target, headers = request.url.raw_path, request.headers.raw
+        if self._proxy is not None and request.url.scheme == "http":
+            target, headers = str(request.url).encode("ascii"), [*_credentials(self._proxy), *headers]
+        message = _head(request.method, target, headers) + request.read()
+        reply = _send(stream, request.method, message, end_s)
+        body = reply.read(MOST_BYTES)
+        if reply.length:
+            raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
+        if reply.will_close:
+            self.close()
+        said = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.getheaders()]
+        return httpx.Response(reply.status, headers=said, content=body)
+
+    def _connected(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> Stream:
+        """The open connection to a URL's server; a redirection may lead to another one than the last."""
+        origin = (url.scheme, url.host, url.port)
+        stream = self._stream
+        # What is readable before it is asked is the end that the server made of it.
+        if stream is None or origin != self._origin or stream.get_extra_info("is_readable"):
+            self.close()
+            stream = self._stream = self._connect(url, timeout_s, end_s)
+            self._origin = origin
+        return stream
+
+    def _connect(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> Stream:
+        first = url if self._proxy is None else self._proxy.url
+        stream = _NETWORK.connect_tcp(_name(first), _port(first), timeout_s)
+        try:
+            if first.scheme == "https":
+                stream = stream.start_tls(self._tls, _name(first), timeout_s)
+            if self._proxy is not None and url.scheme == "https":
+                _tunnel(stream, self._proxy, url, end_s)
+                stream = stream.start_tls(self._tls, _name(url), timeout_s)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
 
-class _Bounds:
-    """What one call may still take."""
+class _Arriving(io.RawIOBase):
+    """The bytes of one reply as they come, within bounds.
 
-    def __init__(self) -> None:
-        self._end_s = math.inf
-        self._bytes = MOST_BYTES
+    Args:
+        stream: where they come from.
+        end_s: when the last one must be there, by the monotonic clock.
+    """
 
-    def renew(self, limit_s: float | None) -> None:
-        self._end_s = math.inf if limit_s is None else time.monotonic() + limit_s
-        self._bytes = MOST_BYTES
-
-    def rest_s(self, timeout_s: float | None) -> float | None:
-        """The seconds for the next read or write, of those it was given."""
-        rest_s = self._end_s - time.monotonic()
-        if rest_s <= 0:
-            raise httpcore.ReadTimeout("the reply did not end in time")
-        shortest_s = min(rest_s, math.inf if timeout_s is None else timeout_s)
-        return None if math.isinf(shortest_s) else shortest_s
-
-    def spend(self, count: int) -> None:
-        """Count bytes that were read."""
-        self._bytes -= count
-        if self._bytes < 0:
-            raise ValueError(f"it is longer than {MOST_BYTES} bytes, the most that is read")
-
-
-class _Backend(httpcore.SyncBackend):
-    """Connects as httpcore does, and bounds what comes."""
-
-    def __init__(self, bounds: _Bounds) -> None:
-        self._bounds = bounds
-
-    def connect_tcp(
-        self,
-        host: str,
-        port: int,
-        timeout: float | None = None,
-        local_address: str | None = None,
-        socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
-    ) -> httpcore.NetworkStream:
-        stream = super().connect_tcp(host, port, timeout, local_address, socket_options)
-        return _Stream(stream, self._bounds)
-
-
-class _Stream(httpcore.NetworkStream):
-    """The bytes to and from a server, within bounds."""
-
-    def __init__(self, stream: httpcore.NetworkStream, bounds: _Bounds) -> None:
+    def __init__(self, stream: Stream, end_s: float) -> None:
         self._stream = stream
-        self._bounds = bounds
+        self._end_s = end_s
+        self._left = MOST_BYTES
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        data = self._stream.read(max_bytes, self._bounds.rest_s(timeout))
-        self._bounds.spend(len(data))
-        return data
+    def readable(self) -> bool:
+        return True
 
-    def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        self._stream.write(buffer, self._bounds.rest_s(timeout))
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer)
+        data = self._stream.read(min(len(view), _AT_ONCE), _rest_s(self._end_s))
+        self._left -= len(data)
+        if self._left < 0:
+            raise OverflowError(f"it is longer than {MOST_BYTES} bytes, the most that is read")
+        view[: len(data)] = data
+        return len(data)
 
-    def close(self) -> None:
-        self._stream.close()
+    def makefile(self, _: str) -> io.BufferedReader:
+        """What the standard library's reader of HTTP asks a socket for."""
+        return io.BufferedReader(self)
 
-    def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore.NetworkStream:
-        return _Stream(self._stream.start_tls(ssl_context, server_hostname, timeout), self._bounds)
 
-    def get_extra_info(self, info: str) -> object:
-        return self._stream.get_extra_info(info)
+def _send(stream: Stream, method: str, message: bytes, end_s: float) -> http.client.HTTPResponse:
+    """The reply to a request, its head read."""
+    with contextlib.suppress(httpcore.WriteError):  # refused before it was read: the reply may say why
+        stream.write(message, _rest_s(end_s))
+    reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, end_s)), method=method)
+    reply.begin()
+    return reply
+
+
+def _tunnel(stream: Stream, proxy: httpx.Proxy, url: httpx.URL, end_s: float) -> None:
+    """Have a proxy pass on what comes from now on."""
+    name = _name(url)
+    server = f"{f'[{name}]' if ':' in name else name}:{_port(url)}".encode()
+    head = _head("CONNECT", server, [(b"Host", server), *_credentials(proxy)])
+    reply = _send(stream, "CONNECT", head, end_s)
+    if not httpx.codes.is_success(reply.status):
+        raise httpx.ProxyError(f"the proxy answered {reply.status} {reply.reason}")
+
+
+def _head(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """A request up to its body."""
+    lines = [b"%s %s HTTP/1.1" % (method.encode(), target), *(b"%s: %s" % pair for pair in headers)]
+    if any(b"\r" in line or b"\n" in line for line in lines):
+        raise httpx.LocalProtocolError("a header of it has two lines: is it from OLLAMA_API_KEY?")
+    return b"\r\n".join([*lines, b"\r\n"])
+
+
+def _credentials(proxy: httpx.Proxy) -> list[tuple[bytes, bytes]]:
+    """The header that tells a proxy who asks, where its URL does."""
+    if proxy.raw_auth is None:
+        return []
+    return [(b"Proxy-Authorization", b"Basic " + base64.b64encode(b":".join(proxy.raw_auth)))]
+
+
+def _rest_s(end_s: float) -> float | None:
+    """The seconds until then, for the next read or write."""
+    if math.isinf(end_s):
+        return None
+    rest_s = end_s - time.monotonic()
+    if rest_s <= 0:
+        raise httpcore.ReadTimeout("the reply did not end in time")
+    return rest_s
+
+
+def _name(url: httpx.URL) -> str:
+    return url.raw_host.decode("ascii")
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or _PORTS[url.scheme]

@@ -22,12 +22,13 @@ from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponent
 
 from ollama_utils.accounts import Account, Accounts
 from ollama_utils.cache import ReplyCache, key_of
+from ollama_utils.capacity import Found
 from ollama_utils.client import OllamaClient
 from ollama_utils.errand import Errand
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
-from ollama_utils.gate import Gate
 from ollama_utils.questions import Question, as_json, embed_question, from_json, question_of
 from ollama_utils.reply_log import Outcome, ReplyLog, find_in
+from ollama_utils.server import MaxInFlight, Server
 from ollama_utils.types import Call, Completion, short_name
 
 T = TypeVar("T")
@@ -41,7 +42,8 @@ class Dispatcher:
 
     Args:
         hosts: the servers, as OLLAMA_HOST is written; each must have the models that are called.
-        max_in_flight: the most calls at once to one model of one server.
+        max_in_flight: the most calls at once to one model of one server; `auto` finds from the replies' own
+            timings how many keep the server busy (see `ollama_utils.capacity`).
         attempts: how often a failing call is sent at most.
         timeout_s: the seconds after which an attempt without a whole reply counts as failed.
         deadline_s: no attempt starts later than this many seconds after the call was first sent.
@@ -57,7 +59,7 @@ class Dispatcher:
         self,
         hosts: Sequence[str],
         *,
-        max_in_flight: int = 64,
+        max_in_flight: MaxInFlight = "auto",
         attempts: int = 4,
         timeout_s: float = 120.0,
         deadline_s: float = 300.0,
@@ -67,20 +69,17 @@ class Dispatcher:
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
-        if attempts < 1 or max_in_flight < 1:
-            raise ValueError(
-                f"attempts and max_in_flight must be at least 1, got {attempts!r} and {max_in_flight!r}"
-            )
+        if attempts < 1:
+            raise ValueError(f"attempts must be at least 1, got {attempts!r}")
+        if max_in_flight != "auto" and max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
         clients = (OllamaClient(host, timeout_s=timeout_s, obituary=obituary) for host in hosts)
-        self._clients = {client.host: client for client in clients}
-        self._max_in_flight = max_in_flight
+        self._servers = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
         self._attempts = attempts
         self._deadline_s = deadline_s
         self._cache = ReplyCache(cache_size) if cache_size > 0 else None
         self._logs: tuple[ReplyLog, ...] = ()
         self._accounts = Accounts()
-        self._gates: dict[tuple[str, str], Gate] = {}
-        self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._retrying = Retrying(
             retry=retry_if_exception(_may_pass),
@@ -93,7 +92,7 @@ class Dispatcher:
     @property
     def hosts(self) -> tuple[str, ...]:
         """The servers' base URLs."""
-        return tuple(self._clients)
+        return tuple(self._servers)
 
     @property
     def max_in_flight_seen(self) -> int:
@@ -154,7 +153,7 @@ class Dispatcher:
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
-        first, *others = (client.models() for client in self._clients.values())
+        first, *others = (server.client.models() for server in self._servers.values())
         digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
         return {
             name: [digest, *(there[short_name(name)] for there in digests)]
@@ -166,16 +165,25 @@ class Dispatcher:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
         return self._accounts.snapshot()
 
+    def capacities(self) -> dict[tuple[str, str], Found]:
+        """How many calls each server was found to take, and the limit that holds, by host and model.
+
+        The tag `:latest` is left out of the models' names; those that were not called are not there.
+        """
+        return {
+            (host, model): found
+            for host, server in self._servers.items()
+            for model, found in server.capacities().items()
+        }
+
     def cancel(self) -> None:
         """Stop for good: calls that wait for anything but a server come back with CallCancelledError.
 
         So do all later ones, unless their reply is known. May be called from any thread.
         """
         self._cancelled.set()
-        with self._lock:
-            gates = list(self._gates.values())
-        for gate in gates:
-            gate.close()
+        for server in self._servers.values():
+            server.cancel()
         if self._cache is not None:
             self._cache.cancel()
 
@@ -188,8 +196,8 @@ class Dispatcher:
     def close(self) -> None:
         """Cancel, and drop the idle connections; those in use go when their reply is there."""
         self.cancel()
-        for client in self._clients.values():
-            client.close()
+        for server in self._servers.values():
+            server.close()
 
     def __enter__(self) -> Self:
         return self
@@ -249,35 +257,28 @@ class Dispatcher:
         return answer
 
     def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], T]) -> T:
-        client, gate = self._route(errand)
-        with gate:
+        server = self._route(errand)
+        with server.visit(errand.model) as visit:
             if errand.error is not None and errand.is_late():  # the wait in the gate counts, too
                 raise errand.error
-            errand.sent_to(client.host)
+            errand.sent_to(server.host)
             self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
             try:
-                answer = ask(client)
+                answer = ask(server.client)
             except BaseException as error:
                 errand.error = error
                 self._accounts.came_back(errand.model, failed=True)
                 raise
-            usage = answer.usage if isinstance(answer, Completion) else None
-            self._accounts.came_back(errand.model, usage)
+            visit.usage = answer.usage if isinstance(answer, Completion) else None
+            self._accounts.came_back(errand.model, visit.usage)
             return answer
 
-    def _route(self, errand: Errand) -> tuple[OllamaClient, Gate]:
+    def _route(self, errand: Errand) -> Server:
         """The server with the most room for a model; one that this call failed at comes last."""
-        ways = [(client, self._gate(host, errand.model)) for host, client in self._clients.items()]
-        return max(ways, key=lambda way: (way[0].host not in errand.hosts, way[1].room))
-
-    def _gate(self, host: str, model: str) -> Gate:
-        key = (host, short_name(model))
-        with self._lock:
-            if key not in self._gates:
-                self._gates[key] = Gate(self._max_in_flight)
-                if self._cancelled.is_set():
-                    self._gates[key].close()
-            return self._gates[key]
+        return max(
+            self._servers.values(),
+            key=lambda server: (server.host not in errand.hosts, server.gate(errand.model).room),
+        )
 
     def _is_over(self, state: RetryCallState) -> bool:
         """Whether a call that failed is given up."""

@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
+import weakref
 import zlib
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import (
-    BadReplyError,
-    BadRequestError,
-    CallCancelledError,
-    EncodingError,
-    OllamaError,
-    ServerFaultError,
-    UnknownEncoderError,
-)
+from ollama_utils.encoding import EncodingWorker, Job, PassEncoder, encode_jobs
+from ollama_utils.errors import EncodingError, OllamaError, UnknownEncoderError
+from ollama_utils.ollama_encoder import OllamaEncoder
 from ollama_utils.sentence_encoder import SentenceEncoder
 from ollama_utils.vectors import unit_rows
 
 _DEFAULT_DIMENSION = 384
-_CHUNK = 32
 _CACHE_SIZE = 32768
-_KNOWN_GOOD = ("dimension",)
-_MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
 _SIGN_BIT = 31
 _WORD = re.compile(r"\w+")
 
@@ -50,6 +41,15 @@ class Encoder(Protocol):
         Raises:
             EncodingError: some texts have no row; it holds those of the others.
         """
+        ...
+
+
+@runtime_checkable
+class PrefetchingEncoder(Encoder, Protocol):
+    """An encoder that can be told which texts will be asked for."""
+
+    def prefetch(self, texts: Sequence[str]) -> None:
+        """Have texts encoded when nobody waits for any other; comes back at once and never raises."""
         ...
 
 
@@ -101,72 +101,11 @@ class HashingEncoder:
         return unit_rows(rows)
 
 
-class OllamaEncoder:
-    """An embedding model of an Ollama server, asked for many texts at once.
-
-    One text may spoil a request: an over-long one is rejected, one whose numbers are not finite makes
-    the server fail or its reply unusable. So after such an error each text is asked for alone, and gets
-    the row or the error that it gets alone; unless the server now fails at the text, too, that it
-    embedded at the start. Then it is the server that is broken, and the request's error is that of all
-    its texts, as it is when the server is away, busy or late.
-
-    Args:
-        dispatcher: sends the calls.
-        model: the embedding model's name.
-
-    Raises:
-        OllamaError: the model does not embed; it is tried once, to learn the dimension.
-    """
-
-    def __init__(self, dispatcher: Dispatcher, model: str) -> None:
-        self.name = f"ollama:{model}"
-        self._dispatcher = dispatcher
-        self._model = model
-        self.dimension = int(dispatcher.embed(model, _KNOWN_GOOD).shape[1])
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1; a blank text, which servers refuse, gives (1, 0, ..., 0).
-
-        Raises:
-            EncodingError: the server gave no embeddings of some texts, after all attempts.
-        """
-        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
-        rows[:, :1] = 1.0
-        failures: dict[int, OllamaError] = {}
-        written = [index for index, text in enumerate(texts) if text.strip()]
-        chunks = deque(written[start : start + _CHUNK] for start in range(0, len(written), _CHUNK))
-        while chunks:
-            chunk = chunks.popleft()
-            try:
-                rows[chunk] = self._embed([texts[index] for index in chunk])
-            except OllamaError as error:
-                if len(chunk) > 1 and isinstance(error, _MAY_BE_OF_ONE_TEXT) and self._is_up():
-                    chunks.extend([index] for index in chunk)
-                else:
-                    failures |= dict.fromkeys(chunk, error)
-        if failures:
-            raise EncodingError(rows, failures)
-        return rows
-
-    def _is_up(self) -> bool:
-        try:
-            self._dispatcher.embed(self._model, _KNOWN_GOOD, fresh=True)
-        except OllamaError:
-            return False
-        return True
-
-    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        rows = self._dispatcher.embed(self._model, texts)
-        if rows.shape[1] != self.dimension:
-            raise BadReplyError(
-                f"encoder {self.name!r} gave embeddings of length {rows.shape[1]}; "
-                f"expected {self.dimension}, as at first: was its model exchanged?"
-            )
-        return rows
-
-
 class CachedEncoder:
     """Remembers the latest texts; equal texts on several threads are encoded once.
+
+    A `PassEncoder` gets a thread of its own, on which the texts that many threads ask for are encoded
+    together. Any other encoder is called on the thread that asks.
 
     Args:
         encoder: encodes the texts that are not known.
@@ -179,75 +118,75 @@ class CachedEncoder:
         self.hits = 0
         """Texts whose row was known, or on its way."""
         self._encoder = encoder
-        self._lock = threading.Lock()
-        self._rows: LRUCache[str, Future[NDArray[np.float32]]] = LRUCache(size)
+        self._size = size
+        self._begin()
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, D) rows of length 1; a text's row does not depend on the other texts.
 
         Raises:
-            EncodingError: some texts have no row, as the encoder under this one, or another thread that
-                encoded for this one, had none; CallCancelledError when that thread was interrupted.
+            EncodingError: some texts have no row, as the encoder under this one had none for this thread
+                or for another; CallCancelledError when it was interrupted.
         """
-        futures, mine = self._look_up(texts)
-        if mine:
-            self._encode(mine, futures)
+        self._heed_fork()
+        jobs, new = self._look_up(texts, is_awaited=True)
+        if new and self._worker is not None:
+            self._worker.add(new)
+        elif new:
+            encode_jobs(self._encoder, new)
         rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
         failures: dict[int, OllamaError] = {}
         for index, text in enumerate(texts):
             try:
-                rows[index] = futures[text].result()
+                rows[index] = jobs[text].row.result()
             except OllamaError as error:
                 failures[index] = error
         if failures:
             raise EncodingError(rows, failures)
         return rows
 
-    def _look_up(self, texts: Sequence[str]) -> tuple[dict[str, Future[NDArray[np.float32]]], list[str]]:
-        """The rows, there or to come, by text; and the texts that this thread is to encode."""
-        futures: dict[str, Future[NDArray[np.float32]]] = {}
-        mine: list[str] = []
+    def prefetch(self, texts: Sequence[str]) -> None:
+        """Have texts encoded that will be asked for later, when nobody waits for any other.
+
+        Comes back at once and never raises; a failure is not remembered. It does nothing where texts are
+        encoded on the thread that asks: hashing is too cheap to hand over, and a call to a server is
+        counted, kept and paid for, so none is made that may turn out not to be needed.
+        """
+        self._heed_fork()
+        if self._worker is not None:
+            _, new = self._look_up(texts, is_awaited=False)
+            if new:
+                self._worker.add(new)
+
+    def _look_up(self, texts: Sequence[str], *, is_awaited: bool) -> tuple[dict[str, Job], list[Job]]:
+        """The job of each text, done or not; and those among them that are new. A failed one is not known."""
+        jobs: dict[str, Job] = {}
+        new: list[Job] = []
         with self._lock:
             for text in dict.fromkeys(texts):
-                known = self._rows.get(text)
-                if known is None:
-                    mine.append(text)
-                futures[text] = self._rows[text] = known or Future()
-            self.hits += len(texts) - len(mine)
-        return futures, mine
+                job = self._jobs.get(text)
+                if job is None or job.has_failed:
+                    job = Job(text)
+                    new.append(job)
+                job.is_awaited |= is_awaited
+                jobs[text] = self._jobs[text] = job
+            if is_awaited:
+                self.hits += len(texts) - len(new)
+        return jobs, new
 
-    def _encode(self, texts: list[str], futures: dict[str, Future[NDArray[np.float32]]]) -> None:
-        """Encode texts for this thread and all that wait for them; a failure is not remembered."""
-        outcomes: list[NDArray[np.float32] | Exception]
-        outcomes = [CallCancelledError("the encoding was interrupted")] * len(texts)
-        try:
-            outcomes = self._outcomes(texts)
-        except Exception as error:  # noqa: BLE001 - whoever waits for a row is told, this thread too
-            outcomes = [error] * len(texts)
-        finally:
-            for text, outcome in zip(texts, outcomes, strict=True):
-                self._settle(text, outcome, futures[text])
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: LRUCache[str, Job] = LRUCache(self._size)
+        self._worker: EncodingWorker | None = None
+        if isinstance(self._encoder, PassEncoder):
+            self._worker = EncodingWorker(self._encoder)
+            weakref.finalize(self, self._worker.stop)
+        self._pid = os.getpid()
 
-    def _outcomes(self, texts: list[str]) -> list[NDArray[np.float32] | Exception]:
-        """Each text's row, or why it has none; as many as there are texts, or a ValueError."""
-        failures: dict[int, OllamaError] = {}
-        try:
-            rows = self._encoder.encode(texts)
-        except EncodingError as error:
-            rows, failures = error.rows, error.failures
-        if len(rows) != len(texts):
-            raise ValueError(f"expected {len(texts)} rows of encoder {self.name!r}, got {len(rows)}")
-        return [failures.get(index, row.copy()) for index, row in enumerate(rows)]
-
-    def _settle(
-        self, text: str, outcome: NDArray[np.float32] | Exception, future: Future[NDArray[np.float32]]
-    ) -> None:
-        if isinstance(outcome, Exception):
-            with self._lock:
-                self._rows.pop(text, None)
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+    def _heed_fork(self) -> None:
+        """A forked child remembers nothing: the rows on their way, and the worker, are its parent's."""
+        if self._pid != os.getpid():
+            self._begin()
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections import deque
 from types import TracebackType
-from typing import Self
 
 from ollama_utils.errors import CallCancelledError
 
@@ -13,8 +14,8 @@ from ollama_utils.errors import CallCancelledError
 class Gate:
     """A first-in, first-out semaphore whose limit can be moved while calls wait.
 
-    `with gate: ...` waits for a place and holds it; it raises CallCancelledError once the gate is
-    closed.
+    `with gate as admitted_s: ...` waits for a place and holds it, from that moment of the monotonic clock on;
+    it raises CallCancelledError once the gate is closed.
 
     Args:
         limit: the most calls inside at once.
@@ -28,6 +29,7 @@ class Gate:
         self._queue: deque[_Turn] = deque()
         self._in_flight = 0
         self._closed = False
+        self._open = True
         self._limit = _checked(limit)
 
     @property
@@ -39,6 +41,17 @@ class Gate:
     def limit(self, limit: int) -> None:
         with self._lock:
             self._limit = _checked(limit)
+            self._admit()
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody is let in; while it is False, those inside finish and the others wait."""
+        return self._open
+
+    @open.setter  # noqa: A003 - the property, not the builtin
+    def open(self, is_open: bool) -> None:
+        with self._lock:
+            self._open = is_open
             self._admit()
 
     @property
@@ -64,7 +77,7 @@ class Gate:
             while self._queue:
                 self._queue.popleft().decided.set()
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> float:
         turn = _Turn()
         with self._lock:
             if not self._closed:
@@ -79,7 +92,7 @@ class Gate:
             raise
         if not turn.admitted:
             raise CallCancelledError("the run was stopped before the call was made")
-        return self
+        return turn.admitted_s
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -90,10 +103,11 @@ class Gate:
 
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
-        while self._queue and self._in_flight < self._limit:
+        while self._open and self._queue and self._in_flight < self._limit:
             self._in_flight += 1
             turn = self._queue.popleft()
             turn.admitted = True
+            turn.admitted_s = time.monotonic()
             turn.decided.set()
 
     def _forget(self, turn: _Turn) -> None:
@@ -112,6 +126,7 @@ class _Turn:
     def __init__(self) -> None:
         self.decided = threading.Event()
         self.admitted = False
+        self.admitted_s = math.nan
 
 
 def _checked(limit: int) -> int:

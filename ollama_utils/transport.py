@@ -11,6 +11,8 @@ import functools
 import os
 import ssl
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -19,24 +21,31 @@ import httpx
 
 from ollama_utils.connection import BoundedConnection
 
-# More idle connections than this are closed: after a burst of calls their files would stay open.
-_MOST_IDLE = 32
+# A connection that is not needed for so long is closed: after a burst of calls their files would stay open.
+_IDLE_S = 30.0
+_PROXIES = frozenset({"http", "https"})
 _TLS_FILES = {"SSL_CERT_FILE": "a PEM file", "SSLKEYLOGFILE": "a writable file"}
 
 
 class ExclusiveTransport(httpx.BaseTransport):
     """Lends a connection to a call until its reply is read whole; idle ones are used again.
 
-    There are as many connections as there are calls at once: whoever calls limits that.
+    There are as many connections as there are calls at once: whoever calls limits that. Those that fewer
+    calls leave idle for half a minute are closed when a reply comes.
 
     Args:
-        connect: makes one connection.
+        connect: makes one connection, which reads replies whole.
+        clock: the seconds now.
     """
 
-    def __init__(self, connect: Callable[[], httpx.BaseTransport]) -> None:
+    def __init__(
+        self, connect: Callable[[], httpx.BaseTransport], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._connect = connect
+        self._clock = clock
         self._lock = threading.Lock()
-        self._idle: list[httpx.BaseTransport] = []
+        self._idle: deque[tuple[httpx.BaseTransport, float]] = deque()
+        """With the time of their last reply: the latest is the last, and is used first."""
         self._closed = False
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -44,12 +53,11 @@ class ExclusiveTransport(httpx.BaseTransport):
 
         Raises:
             httpx.TransportError: there is none; its connection is not used again.
-            ValueError: it is too long.
+            OverflowError: it is too long.
         """
         connection = self._take()
         try:
             response = connection.handle_request(request)
-            response.read()
         except BaseException:
             connection.close()
             raise
@@ -60,22 +68,28 @@ class ExclusiveTransport(httpx.BaseTransport):
         """Close the idle connections now, and the others when their reply is there."""
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
+            idle, self._idle = self._idle, deque()
+        for connection, _ in idle:
             connection.close()
 
     def _take(self) -> httpx.BaseTransport:
         with self._lock:
             if self._idle:
-                return self._idle.pop()
+                return self._idle.pop()[0]
         return self._connect()
 
     def _give_back(self, connection: httpx.BaseTransport) -> None:
+        now_s = self._clock()
+        needless = []
         with self._lock:
-            if not self._closed and len(self._idle) < _MOST_IDLE:
-                self._idle.append(connection)
-                return
-        connection.close()
+            if self._closed:
+                needless.append(connection)
+            else:
+                self._idle.append((connection, now_s))
+            while self._idle and self._idle[0][1] < now_s - _IDLE_S:
+                needless.append(self._idle.popleft()[0])
+        for each in needless:
+            each.close()
 
 
 def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
@@ -89,15 +103,10 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
         ValueError: the environment's files for TLS or its proxy for this server cannot be used.
     """
     proxy = None if direct else _proxy_to(url)
-
-    def connect() -> BoundedConnection:
-        return BoundedConnection(tls, proxy)
-
     try:
         # A bare context trusts no one and reads no file: a plain connection to this machine needs no more.
         plain = direct and not url.startswith("https:")
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else _tls()
-        connect().close()
     except OSError as error:
         expected = " and ".join(
             f"{name}={os.environ[name]!r} to name {what}"
@@ -105,27 +114,34 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
             if os.environ.get(name)
         )
         raise ValueError(f"expected {expected}: {error}: name another, or leave it unset") from error
-    except (ImportError, ValueError, httpx.InvalidURL) as error:
-        raise ValueError(
-            f"the proxy that the environment names for {url!r} cannot be used: {error}; "
-            "name another, or the host in NO_PROXY"
-        ) from error
-    return ExclusiveTransport(connect)
+    return ExclusiveTransport(lambda: BoundedConnection(tls, proxy))
 
 
 @functools.cache
 def _tls() -> ssl.SSLContext:
     """The certificates that are trusted: reading them takes some 20 ms, so it is done once."""
-    return httpx.create_ssl_context()
+    context = httpx.create_ssl_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context
 
 
-def _proxy_to(url: str) -> str | None:
+def _proxy_to(url: str) -> httpx.Proxy | None:
     """The proxy that the environment names for a URL.
 
     NO_PROXY is read as urllib reads it: names with or without a port, and `*`; no ranges (10.0.0.0/8).
     """
     parts, proxies = urlsplit(url), getproxies()
-    proxy = proxies.get(parts.scheme) or proxies.get("all")
-    if not proxy or proxy_bypass(f"{parts.hostname}:{parts.port}"):
+    named = proxies.get(parts.scheme) or proxies.get("all")
+    if not named or proxy_bypass(f"{parts.hostname}:{parts.port}"):
         return None
-    return proxy if "://" in proxy else f"http://{proxy}"
+    try:
+        proxy = httpx.Proxy(named if "://" in named else f"http://{named}")
+        why = "" if proxy.url.scheme in _PROXIES else f"{proxy.url.scheme} is neither http nor https"
+    except (ValueError, httpx.InvalidURL) as error:
+        why = str(error)
+    if why:
+        raise ValueError(
+            f"the proxy that the environment names for {url!r} cannot be used: {why}; "
+            "name another, or the host in NO_PROXY"
+        )
+    return proxy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,8 @@ from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
 
+# As the commands do: torch's threads must not spin beside other work.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A law holds or it does not, however busy the machine is.
 settings.register_profile("mutagym", deadline=None)
 # `pytest --hypothesis-profile fuzz`: for the tests that feed us rubbish (`make soak`).

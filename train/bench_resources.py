@@ -8,6 +8,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 _PROC = Path("/proc")
@@ -26,8 +27,8 @@ def cpu_s() -> float:
 
 
 def forget_peak() -> None:
-    """Let `peak_rss_mib` tell of what comes from now on."""
-    if _PROC.is_dir():
+    """Let `peak_rss_mib` tell of what comes from now on, if the system lets us; else it tells of all."""
+    with suppress(OSError):
         (_PROC / "self" / "clear_refs").write_text(_FORGET_PEAK, encoding="utf-8")
 
 

@@ -42,6 +42,8 @@ def launch(command: Callable[[], int]) -> None:
 
     After an error at once: threads of the pool may still be waiting for a slow server.
     """
+    # torch's threads spin while they wait: an update of the policy takes many times longer on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         with interruptible():
             code = command()

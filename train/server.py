@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -21,6 +21,19 @@ if TYPE_CHECKING:
     from ollama_utils.simulator.settings import Settings
 
 EMBEDDED = "embedded"
+
+
+def _auto_or_count(_type: Any, tokens: Sequence[Any]) -> int | Literal["auto"]:  # noqa: ANN401 - cyclopts' signature
+    """A whole number above 0, or the word."""
+    value = str(tokens[0].value)
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"expected 'auto' or a whole number above 0, got {value!r}")
+    return int(value)
+
+
+MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_count, n_tokens=1)]
 
 
 @Parameter(name="*", group="Simulator")
@@ -78,8 +91,8 @@ class ServerConfig:
     """The model that rewords queries [the target model]."""
     judge_model: str | None = None
     """The model that judges answers; needed by --reward judge."""
-    max_in_flight: Count = 64
-    """Calls in flight at once, per server and model."""
+    max_in_flight: MaxInFlight = "auto"
+    """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
     call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
     """Seconds after which one call is given up."""
     call_attempts: Count = 4

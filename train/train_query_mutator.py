@@ -58,6 +58,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
             connection.dispatcher.keep_in(*opened)
             logs.callback(connection.dispatcher.drain, DRAIN_S)
             env = _environment(config, queries, connection)
+            logs.callback(env.close, terminate=True)
             interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
             saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
             _run(config, folder, connection, env, interrupt, saved)

@@ -22,6 +22,7 @@ from envs.schedules import SCHEDULES, Schedule
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.simulator.process import EmbeddedServer
+from tests.envs.batches import Row, plain, row_info, step_rows, written
 from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
@@ -33,26 +34,13 @@ def batched(dispatcher: Dispatcher, encoder: Encoder) -> BatchedQueryMutationEnv
     return BatchedQueryMutationEnv([make_env(dispatcher, encoder) for _ in range(LANES)])
 
 
-def plain(info: dict[str, Any]) -> dict[str, Any]:
-    """An info without what may differ between equal runs: the seconds."""
-    return info | {"usage": {k: v for k, v in info.get("usage", {}).items() if not k.endswith("_s")}}
-
-
-def row_info(infos: dict[str, Any], lane: int) -> dict[str, Any]:
-    """One lane's part of a vector environment's infos."""
-    return {
-        key: row_info(value, lane) if isinstance(value, dict) else value[lane]
-        for key, value in infos.items()
-        if not key.startswith("_") and infos[f"_{key}"][lane]
-    }
-
-
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 2**31 - 1),
     lanes=st.integers(1, 5),
     schedule=st.sampled_from(SCHEDULES),
-    max_workers=st.integers(1, 8),
+    max_workers=st.none() | st.integers(1, 8),
+    apart=st.booleans(),
     data=st.data(),
 )
 def test_batched_equals_single_row_by_row(
@@ -61,7 +49,8 @@ def test_batched_equals_single_row_by_row(
     seed: int,
     lanes: int,
     schedule: Schedule,
-    max_workers: int,
+    max_workers: int | None,
+    apart: bool,  # noqa: FBT001 - Hypothesis passes by name
     data: st.DataObject,
 ) -> None:
     row = st.lists(st.integers(0, len(MUTATORS) - 1), min_size=lanes, max_size=lanes)
@@ -77,23 +66,23 @@ def test_batched_equals_single_row_by_row(
             assert np.array_equal(first[lane], observation)
             assert row_info(infos, lane) == info
         for actions in rows:
-            step = batched.step(np.array(actions))
-            for lane, env in enumerate(singles):
-                assert_same_step(step, lane, env, np.int64(actions[lane]))
+            taken = step_rows(batched, np.array(actions), apart=apart and schedule == "lanes")
+            for seen, env, action in zip(taken, singles, actions, strict=True):
+                assert_same_step(seen, env, np.int64(action))
+        batched.close()
 
 
-def assert_same_step(step: Any, lane: int, env: gymnasium.Env[Any, Any], action: np.int64) -> None:  # noqa: ANN401
+def assert_same_step(row: Row, env: gymnasium.Env[Any, Any], action: np.int64) -> None:
     """One lane of a batched step against the same step of a single environment (and its reset)."""
-    observations, rewards, terminations, truncations, infos = step
+    shown, *paid, told = row
     observation, reward, terminated, truncated, info = env.step(action)
-    assert (rewards[lane], terminations[lane], truncations[lane]) == (reward, terminated, truncated)
-    told = row_info(infos, lane)
+    assert paid == [reward, terminated, truncated]
     if terminated or truncated:
-        assert np.array_equal(told["final_obs"], observation)
-        assert plain(told["final_info"]) == plain(info)
+        told = dict(told)
+        assert np.array_equal(told.pop("final_obs"), observation)
+        assert plain(told.pop("final_info")) == plain(info)
         observation, info = env.reset()
-        told = {k: v for k, v in told.items() if k not in {"final_obs", "final_info"}}
-    assert np.array_equal(observations[lane], observation)
+    assert np.array_equal(shown, observation)
     assert plain(told) == plain(info)
 
 
@@ -157,7 +146,7 @@ def test_a_wrong_number_of_actions_is_an_error(batched: BatchedQueryMutationEnv)
     with pytest.raises(ValueError, match="expected 3 actions"):
         batched.step(np.zeros(2, np.int64))
     with pytest.raises(TypeError, match="sequence of 3 actions"):
-        batched.step(np.int64(1))  # type: ignore[arg-type]
+        batched.step(np.int64(1))
     with pytest.raises(gymnasium.error.InvalidAction, match="from 0 to 5"):
         batched.step(np.array([0, 0, 9]))
 
@@ -268,18 +257,25 @@ def test_what_fails_for_one_lane_fails_for_it_alone_under_every_schedule() -> No
             return 200, {"model": "m", "embeddings": [[1.0, len(text)] for text in body["input"]]}
         return 200, SAID | {"response": f"{body['prompt'][-9:]} and {body['options']['seed']}"}
 
-    runs = []
+    runs, failed = [], set[tuple[bool, ...]]()
+    ways: list[tuple[Schedule, int | None, bool]] = [(schedule, None, False) for schedule in SCHEDULES]
     with ScriptedServer(rejects) as server:
-        for schedule in SCHEDULES:
+        for schedule, max_workers, apart in (
+            *ways,
+            ("phased", 2, False),
+            ("lanes", 1, False),
+            ("lanes", 2, True),
+        ):
             with Dispatcher([server.host]) as dispatcher:
                 encoder = make_encoder("ollama:m", dispatcher)
                 lanes = [make_env(dispatcher, encoder) for _ in range(LANES)]
-                batched = BatchedQueryMutationEnv(lanes, schedule=schedule)
+                batched = BatchedQueryMutationEnv(lanes, schedule=schedule, max_workers=max_workers)
                 batched.reset(seed=1)
-                steps = [batched.step(np.full(LANES, 1)) for _ in range(8)]
-                runs.append(
-                    [(*step[:4], [plain(row_info(step[4], k)) for k in range(LANES)]) for step in steps]
+                rows = [step_rows(batched, np.full(LANES, 1), apart=apart) for _ in range(8)]
+                runs.append([written([(*row[:4], plain(row[4])) for row in step]) for step in rows])
+                failed.update(
+                    tuple("unscored" in row[4] and row[4]["unscored"] for row in step) for step in rows
                 )
-    assert str(runs[0]) == str(runs[1])
-    failed = {tuple(info.get("unscored", False) for info in step[-1]) for step in runs[0]}
+                batched.close()
+    assert all(run == runs[0] for run in runs)
     assert any(0 < sum(lanes) < LANES for lanes in failed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import closing
@@ -13,14 +14,14 @@ import pytest
 
 from ollama_utils.client import OllamaClient
 from ollama_utils.connection import MOST_BYTES
-from ollama_utils.errors import BadReplyError, CallTimeoutError
+from ollama_utils.errors import BadReplyError, BadRequestError, CallTimeoutError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.transport import _MOST_IDLE
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
 CALL = Call(model="m", prompt="p")
+BODY = json.dumps(SAID).encode()
 
 
 class KeptOpen(ThreadingHTTPServer):
@@ -79,6 +80,12 @@ class Request(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: int(len(body) * share)])
+
+
+def answer_with(request: Request, sent: bytes, *, close: bool) -> None:
+    """Answer with these bytes as they are."""
+    request.wfile.write(sent)
+    request.close_connection = close
 
 
 def test_an_idle_connection_that_the_server_closed_costs_the_next_call_nothing() -> None:
@@ -142,20 +149,113 @@ def test_a_reply_without_an_end_is_read_no_further_than_the_bound(head: bytes) -
     assert sent[0] < 2 * MOST_BYTES
 
 
-def test_after_a_burst_only_a_bounded_number_of_connections_stays_open() -> None:
-    burst = _MOST_IDLE + 8
+def test_as_many_connections_are_kept_as_there_were_calls_at_once() -> None:
+    burst = 40
     together = threading.Barrier(burst)
 
     def answer(request: Request) -> None:
-        if len(server.ports) <= burst:
-            together.wait(PATIENCE_S)
+        together.wait(PATIENCE_S)
         request.say("Yes.")
 
     with KeptOpen(answer) as server, closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client:
-        replies = map_parallel(client.generate, [CALL] * burst)
-        assert [reply.text for reply in replies] == ["Yes."] * burst
-        wait_until(lambda: len(server.opened) - len(server.closed) == _MOST_IDLE)
-        assert client.generate(CALL).text == "Yes."
+        for _ in range(3):
+            replies = map_parallel(client.generate, [CALL] * burst)
+            assert [reply.text for reply in replies] == ["Yes."] * burst
         assert len(server.opened) == burst
         client.close()
         wait_until(lambda: len(server.opened) == len(server.closed))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n8;x=y\r\n" + BODY[:8] + b"\r\n"
+        b"%x\r\n" % len(BODY[8:]) + BODY[8:] + b"\r\n0\r\nX-Trailer: t\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY,
+        b"HTTP/1.1 200 OK\r\nX-Name: Ren\xe9\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY,
+    ],
+)
+def test_a_reply_is_read_to_its_end_and_its_connection_used_again(sent: bytes) -> None:
+    with (
+        KeptOpen(lambda request: answer_with(request, sent, close=False)) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client,
+    ):
+        assert [client.generate(CALL).text for _ in range(3)] == ["Yes."] * 3
+    assert len(server.opened) == 1
+
+
+@pytest.mark.parametrize(
+    "head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY)]
+)
+def test_a_reply_that_ends_with_its_connection_is_read_whole(head: bytes) -> None:
+    with (
+        KeptOpen(lambda request: answer_with(request, head + BODY, close=True)) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client,
+    ):
+        assert [client.generate(CALL).text for _ in range(2)] == ["Yes."] * 2
+
+
+@pytest.mark.parametrize(
+    ("sent", "words"),
+    [
+        (b"", "without response"),
+        (b"SSH-2.0-OpenSSH_9.6" + b"." * 60_000 + b"\r\n", "BadStatusLine"),
+        (b"HTTP/1.1 200 OK\r\nX-Long: " + b"a" * 70_000, "header line"),
+        (b"HTTP/1.1 200 OK\r\n" + b"X-Many: a\r\n" * 200, "headers"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nhalf", "95 bytes early"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", "99 bytes early"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n63\r\nhalf", "IncompleteRead"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nsize\r\nhalf", "IncompleteRead"),
+    ],
+)
+def test_what_is_no_whole_reply_is_a_bad_reply_in_one_short_line(sent: bytes, words: str) -> None:
+    with (
+        KeptOpen(lambda request: answer_with(request, sent, close=True)) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client,
+        pytest.raises(BadReplyError, match=f"broke off its reply: .*{words}") as caught,
+    ):
+        client.generate(CALL)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_a_request_that_is_refused_before_it_is_read_gets_the_reason() -> None:
+    """It is longer than what is buffered on the way, so that writing it fails."""
+    refusal = json.dumps({"error": "too long"}).encode()
+    head = b"HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\n\r\n" % len(refusal)
+
+    def refuse() -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(1)
+            connection.sendall(head + refusal)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        start(refuse)
+        host = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with (
+            closing(OllamaClient(host, timeout_s=PATIENCE_S)) as client,
+            pytest.raises(BadRequestError, match="answered 413: 'too long'"),
+        ):
+            client.generate(Call(model="m", prompt="p" * 2**25))
+
+
+def test_a_redirection_is_followed_to_another_server() -> None:
+    with KeptOpen(lambda request: request.say("there")) as there:
+        moved = f"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: {there.host}/api/generate\r\n\r\n"
+        with (
+            KeptOpen(lambda request: answer_with(request, moved.encode(), close=False)) as here,
+            closing(OllamaClient(here.host, timeout_s=PATIENCE_S)) as client,
+        ):
+            assert [client.generate(CALL).text for _ in range(2)] == ["there"] * 2
+
+
+def test_a_key_of_two_lines_is_a_bad_request_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_API_KEY", "secret\nX-Other: 1")
+    with (
+        KeptOpen(lambda request: request.say("Yes.")) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client,
+        pytest.raises(BadRequestError, match="OLLAMA_API_KEY") as caught,
+    ):
+        client.generate(CALL)
+    assert "secret" not in str(caught.value)
+    assert not server.ports

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, OllamaEncoder, make_encoder
+from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, make_encoder
 from ollama_utils.errors import (
     BadReplyError,
     CallCancelledError,
@@ -23,6 +23,7 @@ from ollama_utils.errors import (
     ModelMissingError,
     UnknownEncoderError,
 )
+from ollama_utils.ollama_encoder import OllamaEncoder
 from ollama_utils.parallel import map_parallel
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.vectors import unit_rows
@@ -230,6 +231,14 @@ def test_a_server_that_is_down_is_not_asked_text_by_text_and_spoils_no_later_chu
     assert list(caught.value.failures) == list(range(32))
     assert len(set(caught.value.failures.values())) == 1
     np.testing.assert_allclose(caught.value.rows[32:, 0] / caught.value.rows[32:, 1], 1.0)
+
+
+def test_how_many_requests_a_server_gets_does_not_depend_on_who_asks_when() -> None:
+    with ScriptedServer(embedding) as server, Dispatcher([server.host]) as dispatcher:
+        encoder = make_encoder("ollama:m", dispatcher)
+        encoder.prefetch(["may not be needed"])
+        map_parallel(lambda text: encoder.encode([text]), list("abcabdce"))
+    assert sorted(body["input"] for body in server.bodies[1:]) == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
 def test_an_embedding_model_of_a_server_is_an_encoder(quick: Dispatcher, server: EmbeddedServer) -> None:

@@ -84,6 +84,23 @@ def test_closing_turns_away_those_who_wait_and_those_who_come_but_not_those_insi
     assert (gate.in_flight, gate.waiting) == (0, 0)
 
 
+def test_a_gate_that_is_shut_lets_nobody_in_and_those_inside_out() -> None:
+    gate = Gate(2)
+    first, second, third = arrive(gate, 3)
+    gate.open = False
+    first.may_go.set()
+    first.gone.result(PATIENCE_S)
+    assert (gate.open, gate.in_flight, gate.waiting) == (False, 1, 1)
+    gate.limit = 3
+    assert (gate.in_flight, third.inside.is_set()) == (1, False)
+    gate.open = True
+    assert third.inside.wait(PATIENCE_S)
+    for visitor in (second, third):
+        visitor.may_go.set()
+        visitor.gone.result(PATIENCE_S)
+    assert (gate.in_flight, gate.waiting) == (0, 0)
+
+
 def test_a_call_that_fails_inside_gives_its_place_back() -> None:
     gate = Gate(1)
     with pytest.raises(ZeroDivisionError), gate:

@@ -121,7 +121,7 @@ def test_no_attempt_starts_when_the_wait_in_the_gate_ends_after_the_deadline() -
         ScriptedServer(handler) as server,
         Dispatcher([server.host], max_in_flight=1, backoff_s=0.001, deadline_s=deadline_s) as dispatcher,
     ):
-        gate = dispatcher._gate(server.host, "m")
+        gate = dispatcher._servers[server.host].gate("m")
         late = start(lambda: dispatcher.generate(Call(model="m", prompt="late")))
         wait_until(lambda: len(server.bodies) == 1)
         other = start(lambda: dispatcher.generate(Call(model="m", prompt="held")))

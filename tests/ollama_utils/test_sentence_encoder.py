@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ollama_utils.encoders import make_encoder
+from ollama_utils.encoders import CachedEncoder, make_encoder
 from ollama_utils.errors import UnknownEncoderError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.sentence_encoder import SentenceEncoder
+from tests.ollama_utils.threads import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -56,6 +59,33 @@ def test_a_text_gets_the_same_bits_on_any_thread(minilm: SentenceEncoder) -> Non
     expected = minilm.encode(texts)
     for rows in map_parallel(minilm.encode, [texts] * 4):
         np.testing.assert_array_equal(rows, expected)
+
+
+@pytest.mark.parametrize("threads", [2, 8, 32])
+def test_a_text_gets_the_same_bits_when_many_threads_ask_for_one_each(
+    minilm: SentenceEncoder, alone: dict[str, NDArray[np.float32]], threads: int
+) -> None:
+    shared = CachedEncoder(minilm)
+    shared.prefetch(TEXTS[:3])
+    others = [f"{number} more ways to whittle a knife" for number in range(threads)]
+    rows = map_parallel(lambda text: shared.encode([text])[0], [*others, *TEXTS], threads)
+    for row, text in zip(rows, [*others, *TEXTS], strict=True):
+        np.testing.assert_array_equal(row, alone[text] if text in alone else minilm.encode([text])[0])
+
+
+AT_WORK_TO_THE_END = """
+from ollama_utils.encoders import CachedEncoder, make_encoder
+
+encoder = make_encoder("all-MiniLM-L6-v2")
+encoder.prefetch([f"text {number}" for number in range(1000)])
+encoder.encode(["by now the thread is at work"])
+"""
+
+
+def test_a_process_that_ends_while_texts_are_prefetched_ends_well() -> None:
+    command = [sys.executable, "-c", AT_WORK_TO_THE_END]
+    done = subprocess.run(command, check=False, timeout=5 * PATIENCE_S, stderr=subprocess.PIPE)  # noqa: S603 - our own interpreter and code
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_rows_are_those_of_sentence_transformers(minilm: SentenceEncoder) -> None:

@@ -60,17 +60,39 @@ def test_a_run_leaves_what_its_readme_promises(
     assert "first rollouts" in capsys.readouterr().out
 
 
-def test_the_schedule_and_the_workers_change_neither_transitions_nor_weights(
+WAYS = {
+    "sequential": ("--no-batching",),
+    "lanes": ("--use-batching",),
+    "lanes, 3 calls at once": ("--max-workers", "3"),
+    "lanes, one at a time": ("--max-in-flight", "1"),
+    "phased": ("--schedule", "phased"),
+    "phased, 3 workers": ("--schedule", "phased", "--max-workers", "3"),
+}
+
+
+def test_the_schedule_the_workers_and_the_cache_change_neither_transitions_nor_weights(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    runs = [
-        run(simulator, tmp_path / "a", "--no-batching"),
-        run(simulator, tmp_path / "b", "--use-batching"),
-        run(simulator, tmp_path / "c", "--max-workers", "3"),
-    ]
-    assert len({summary["transitions_sha256"] for summary in runs}) == 1
-    assert len({summary["weights_sha256"] for summary in runs}) == 1
-    assert [summary["schedule"] for summary in runs] == ["sequential", "phased", "phased"]
+    ways = WAYS | {cache: ("--cache", str(tmp_path / "cache")) for cache in ("cold", "warm")}
+    runs = {name: run(simulator, tmp_path / name, *flags) for name, flags in ways.items()}
+    assert len({summary["transitions_sha256"] for summary in runs.values()}) == 1
+    assert len({summary["weights_sha256"] for summary in runs.values()}) == 1
+    driven = [runs[name]["schedule"] for name in ways]
+    assert driven == ["sequential", *["lanes"] * 3, *["phased"] * 2, *["lanes"] * 2]
+    assert runs["cold"]["llm_calls"] > 0 == runs["warm"]["llm_calls"]
+
+
+def test_with_a_sentence_encoder_lanes_change_nothing_either(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    shape = ("--num-processes", "6", "--num-steps", "8", "--num-env-steps", "96")
+    shared = ("train", "--ollama-host", simulator.host, *WORLD[:4], *shape, "--encoder", "all-MiniLM-L6-v2")
+    runs = []
+    for way in ("sequential", "lanes"):
+        assert execute((*shared, "--run-dir", str(tmp_path / way), *WAYS[way])) == 0
+        runs.append(json.loads((tmp_path / way / "summary.json").read_text()))
+    assert runs[0]["transitions_sha256"] == runs[1]["transitions_sha256"]
+    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
 
 
 def test_another_seed_is_another_run(simulator: EmbeddedServer, tmp_path: Path) -> None:

@@ -50,6 +50,10 @@ class Judge:
         """The label of an answer: known for the persona's own, by simple rules for foreign ones."""
         return self._known_label(answer) or _foreign_label(answer)
 
+    def is_asked(self, prompt: str) -> bool:
+        """Whether a prompt has a tagged question and a tagged answer."""
+        return bool(_QUESTION.search(prompt) and _ANSWER.search(prompt))
+
     def reply(self, prompt: str, digest: bytes) -> dict[str, Any]:
         """The judgement of the answer in a prompt, with the seeded errors.
 

@@ -61,6 +61,10 @@ class Mutator:
         fitting = [item for item in self.operators.values() if told.startswith(item.cue)]
         return max(fitting, key=lambda item: len(item.cue), default=None)
 
+    def is_asked(self, prompt: str) -> bool:
+        """Whether a prompt has a tagged query under an instruction that an operator recognises."""
+        return bool(_QUERY.search(prompt)) and self.find_operator(read_task(prompt).instruction) is not None
+
     def reply(self, prompt: str, digest: bytes) -> tuple[str, bool]:
         """The reply to a prompt, and whether its instruction was recognised."""
         task = read_task(prompt)

@@ -13,8 +13,8 @@ from ollama_utils.simulator.personas.mutator import Mutator, read_task
 from ollama_utils.simulator.personas.target import Target
 from ollama_utils.simulator.personas.wording import filled
 
-ROLES = ("target", "mutator", "judge", "embedding")
-"""What a model can play; an embedding model has no words."""
+ROLES = ("target", "mutator", "judge", "all", "embedding")
+"""What a model can play; an embedding model has no words, and one that plays all does what it is asked."""
 
 ABILITIES = ("thinking", "tools", "vision", "insert")
 """What a model with words can do beside speaking, in Ollama's words."""
@@ -69,6 +69,8 @@ class Persona:
             ask: the question.
             digest: stands for all that decides the reply; chance is drawn from it.
         """
+        if role == "all":
+            role = self.role_in(ask)
         if role == "judge":
             return Utterance(text=values_to_json(self.judge.reply(ask.prompt, digest), ask.format))
         if role == "mutator":
@@ -78,6 +80,16 @@ class Persona:
         if ask.format is not None:
             text = text_to_json(text, ask.format)
         return Utterance(text=text, recognised=recognised)
+
+    def role_in(self, ask: Ask) -> str:
+        """The role that a question itself gives to a model that plays all of them.
+
+        A tagged answer under a format is judged, a tagged query under an instruction that the mutator knows
+        is rewritten, and anything else is answered.
+        """
+        if ask.format is not None and self.judge.is_asked(ask.prompt):
+            return "judge"
+        return "mutator" if self.mutator.is_asked(ask.prompt) else "target"
 
     def thoughts(self, ask: Ask, digest: bytes) -> str:
         """What a model thinks before it replies; the same whatever it plays."""

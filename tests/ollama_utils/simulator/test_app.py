@@ -22,6 +22,7 @@ MODELS = [
     "sim-target:latest",
     "sim-mutator:latest",
     "sim-judge:latest",
+    "sim-model:latest",
     "sim-embed:latest",
     "sim-thinker:latest",
     "sim-helper:latest",

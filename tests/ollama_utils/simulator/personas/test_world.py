@@ -49,7 +49,7 @@ def test_a_server_plays_another_world() -> None:
         (
             'rose = "target"',
             'rose = "flower"',
-            "models.rose must be one of target, mutator, judge, embedding",
+            "models.rose must be one of target, mutator, judge, all, embedding",
         ),
         (
             'soil = "embedding"',

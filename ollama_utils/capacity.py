@@ -1,0 +1,215 @@
+"""How many calls a server serves at once, as its own replies tell: the least in flight that keeps it busy.
+
+No endpoint of Ollama names its slots, but each reply says how long it was served and how long it waited
+before (`Usage`). Slots are passed on first come, first served. So when a call's service began, those of our
+calls that were sent before it and were not back yet were in service too: k calls with itself. If it had
+waited, all slots were taken, and k of them were ours: a measurement, exact but for what the network blurs,
+and our share where others use the server. If it had not, there are k slots or more.
+
+The limit follows: it grows by one with each call that did not wait although the gate was full when it was
+sent (so it doubles with each round trip), until calls wait; then it is the slots that the last waits told of.
+With few slots a call too many waits long, so only every few replies one call over the limit asks whether
+there are more. With many it waits little: one in eight stays in flight beyond them.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass
+from statistics import median_low
+
+from ollama_utils.knee import Knee
+from ollama_utils.types import Usage
+
+START = 2
+"""The limit before the first reply, and for good where replies have no timings. Embeddings have none: Ollama
+serves them on one slot, which stays busy if one more is on its way."""
+MOST = 1024
+"""No limit is higher."""
+_WAITS = 5
+"""The slots are the median of what so many waits told."""
+_PROBE_EVERY = 8
+"""Replies between two calls over the limit."""
+_SPARE = 8
+"""One call in so many is in flight beyond the slots: with fewer slots none, but for the probes."""
+_IDLE = 0.03
+"""The share of its time that a slot may idle while a reply is on its way and the next call on its own."""
+_WAITED = 0.25
+"""Who waited this share of the mean time between two free slots has waited for one ..."""
+_WAITED_S = 0.003
+"""... if it is more than a server's overhead varies by: an assumption, as is its lower part."""
+_NEAR = 0.25
+"""A call that ends within this share of the mean time until another ends has ended before: it made room."""
+_AT_ONCE = 0.05
+"""Who waited no longer than this share has not ..."""
+_AT_ONCE_S = 0.001
+"""... or no longer than this."""
+_LATE = 2.0
+"""A reply whose trips took so many times the mean was held up: when its service began is not known."""
+_KEPT = 4096
+"""Ends of calls that are kept; who was in service for longer than these go back tells nothing."""
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What is noted of a call when it is sent."""
+
+    sent_s: float
+    waking_s: float
+    """Seconds for which its place in flight had been free."""
+    place: int
+    """Its number among those in flight, from 1."""
+    ended: int
+    """How many calls had ended before."""
+    area_s: float
+    """The seconds in flight of all calls until now."""
+    at_limit: bool
+    """Whether no further call was allowed in flight."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What is known of a server's capacity for one model."""
+
+    limit: int
+    """The most calls that are sent at once."""
+    slots: int | None
+    """How many of them are served at once; None while no call has waited."""
+    queue_s: float
+    """The mean seconds that the last calls waited for a slot."""
+    service_s: float
+    """The mean seconds that the last calls held a slot."""
+
+
+class Capacity:
+    """Estimates slots from the timings of replies; all times are one clock's seconds, never going back."""
+
+    def __init__(self) -> None:
+        self._slots: int | None = None
+        self._limit = START
+        self._waits: deque[int] = deque(maxlen=_WAITS)
+        self._ends: deque[float] = deque(maxlen=_KEPT)
+        self._ended = 0
+        self._in_flight = 0
+        self._area_s = 0.0
+        self._moved_s = 0.0
+        self._since_probe = 0
+        self._least_queue_s = math.inf
+        self._service_s = _Mean()
+        self._queue_s = _Mean()
+        self._trip_s = _Mean()
+        self._knee = Knee()
+
+    @property
+    def limit(self) -> int:
+        """The most calls to have in flight now."""
+        return self._limit + self._is_probing
+
+    @property
+    def slots(self) -> int | None:
+        """Calls served at once, other clients' left out; None while none of ours has waited."""
+        return self._slots
+
+    @property
+    def found(self) -> Found:
+        """All that is known."""
+        return Found(
+            limit=self._limit,
+            slots=self._slots,
+            queue_s=self._queue_s.value,
+            service_s=self._service_s.value,
+        )
+
+    def sent(self, now_s: float, *, waking_s: float = 0.0) -> Ticket:
+        """A call goes out, so many seconds after there was a place for it."""
+        self._move(now_s, 1)
+        at_limit = self._in_flight >= self._limit
+        if self._in_flight > self._limit:
+            self._since_probe = 0
+        return Ticket(now_s, waking_s, self._in_flight, self._ended, self._area_s, at_limit)
+
+    def came_back(self, ticket: Ticket, now_s: float, usage: Usage | None) -> None:
+        """A call is over; `usage` is None when it failed, or nothing was reported."""
+        self._move(now_s, -1)
+        self._ended += 1
+        self._ends.append(now_s)
+        if usage is None or usage.prefill_s + usage.decode_s <= 0:
+            return
+        serving_s = usage.prefill_s + usage.decode_s
+        self._service_s.add(serving_s)
+        self._queue_s.add(usage.queue_s)
+        trip_s = max(0.0, now_s - ticket.sent_s - usage.total_s)
+        self._trip_s.add(trip_s + ticket.waking_s)
+        self._least_queue_s = min(self._least_queue_s, usage.queue_s)
+        self._since_probe += 1
+        around = (self._area_s - ticket.area_s) / max(now_s - ticket.sent_s, 1e-9)
+        self._knee.add(min(around, self._slots or math.inf), usage)
+        if trip_s <= _LATE * self._trip_s.value + _WAITED * self._service_s.value / ticket.place:
+            self._learn(ticket, now_s - serving_s, usage.queue_s - self._least_queue_s)
+
+    @property
+    def _is_probing(self) -> bool:
+        """Whether one more call than the limit may go and see."""
+        at_slots = self._slots is not None and self._limit <= self._slots
+        return at_slots and self._since_probe >= _PROBE_EVERY
+
+    def _learn(self, ticket: Ticket, began_s: float, waited_s: float) -> None:
+        """Take what one reply tells of the slots."""
+        near_s = _NEAR * self._service_s.value / ticket.place
+        served = self._served_with(ticket, began_s + near_s)
+        if served is None:
+            return
+        apart_s = self._service_s.value / served
+        if waited_s >= max(_WAITED * apart_s, _WAITED_S):
+            if self._slots is not None and ticket.place > self._slots:
+                served = min(served, ticket.place - 1)  # one of ours made room, however late we heard of it
+            self._waits.append(served)
+            self._slots = median_low(self._waits)
+            self._limit = self._target(self._slots)
+        elif waited_s <= max(_AT_ONCE * apart_s, _AT_ONCE_S) and ticket.at_limit:
+            self._grow(served)
+
+    def _grow(self, served: int) -> None:
+        """A call was served at once although the gate was full."""
+        if self._slots is not None and served > self._slots:
+            self._slots = None
+            self._waits.clear()
+        if self._slots is None:
+            self._limit = min(self._limit + 1, self._knee.of(MOST))
+
+    def _served_with(self, ticket: Ticket, moment_s: float) -> int | None:
+        """How many calls up to this one were under way at a moment; None when that is forgotten."""
+        forgotten = self._ended - len(self._ends)
+        ended = forgotten + bisect_right(self._ends, moment_s)
+        if ended < ticket.ended or (forgotten and ended == forgotten):
+            return None
+        return max(1, ticket.place - (ended - ticket.ended))
+
+    def _target(self, slots: int) -> int:
+        """The least number in flight that keeps so many slots busy."""
+        idle = self._trip_s.value / self._service_s.value
+        on_the_way = math.ceil(slots * max(0.0, idle - _IDLE))
+        return min(self._knee.of(slots) + slots // _SPARE + on_the_way, MOST)
+
+    def _move(self, now_s: float, change: int) -> None:
+        self._area_s += self._in_flight * (now_s - self._moved_s)
+        self._moved_s = now_s
+        self._in_flight += change
+
+
+class _Mean:
+    """The mean of the last few values, the newest counting most; 0 before the first."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self._share = 1.0
+
+    def add(self, value: float) -> None:
+        self.value += self._share * (value - self.value)
+        self._share = max(_SHARE, self._share / (1 + self._share))
+
+
+_SHARE = 1 / 32
+"""The weight of a new value in a mean of many."""

@@ -1,0 +1,158 @@
+"""What the dispatcher keeps of one server: its client, and for each model a gate and what it can take."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+from ollama_utils.capacity import START, Capacity, Found
+from ollama_utils.client import OllamaClient
+from ollama_utils.gate import Gate
+from ollama_utils.swaps import Swaps
+from ollama_utils.types import Usage, short_name
+
+MaxInFlight = int | Literal["auto"]
+"""The most calls at once to one model of one server; `auto`: as many as its replies tell that it can take."""
+
+
+class Watcher(Protocol):
+    """Hears of every call to a server; called from many threads, while no gate's lock is held."""
+
+    def came(self, model: str) -> None:
+        """A call comes to the gate of a model (its short name), and is not yet in line."""
+
+    def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
+        """A call is over, and its place in the gate is free.
+
+        Args:
+            model: the model's short name.
+            sent_s: when it was let in, by the monotonic clock; None: never.
+            now_s: the time now.
+            usage: what the server reported; None when the call failed or nothing was reported.
+        """
+
+
+@dataclass
+class Visit:
+    """A call inside a gate; whoever made it notes here what the server reported."""
+
+    sent_s: float
+    usage: Usage | None = None
+
+
+class Server:
+    """One server as its callers see it: a place for each call, and one who hears of every reply.
+
+    Args:
+        client: the way to it.
+        max_in_flight: the most calls at once to one of its models, or `auto`.
+    """
+
+    def __init__(self, client: OllamaClient, *, max_in_flight: MaxInFlight) -> None:
+        self.client = client
+        self.swaps = Swaps(lambda: self.gates)
+        self.watchers: list[Watcher] = [self.swaps]
+        self._max_in_flight = max_in_flight
+        self._services: dict[str, _Service] = {}
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def host(self) -> str:
+        """The server's base URL."""
+        return self.client.host
+
+    @property
+    def gates(self) -> Mapping[str, Gate]:
+        """The gates of the models that were called so far, by short name."""
+        with self._lock:
+            return {name: service.gate for name, service in self._services.items()}
+
+    def gate(self, model: str) -> Gate:
+        """The gate of a model; `x` and `x:latest` are one."""
+        return self._service(short_name(model)).gate
+
+    def capacities(self) -> dict[str, Found]:
+        """What is known of its capacity for each model called so far, by short name."""
+        with self._lock:
+            services = dict(self._services)
+        return {name: service.found() for name, service in services.items()}
+
+    @contextmanager
+    def visit(self, model: str) -> Iterator[Visit]:
+        """Wait for a place in a model's gate, and hold it.
+
+        Raises:
+            CallCancelledError: the server's gates are closed.
+        """
+        name = short_name(model)
+        service = self._service(name)
+        visit: Visit | None = None
+        for watcher in self.watchers:
+            watcher.came(name)
+        try:
+            with service.gate as admitted_s, service.call(admitted_s) as visit:
+                yield visit
+        finally:
+            sent_s, usage = (None, None) if visit is None else (visit.sent_s, visit.usage)
+            for watcher in self.watchers:
+                watcher.left(name, sent_s, time.monotonic(), usage)
+
+    def cancel(self) -> None:
+        """Turn away all who wait for a place and all who come later."""
+        with self._lock:
+            self._closed = True
+            services = list(self._services.values())
+        for service in services:
+            service.gate.close()
+
+    def close(self) -> None:
+        """Cancel, and drop the idle connections."""
+        self.cancel()
+        self.client.close()
+
+    def _service(self, name: str) -> _Service:
+        with self._lock:
+            if name not in self._services:
+                self._services[name] = _Service(self._max_in_flight)
+                if self._closed:
+                    self._services[name].gate.close()
+            return self._services[name]
+
+
+class _Service:
+    """One model at one server: its gate, whose limit follows what its replies tell."""
+
+    def __init__(self, max_in_flight: MaxInFlight) -> None:
+        self._follows = max_in_flight == "auto"
+        self.gate = Gate(START if max_in_flight == "auto" else max_in_flight)
+        self._capacity = Capacity()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def call(self, admitted_s: float) -> Iterator[Visit]:
+        """Time a call that was let in."""
+        with self._lock:
+            visit = Visit(time.monotonic())
+            ticket = self._capacity.sent(visit.sent_s, waking_s=visit.sent_s - admitted_s)
+            self._follow()
+        try:
+            yield visit
+        finally:
+            with self._lock:
+                self._capacity.came_back(ticket, time.monotonic(), visit.usage)
+                self._follow()
+
+    def found(self) -> Found:
+        """What is known of the capacity, with the limit that holds."""
+        with self._lock:
+            found = self._capacity.found
+            return found if self._follows else replace(found, limit=self.gate.limit)
+
+    def _follow(self) -> None:
+        if self._follows and self.gate.limit != self._capacity.limit:
+            self.gate.limit = self._capacity.limit

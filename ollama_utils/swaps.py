@@ -1,0 +1,184 @@
+"""Models that do not fit into a server's memory together take turns, so that a swap serves many calls.
+
+A server that unloads one model to load another may do so for every call. That is seen in the replies: the
+loads of at least two models recur. From then on the gate of one of them is open at a time. Its turn ends,
+while others wait, when none of its calls is left; or when too few are left to keep the slots busy, once the
+time lost would have paid for a swap; or when it is as old as `_LONGEST` swaps. As soon as its last call is
+back, the model with the most callers has the next turn, which brings lanes together that come from several
+others; but one whose callers have waited for as long as `_LONGEST` swaps goes first.
+
+The server is asked for nothing: a `keep_alive` or other runner options make it load more, or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from ollama_utils.loads import Loads
+from ollama_utils.types import Usage
+
+_LONGEST = 20.0
+"""The longest turn while others wait, in swaps: so they take about a twentieth of the time where all are."""
+_IN_VAIN = 2
+"""A model of which so many turns in a row began without a load fits in after all."""
+
+
+class Door(Protocol):
+    """What is asked of a gate."""
+
+    open: bool
+    """Whether anybody is let in."""
+
+    @property
+    def limit(self) -> int:
+        """The most calls inside at once."""
+
+    @property
+    def in_flight(self) -> int:
+        """The calls inside now."""
+
+
+@dataclass(kw_only=True)
+class _Turn:
+    """A model's turn."""
+
+    model: str
+    began_s: float
+    seen_s: float
+    """Until when time is counted."""
+    over: bool = False
+    """Whether it ended; the next one begins when its last call is back."""
+    judged: bool = False
+    """Whether a reply told if it began with a load."""
+    idle: float = 0.0
+    """The share of another model's slots that its callers would keep busy, and this model's do not."""
+    lost_s: float = 0.0
+    """The time so far, weighted by that share."""
+
+
+class Swaps:
+    """Opens and shuts the gates of one server's models; a Watcher of its calls.
+
+    Args:
+        gates: gives the gates by model; those whose calls came are there.
+        clock: seconds from a fixed moment; the one by which calls are reported.
+    """
+
+    def __init__(
+        self, gates: Callable[[], Mapping[str, Door]], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._gates = gates
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._loads = Loads()
+        self._calls: Counter[str] = Counter()
+        self._in_vain: dict[str, int] = {}
+        self._since_s: dict[str, float] = {}
+        self._swap_s = math.inf
+        self._turn: _Turn | None = None
+
+    @property
+    def taking_turns(self) -> frozenset[str]:
+        """The models that were found not to fit together; most of the time none."""
+        with self._lock:
+            return frozenset(self._in_vain)
+
+    def came(self, model: str) -> None:
+        """A call comes to the gate of a model."""
+        with self._lock:
+            self._calls[model] += 1
+            self._arrange(self._clock())
+
+    def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
+        """A call is over, and its place in the gate is free; see Watcher."""
+        with self._lock:
+            self._calls[model] -= 1
+            if sent_s is not None and usage is not None:
+                self._learn(model, sent_s, usage)
+            self._arrange(now_s)
+
+    def _learn(self, model: str, sent_s: float, usage: Usage) -> None:
+        """Take what a reply tells of loads."""
+        waited = self._loads.waited(model, usage)
+        if waited:
+            found = self._loads.displaced(model, sent_s, usage.load_s)
+            if len(found) > 1 and not self._in_vain:
+                self._swap_s = usage.load_s
+            if len(found) > 1 or self._in_vain:
+                self._in_vain |= dict.fromkeys(sorted(found - self._in_vain.keys()), 0)
+        turn = self._turn
+        if turn is not None and turn.model == model and turn.began_s <= sent_s and not turn.judged:
+            turn.judged = True
+            self._in_vain[model] = 0 if waited else self._in_vain[model] + 1
+            if waited:
+                self._swap_s = sent_s + usage.load_s - turn.began_s
+
+    def _arrange(self, now_s: float) -> None:
+        """Open the gate of the model that has its turn; shut those of the others that take turns."""
+        if not self._in_vain:
+            return
+        gates = self._gates()
+        self._let_go(gates)
+        self._shut(gates, now_s)
+        if self._turn is not None and self._is_over(self._turn, now_s):
+            self._turn.over = True
+            self._shut(gates, now_s)
+        drained = not any(gates[model].in_flight for model in self._in_vain)
+        if self._since_s and drained and (self._turn is None or self._turn.over):
+            model = self._next(gates, now_s)
+            self._turn = _Turn(model=model, began_s=now_s, seen_s=now_s)
+            del self._since_s[model]
+            gates[model].open = True
+        if self._turn is not None:
+            self._turn.idle = self._idle(gates, self._turn.model)
+
+    def _let_go(self, gates: Mapping[str, Door]) -> None:
+        """Who had turns in vain takes no more; nor does the last one that is left."""
+        fitting = {model for model, count in self._in_vain.items() if count >= _IN_VAIN}
+        if len(self._in_vain) - len(fitting) < 2:  # noqa: PLR2004 - it takes two
+            fitting = {*self._in_vain}
+        for model in fitting:
+            del self._in_vain[model]
+            self._since_s.pop(model, None)
+            gates[model].open = True
+        if self._turn is not None and self._turn.model in fitting:
+            self._turn = None
+
+    def _shut(self, gates: Mapping[str, Door], now_s: float) -> None:
+        """Shut the gates of those that have not their turn, and note since when they have callers."""
+        for model in self._in_vain:
+            if self._turn is not None and self._turn.model == model and not self._turn.over:
+                continue
+            gates[model].open = False
+            if self._calls[model] > gates[model].in_flight:
+                self._since_s.setdefault(model, now_s)
+            else:
+                self._since_s.pop(model, None)
+
+    def _next(self, gates: Mapping[str, Door], now_s: float) -> str:
+        """The model that has the next turn: one with callers, and another than before if there is one."""
+        before = None if self._turn is None else self._turn.model
+        since_s = {model: at_s for model, at_s in self._since_s.items() if model != before} or self._since_s
+        oldest = min(since_s, key=since_s.__getitem__)
+        if now_s - since_s[oldest] >= _LONGEST * self._swap_s:
+            return oldest
+        return max(since_s, key=lambda model: self._calls[model] - gates[model].in_flight)
+
+    def _is_over(self, turn: _Turn, now_s: float) -> bool:
+        """Whether a turn ends, or has ended."""
+        turn.lost_s += turn.idle * max(0.0, now_s - turn.seen_s)
+        turn.seen_s = max(now_s, turn.seen_s)
+        late = now_s - turn.began_s >= _LONGEST * self._swap_s
+        spent = late or turn.lost_s >= self._swap_s or not self._calls[turn.model]
+        return turn.over or (spent and bool(self._since_s))
+
+    def _idle(self, gates: Mapping[str, Door], model: str) -> float:
+        """The share of slots that the calls of the model leave idle, and those who wait would not."""
+        ready = [min(self._calls[each] - gates[each].in_flight, gates[each].limit) for each in self._since_s]
+        return max(0.0, 1 - self._calls[model] / max(ready)) if ready else 0.0

@@ -1,0 +1,176 @@
+"""The schedule `lanes` of the vector environment: steps apart, a ceiling on calls, steps on record."""
+
+from __future__ import annotations
+
+import json
+import threading
+from itertools import pairwise
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from envs.batched import BatchedQueryMutationEnv
+from envs.parts import make_parts
+from envs.schedules import SCHEDULES, Schedule
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.errors import OllamaError
+from ollama_utils.simulator.process import EmbeddedServer
+from tests.envs.batches import Row, step_rows
+from tests.envs.worlds import MUTATORS, make_env
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from train.recorder import transition_record
+
+LANES = 3
+row_of_actions = st.lists(st.integers(0, len(MUTATORS) - 1), min_size=LANES, max_size=LANES)
+
+
+def make(dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule = "lanes") -> BatchedQueryMutationEnv:
+    return BatchedQueryMutationEnv([make_env(dispatcher, encoder) for _ in range(LANES)], schedule=schedule)
+
+
+def recorded(number: int, rows: list[Row]) -> list[dict[str, Any]]:
+    """The lines of transitions.jsonl that tell of one step in every lane."""
+    lines = []
+    for lane, (_, _, terminated, truncated, told) in enumerate(rows):
+        info = told.get("final_info", told) | {"TimeLimit.truncated": truncated and not terminated}
+        lines.append(transition_record(number, lane, info, bool(terminated or truncated)))
+    return json.loads(json.dumps(lines, default=lambda value: value.tolist()))  # type: ignore[no-any-return]
+
+
+def timeless(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line | {"not_hashed": None} for line in lines]
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "phased"])
+def test_where_lanes_wait_for_each_other_there_is_no_send_and_no_thread_a_lane(
+    dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule
+) -> None:
+    env = make(dispatcher, encoder, schedule)
+    env.reset(seed=0)
+    env.step(np.zeros(LANES, np.int64))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane-")]
+    with pytest.raises(ValueError, match="schedule='lanes'"):
+        env.send([0], [0])
+    with pytest.raises(ValueError, match="schedule='lanes'"):
+        env.recv()
+    env.close()
+
+
+def test_by_default_each_environment_has_its_lane(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    env = make(dispatcher, encoder)
+    assert BatchedQueryMutationEnv(env.envs).schedule == "lanes"
+    env.reset(seed=0)
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("lane-")]
+    assert sorted(names) == ["lane-0", "lane-1", "lane-2"]
+    env.close()
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    rows=st.lists(row_of_actions, min_size=1, max_size=8),
+    schedule=st.sampled_from(SCHEDULES),
+    ahead=st.integers(0, 8),
+    apart=st.booleans(),
+)
+def test_each_lane_plays_its_lines_on_record_and_then_goes_on(
+    simulator: EmbeddedServer,
+    encoder: Encoder,
+    rows: list[list[int]],
+    schedule: Schedule,
+    ahead: int,
+    apart: bool,  # noqa: FBT001 - Hypothesis passes by name
+) -> None:
+    """Whatever the schedule; lanes step apart where they can; the first steps are on record."""
+    with Dispatcher([simulator.host]) as one, Dispatcher([simulator.host]) as other:
+        first, again = make(one, encoder, "sequential"), make(other, encoder, schedule)
+        first.reset(seed=5)
+        again.reset(seed=5)
+        played = [step_rows(first, np.array(row), apart=False) for row in rows]
+        lines = [recorded(number, row) for number, row in enumerate(played)]
+        again.replay(lines[:ahead])
+        for number, (row, actions) in enumerate(zip(played, rows, strict=True)):
+            assert all(env.replays for env in again.envs) == (number < ahead)
+            repeated = step_rows(again, np.array(actions), apart=apart and schedule == "lanes")
+            assert all(np.array_equal(a[0], b[0]) for a, b in zip(row, repeated, strict=True))
+            assert timeless(recorded(number, repeated)) == timeless(lines[number])
+        assert again.state() == first.state()
+        again.close()
+
+
+def test_rows_on_record_are_of_all_lanes(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    with pytest.raises(ValueError, match="zip"):
+        make(dispatcher, encoder).replay([[{}]])
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_no_more_model_calls_are_under_way_than_max_workers(encoder: Encoder, most: int) -> None:
+    """The server answers a call once as many as may come have come; one more would be seen."""
+    under_way: list[int] = [0]
+    seen: list[int] = []
+    lock = threading.Condition()
+
+    def reply(body: dict[str, object]) -> tuple[int, object]:
+        with lock:
+            under_way[0] += 1
+            seen.append(under_way[0])
+            lock.notify_all()
+            lock.wait_for(lambda: under_way[0] >= most or len(seen) > most, timeout=10)
+        with lock:
+            under_way[0] -= 1
+        return 200, SAID | {"response": f"Here is how: {body['prompt']}"}
+
+    with ScriptedServer(reply) as server, Dispatcher([server.host]) as dispatcher:
+        lanes = [make_env(dispatcher, encoder) for _ in range(8)]
+        env = BatchedQueryMutationEnv(lanes, max_workers=most)
+        env.reset(seed=0)
+        env.step(np.ones(8, np.int64))
+        env.close()
+        assert dispatcher.max_in_flight_seen == max(seen) == most
+
+
+def test_a_query_that_cannot_be_embedded_is_an_error_of_its_lane() -> None:
+    def only_short(body: dict[str, object]) -> tuple[int, object]:
+        texts = body["input"]
+        assert isinstance(texts, list)
+        if any("rejected" in text for text in texts):
+            return 400, {"error": "rejected"}
+        return 200, {"model": "m", "embeddings": [[1.0, 2.0] for _ in texts]}
+
+    with ScriptedServer(only_short) as server:
+        for schedule in SCHEDULES:
+            with Dispatcher([server.host]) as dispatcher:
+                env = make(dispatcher, make_encoder("ollama:m", dispatcher), schedule)
+                env.reset(seed=0)
+                masked = {"query": "rejected", "reset_mask": np.array([False, True, False])}
+                with pytest.raises(OllamaError, match="could not be embedded") as raised:
+                    env.reset(options=masked)
+                assert raised.value.__notes__ == ["raised in lane 1"]
+                env.reset(seed=0)
+                env.close()
+
+
+def test_made_from_a_config_the_lanes_share_their_queries_and_mutators(
+    dispatcher: Dispatcher, encoder: Encoder
+) -> None:
+    config, parts = make_parts(dispatcher, ["one", "two"], target_model="sim-target", encoder=encoder)
+    parts["queries"] = ["one", "two"]
+    env = BatchedQueryMutationEnv(config, 3, **parts)
+    for one, other in pairwise(env.envs):
+        assert one.queries is other.queries
+        assert all(a is b for a, b in zip(one.rules.mutators, other.rules.mutators, strict=True))
+
+
+def test_state_is_not_told_while_a_lane_is_under_way(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    env = make(dispatcher, encoder)
+    env.reset(seed=0)
+    env.send([0], [1])
+    with pytest.raises(gymnasium.error.AlreadyPendingCallError):
+        env.state()
+    env.recv()
+    assert len(env.state()) == LANES
+    env.close()
