@@ -8,9 +8,8 @@ A share of the mutations is by rule, without a call, as among the default mutato
 with and without turns, through the gates that the dispatcher uses. Swaps and seconds are the server's own
 (`GET /simulator/stats`), the seconds as they would be at time scale 1.
 
-Without turns chance decides. Lanes whose calls wait for a model are served together when it is loaded, and
-from then on stay together, for Ollama lets calls join a model that is to be unloaded. Whether that comes
-about depends on who comes first by milliseconds, so these rows vary from run to run.
+Without turns chance decides how bad it is. Ollama lets calls join a model that is to be unloaded, so lanes that
+meet at one stay together; who meets depends on milliseconds. With one call in flight none meet.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.server import Server
+from ollama_utils.server import MaxInFlight, Server
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call
@@ -48,6 +47,8 @@ class Load:
     """The share of mutations by rule."""
     slots: int = 1
     """Calls that a model serves at once; Ollama's own default is 1."""
+    max_in_flight: MaxInFlight = "auto"
+    """As `Dispatcher` takes it."""
     lanes: int = 16
     steps: int = 10
     """Steps of each lane."""
@@ -57,13 +58,15 @@ class Load:
 
 
 LOADS = (
+    Load(max_in_flight=1),
+    Load(max_in_flight=1, rule_share=0.3),
+    Load(max_in_flight=1, roles=3),
     Load(),
-    Load(rule_share=0.3),
     Load(slots=4),
-    Load(profile="gb10"),
     Load(roles=3),
-    Load(roles=3, rule_share=0.3, slots=4),
-    Load(roles=3, rule_share=0.3, slots=16),
+    Load(roles=3, slots=4, rule_share=0.3),
+    Load(roles=3, slots=16, rule_share=0.3),
+    Load(roles=3, slots=16, rule_share=0.3, max_in_flight=64),
 )
 """What is measured by default."""
 
@@ -86,7 +89,7 @@ def measure(load: Load, *, turns: bool) -> dict[str, Any]:
         time_scale=load.time_scale,
     )
     with EmbeddedServer(settings) as simulator:
-        server = Server(OllamaClient(simulator.host), max_in_flight="auto")
+        server = Server(OllamaClient(simulator.host), max_in_flight=load.max_in_flight)
         if not turns:
             server.watchers.remove(server.swaps)
         with ThreadPoolExecutor(load.lanes) as pool:
@@ -147,13 +150,16 @@ def _ask(server: Server, model: str, prompt: str, *, seed: int) -> str:
 
 def _show(loads: Sequence[Load]) -> list[dict[str, Any]]:
     print("SIMULATED: one model fits into memory; per 1,000 calls without and with turns, at time scale 1")
-    print(f"{'profile':<9}{'roles':>6}{'by rule':>9}{'slots':>7}{'swaps':>19}{'seconds':>22}")
+    print(f"{'profile':<9}{'roles':>6}{'by rule':>9}{'slots':>7}{'at once':>9}{'swaps':>19}{'seconds':>22}")
     rows = []
     for load in loads:
         plain, taken = (measure(load, turns=turns) for turns in (False, True))
         pairs = [(plain[key], taken[key]) for key in ("swaps_per_1000", "wall_s_per_1000")]
         shown = "".join(f"{old:>8.0f}{new:>7.0f}{old / max(new, 1e-9):>6.1f}x" for old, new in pairs)
-        print(f"{load.profile:<9}{load.roles:>6}{load.rule_share:>9.0%}{load.slots:>7}{shown}", flush=True)
+        given = (
+            f"{load.profile:<9}{load.roles:>6}{load.rule_share:>9.0%}{load.slots:>7}{load.max_in_flight:>9}"
+        )
+        print(f"{given}{shown}", flush=True)
         rows += [plain, taken]
     return rows
 

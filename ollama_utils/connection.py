@@ -1,7 +1,7 @@
 """One connection to a server, on which every call is bounded in time and in size.
 
 httpx's own transport bounds a silence only: a server that sends a byte now and then would never be given up,
-and one that never stops sending would fill the memory. It also costs several times the CPU of the standard
+and one that never stops sending would fill the memory. It also takes at least twice the CPU time of the standard
 library's reader of HTTP, which reads here.
 """
 
@@ -29,7 +29,7 @@ MOST_BYTES = 2**25
 """The longest reply that is read: 32 MiB. Far more than a model says in one reply, and 300 embeddings of 4096
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
 
-Stream = httpcore.NetworkStream
+_Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
 _PORTS = {"http": 80, "https": 443}
@@ -50,7 +50,7 @@ class BoundedConnection(httpx.BaseTransport):
     def __init__(self, tls: ssl.SSLContext, proxy: httpx.Proxy | None) -> None:
         self._tls = tls
         self._proxy = proxy
-        self._stream: Stream | None = None
+        self._stream: _Stream | None = None
         self._origin: tuple[str, str, int | None] | None = None
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -91,7 +91,7 @@ class BoundedConnection(httpx.BaseTransport):
         said = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.getheaders()]
         return httpx.Response(reply.status, headers=said, content=body)
 
-    def _connected(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> Stream:
+    def _connected(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> _Stream:
         """The open connection to a URL's server; a redirection may lead to another one than the last."""
         origin = (url.scheme, url.host, url.port)
         stream = self._stream
@@ -102,7 +102,7 @@ class BoundedConnection(httpx.BaseTransport):
             self._origin = origin
         return stream
 
-    def _connect(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> Stream:
+    def _connect(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> _Stream:
         first = url if self._proxy is None else self._proxy.url
         stream = _NETWORK.connect_tcp(_name(first), _port(first), timeout_s)
         try:
@@ -125,7 +125,7 @@ class _Arriving(io.RawIOBase):
         end_s: when the last one must be there, by the monotonic clock.
     """
 
-    def __init__(self, stream: Stream, end_s: float) -> None:
+    def __init__(self, stream: _Stream, end_s: float) -> None:
         self._stream = stream
         self._end_s = end_s
         self._left = MOST_BYTES
@@ -147,7 +147,7 @@ class _Arriving(io.RawIOBase):
         return io.BufferedReader(self)
 
 
-def _send(stream: Stream, method: str, message: bytes, end_s: float) -> http.client.HTTPResponse:
+def _send(stream: _Stream, method: str, message: bytes, end_s: float) -> http.client.HTTPResponse:
     """The reply to a request, its head read."""
     with contextlib.suppress(httpcore.WriteError):  # refused before it was read: the reply may say why
         stream.write(message, _rest_s(end_s))
@@ -156,7 +156,7 @@ def _send(stream: Stream, method: str, message: bytes, end_s: float) -> http.cli
     return reply
 
 
-def _tunnel(stream: Stream, proxy: httpx.Proxy, url: httpx.URL, end_s: float) -> None:
+def _tunnel(stream: _Stream, proxy: httpx.Proxy, url: httpx.URL, end_s: float) -> None:
     """Have a proxy pass on what comes from now on."""
     name = _name(url)
     server = f"{f'[{name}]' if ':' in name else name}:{_port(url)}".encode()

@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
 from numpy.typing import NDArray
 
 Shown = NDArray[np.float32]
@@ -19,8 +20,8 @@ class Counting(gymnasium.Env[Shown, np.int64]):
     """Counts its steps; an episode has `length` of them, and every second one is truncated."""
 
     metadata = {"render_modes": ["ansi"]}  # noqa: RUF012 - Gymnasium declares it so
-    observation_space = gymnasium.spaces.Box(-1.0, 1e6, (4,), np.float32)
-    action_space = gymnasium.spaces.Discrete(FAILS + 1)
+    observation_space = Box(-1.0, 1e6, (4,), np.float32)
+    action_space = Discrete(FAILS + 1)
     render_mode = "ansi"
 
     def __init__(self, lane: int = 0, length: int = 3) -> None:
@@ -64,6 +65,23 @@ class Counting(gymnasium.Env[Shown, np.int64]):
 
     def close(self) -> None:
         self.closed_by.append(threading.current_thread().name)
+
+
+class Nested(Counting):
+    """Shows a dict, within bounds of its own."""
+
+    def __init__(self, high: float) -> None:
+        super().__init__()
+        self.observation_space = Dict(at=Box(0, high, (2,)), on=Discrete(2))  # type: ignore[assignment]
+
+    def show(self, action: int | np.int64) -> Any:  # noqa: ANN401 - a dict where Counting has an array
+        return {"at": np.full(2, self.time, np.float32), "on": int(action) % 2}
+
+
+class Wide(Counting):
+    """Has the observations of FrozenLake, and actions of its own."""
+
+    observation_space = Discrete(16)  # type: ignore[assignment]
 
 
 class Waiting(Counting):

@@ -11,13 +11,12 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
-from gymnasium.spaces import Box, Dict, Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.lanes import LaneVectorEnv
-from tests.envs.lane_worlds import FAILS, Counting, Waiting, same
+from tests.envs.lane_worlds import FAILS, Counting, Nested, Waiting, Wide, same
 
 N = 3
 MODES = list(AutoresetMode)
@@ -130,17 +129,6 @@ def test_observations_are_copies_unless_that_is_not_wanted() -> None:
         lanes.close()
 
 
-class Nested(Counting):
-    """Shows a dict, within bounds of its own."""
-
-    def __init__(self, high: float) -> None:
-        super().__init__()
-        self.observation_space = Dict(at=Box(0, high, (2,)), on=Discrete(2))  # type: ignore[assignment]
-
-    def show(self, action: int | np.int64) -> Any:  # noqa: ANN401 - a dict where Counting has an array
-        return {"at": np.full(2, self.time, np.float32), "on": int(action) % 2}
-
-
 def test_spaces_may_be_nested_and_differ_in_their_bounds_where_that_is_allowed() -> None:
     makers = [partial(Nested, high) for high in (9.0, 99.0)]
     with pytest.raises(RuntimeError, match="lane 1"):
@@ -155,12 +143,6 @@ def test_spaces_may_be_nested_and_differ_in_their_bounds_where_that_is_allowed()
         lanes.send([1], [1])
         assert lanes.recv().observations["at"].tolist() == [[2.0, 2.0]]
         lanes.close()
-
-
-class Wide(Counting):
-    """Has the observations of FrozenLake, and actions of its own."""
-
-    observation_space = Discrete(16)  # type: ignore[assignment]
 
 
 def test_what_does_not_fit_together_is_an_error() -> None:
