@@ -8,8 +8,9 @@ A share of the mutations is by rule, without a call, as among the default mutato
 with and without turns, through the gates that the dispatcher uses. Swaps and seconds are the server's own
 (`GET /simulator/stats`), the seconds as they would be at time scale 1.
 
-Without turns chance decides how bad it is. Ollama lets calls join a model that is to be unloaded, so lanes that
-meet at one stay together; who meets depends on milliseconds. With one call in flight none meet.
+Without turns chance decides how bad it is. Ollama lets calls join a model that is to be unloaded, so lanes
+that meet at one stay together; who meets depends on milliseconds. With one call in flight none meet. The
+client's own time per call counts, too, at a small time scale for much: 0.05 makes 5 ms of it 100 ms.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ _PROBE_EVERY = 8
 """Replies between two calls over the limit."""
 _SPARE = 8
 """One call in so many is in flight beyond the slots: with fewer slots none, but for the probes."""
-_IDLE = 0.03
+_IDLE = 0.04
 """The share of its time that a slot may idle while a reply is on its way and the next call on its own."""
 _WAITED = 0.25
 """Who waited this share of the mean time between two free slots has waited for one ..."""

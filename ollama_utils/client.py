@@ -26,6 +26,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.hosts import is_loopback, parse_host
+from ollama_utils.http_client import OfficialClient
 from ollama_utils.official import ollama
 from ollama_utils.transport import transport_to
 from ollama_utils.types import Call, Completion, Usage, is_text
@@ -66,8 +67,8 @@ class OllamaClient:
         self._closed = False
         self._request = threading.local()
         direct = is_loopback(self.host)
-        self._client = ollama.Client(
-            host=self.host,
+        self._client = OfficialClient(
+            self.host,
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,

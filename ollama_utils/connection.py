@@ -1,7 +1,7 @@
 """One connection to a server, on which every call is bounded in time and in size.
 
 httpx's own transport bounds a silence only: a server that sends a byte now and then would never be given up,
-and one that never stops sending would fill the memory. It also takes at least twice the CPU time of the standard
+and one that never stops sending would fill the memory. It also takes twice the CPU time of the standard
 library's reader of HTTP, which reads here.
 """
 

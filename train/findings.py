@@ -10,8 +10,8 @@ from ollama_utils.simulator.profiles import PROFILES, Pace
 
 ADVISED_SLOTS = 8
 """No more are advised: each slot has its own KV cache, and what eight bring is measured on most machines."""
-_CHANGED = 1.5
-"""Slots that are so many times more or fewer than those told of last are told of anew."""
+_CHANGED = 2
+"""Slots that are more times more or fewer than those told of last are told of anew."""
 
 
 class Findings:
@@ -31,7 +31,7 @@ class Findings:
         """A line for each host and model whose slots have become known, or have changed."""
         for key, known in sorted(found.items()):
             told = self._told.get(key, 0)
-            if known.slots and not told / _CHANGED < known.slots < told * _CHANGED:
+            if known.slots and not told / _CHANGED <= known.slots <= told * _CHANGED:
                 self._told[key] = known.slots
                 yield self._line(*key, known, known.slots)
 
