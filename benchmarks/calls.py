@@ -39,10 +39,12 @@ IN_FLIGHT = (1, 16, 64, 256)
 RUNS = 3
 REPLY_S = 0.05
 """What a reply takes: the simulator's 48 ms for 12 tokens, stretched."""
-ROUNDS = 8
-"""Replies that a measurement waits for, one after another: so many times the calls in flight are made."""
+ROUNDS = 16
+"""Replies that a measurement waits for, one after another: so many times the calls in flight are made ..."""
+MOST_CALLS = 1024
+"""... but no more than this."""
 
-_PATIENCE_S = 20.0  # as it comes, the official client waits for ever for a reply that is lost
+_PATIENCE_S = 5.0  # as it comes, the official client waits for ever for a reply that is lost
 _MODEL = "sim-target"
 _SETTINGS = Settings(slots=max(IN_FLIGHT), profile="ideal", reply_tokens="12", time_scale=50 / 48)
 
@@ -69,7 +71,7 @@ def rows(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int = RUNS) -> list[dict
         for _ in range(runs):
             for at_once, (name, client) in itertools.product(in_flight, clients.items()):
                 _measure(client, numbers, at_once, at_once)  # connections and threads are there afterwards
-                figures = _measure(client, numbers, at_once, ROUNDS * at_once)
+                figures = _measure(client, numbers, at_once, min(ROUNDS * at_once, MOST_CALLS))
                 measured.setdefault((name, at_once), []).append(figures)
     return [_row(name, at_once, figures) for (name, at_once), figures in measured.items()]
 

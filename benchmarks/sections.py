@@ -15,13 +15,13 @@ LIMIT_S = 5.0
 
 def cost_steps(scale: Scale) -> Section:
     """CPU time of a step."""
-    rows = step_cost.rows(num_steps=scale.cost_steps, time_scale=scale.time_scale)
+    rows = step_cost.rows(num_steps=scale.cost_steps, runs=scale.seeds)
     return Section(
         title="What a step costs",
         about=(
             "CPU milliseconds a step under `lanes`, then of the same requests sent by as many threads "
             "through the bare client, then of encoding the same texts; the rest is what environments, "
-            "schedule and dispatcher take. `python -m benchmarks.step_cost`"
+            f"schedule and dispatcher take. Medians of {scale.seeds} runs. `python -m benchmarks.step_cost`"
         ),
         rows=rows,
         columns={

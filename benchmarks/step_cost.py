@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 from typing import Any
 
 from envs.queries import load_queries
@@ -29,31 +30,44 @@ LANES = 32
 SLOTS = 8
 NUM_STEPS = 16
 REPLY_TOKENS = "lognormal:mean=50,sigma=1.0"
+TIME_SCALE = 0.25
+"""What a step costs does not depend on how long replies take: 50 ms on average here."""
+RUNS = 3
 
 
-def rows(*, lanes: int = LANES, num_steps: int = NUM_STEPS, time_scale: float = 1.0) -> list[dict[str, Any]]:
-    """One row: CPU milliseconds a step of all threads of this process.
+def rows(
+    *, lanes: int = LANES, num_steps: int = NUM_STEPS, time_scale: float = TIME_SCALE, runs: int = RUNS
+) -> list[dict[str, Any]]:
+    """One row: CPU milliseconds a step of all threads of this process, medians over runs of different seeds.
 
     `cpu_ms_per_step` is that of a rollout under `lanes`; `http_cpu_ms_per_step` that of the same requests
-    sent by as many threads through a bare client; `encode_cpu_ms_per_step` that of encoding the same texts,
-    each once. What is left, `own_cpu_ms_per_step`, is spent by environments, schedule and dispatcher.
+    sent right after it by as many threads through a bare client; `encode_cpu_ms_per_step` that of encoding
+    the same texts, each once. What is left, `own_cpu_ms_per_step`, is spent by environments, schedule and
+    dispatcher.
     """
     settings = Settings(slots=SLOTS, reply_tokens=REPLY_TOKENS, time_scale=time_scale)
-    setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=0)
-    queries = tuple(query.text for query in load_queries(None))
     with EmbeddedServer(settings) as server:
-        world = World(host=server.host, model=MODEL, queries=queries, encoder="hashing", judge=False)
-        with Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher:
-            row, steps = measure(world, server, dispatcher, setting, num_steps)
-        http_s = _http_cpu_s(server.host, _calls(steps), lanes)
-    encode_s = _encode_cpu_s(steps)
-    http, encoding = (1000 * spent_s / row["env_steps"] for spent_s in (http_s, encode_s))
-    parts = {
-        "http_cpu_ms_per_step": round(http, 3),
-        "encode_cpu_ms_per_step": round(encoding, 3),
-        "own_cpu_ms_per_step": round(row["cpu_ms_per_step"] - http - encoding, 3),
+        measured = [_measure(server, lanes, num_steps, seed) for seed in range(runs)]
+    medians = {key: round(median(each[key] for each in measured), 3) for key in measured[0]}
+    steps = {"env_steps": lanes * num_steps, "runs": runs, "simulated": True}
+    return [{"num_processes": lanes, "slots": SLOTS} | steps | medians]
+
+
+def _measure(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, float]:
+    """One run's parts, in milliseconds a step."""
+    setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
+    queries = tuple(query.text for query in load_queries(None))
+    world = World(host=server.host, model=MODEL, queries=queries, encoder="hashing", judge=False)
+    with Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher:
+        row, steps = measure(world, server, dispatcher, setting, num_steps)
+    spent_s = _http_cpu_s(server.host, _calls(steps), lanes), _encode_cpu_s(steps)
+    http, encoding = (1000 * each / row["env_steps"] for each in spent_s)
+    return {
+        "cpu_ms_per_step": row["cpu_ms_per_step"],
+        "http_cpu_ms_per_step": http,
+        "encode_cpu_ms_per_step": encoding,
+        "own_cpu_ms_per_step": row["cpu_ms_per_step"] - http - encoding,
     }
-    return [row | parts]
 
 
 def _infos(steps: Steps) -> list[Mapping[str, Any]]:

@@ -66,9 +66,10 @@ class Gate:
 
     @property
     def room(self) -> int:
-        """The places free now; below 0 when calls wait."""
+        """The places free now, none while it is shut; below 0 when calls wait."""
         with self._lock:
-            return self._limit - self._in_flight - len(self._queue)
+            free = self._limit - self._in_flight if self._open else 0
+            return free - len(self._queue)
 
     def close(self) -> None:
         """Turn away all who wait and all who come later; those inside are left alone."""

@@ -114,3 +114,10 @@ def test_a_limit_below_one_is_an_error(limit: int) -> None:
         Gate(limit)
     with pytest.raises(ValueError, match="at least 1"):
         Gate(1).limit = limit
+
+
+def test_a_shut_gate_has_no_room_and_less_with_each_call_that_waits() -> None:
+    gate = Gate(3)
+    assert gate.room == 3
+    gate.open = False
+    assert gate.room == 0
