@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import httpx
 import numpy as np
-from numpy.typing import NDArray
 
 from ollama_utils.errors import (
     BadReplyError,
@@ -29,7 +28,7 @@ from ollama_utils.hosts import is_loopback, parse_host
 from ollama_utils.http_client import OfficialClient
 from ollama_utils.official import ollama
 from ollama_utils.transport import transport_to
-from ollama_utils.types import Call, Completion, Usage, is_text
+from ollama_utils.types import Call, Completion, Embeddings, Usage, is_text
 from ollama_utils.vectors import unit_rows
 
 T = TypeVar("T")
@@ -95,21 +94,18 @@ class OllamaClient:
             ),
         )
 
-    def embed(self, model: str, texts: Sequence[str]) -> NDArray[np.float32]:
+    def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
         """The embeddings of texts in one request.
 
         Args:
             model: an embedding model's name.
             texts: N texts; without any, nothing is asked.
 
-        Returns:
-            (N, D) rows of length 1.
-
         Raises:
             OllamaError: there are no embeddings.
         """
         if not texts:
-            return np.zeros((0, 0), dtype=np.float32)
+            return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
         reply = self._ask(model, lambda: self._client.embed(model=model, input=list(texts)))
         lengths = {len(row) for row in reply.embeddings}
         if len(reply.embeddings) != len(texts) or len(lengths) != 1 or 0 in lengths:
@@ -120,7 +116,7 @@ class OllamaClient:
         rows = np.asarray(reply.embeddings, dtype=np.float64)
         if not np.isfinite(rows).all():
             raise BadReplyError(f"{self._whom(model)} gave embeddings that are not finite")
-        return unit_rows(rows)
+        return Embeddings(rows=unit_rows(rows), usage=_usage(reply))
 
     def models(self) -> dict[str, str]:
         """The models that the server has, as it lists them (`name:tag`), each with its digest.
@@ -241,7 +237,7 @@ def _without_thinking(reply: str) -> str:
     return "" if opened else reply
 
 
-def _usage(reply: ollama.GenerateResponse) -> Usage | None:
+def _usage(reply: ollama.GenerateResponse | ollama.EmbedResponse) -> Usage | None:
     """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
     if not reply.total_duration and not reply.eval_count:
         return None

@@ -29,7 +29,7 @@ from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
 from ollama_utils.questions import Question, as_json, embed_question, from_json, question_of
 from ollama_utils.reply_log import Outcome, ReplyLog, find_in
 from ollama_utils.server import MaxInFlight, Server
-from ollama_utils.types import Call, Completion, short_name
+from ollama_utils.types import Call, Completion, Usage, short_name
 
 T = TypeVar("T")
 
@@ -215,10 +215,11 @@ class Dispatcher:
         """The server's reply, or the last attempt's error in its place."""
         errand = Errand(call.model, self._deadline_s)
 
-        def ask(client: OllamaClient) -> Completion:
+        def ask(client: OllamaClient) -> tuple[Completion, Usage | None]:
             completion = client.generate(call)
-            self._write(question, errand.outcome(as_json(completion)))
-            return completion
+            if self._logs:
+                self._write(question, errand.outcome(as_json(completion)))
+            return completion, completion.usage
 
         try:
             completion = self._insist(errand, ask)
@@ -232,13 +233,14 @@ class Dispatcher:
         errand = Errand(model, self._deadline_s)
         texts = [json.loads(question.request) for question in missing]
 
-        def ask(client: OllamaClient) -> dict[Question, str]:
-            rows = client.embed(model, texts)
-            replies = {q: json.dumps(row.tolist()) for q, row in zip(missing, rows, strict=True)}
+        def ask(client: OllamaClient) -> tuple[dict[Question, str], Usage | None]:
+            embeddings = client.embed(model, texts)
+            rows = embeddings.rows.tolist()
+            replies = {q: json.dumps(row) for q, row in zip(missing, rows, strict=True)}
             for question, reply in replies.items():
                 outcome = errand.outcome(reply)
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
-            return replies
+            return replies, embeddings.usage
 
         try:
             return self._insist(errand, ask)
@@ -251,12 +253,12 @@ class Dispatcher:
         for log in self._logs if outcome.attempts or not outcome.error else ():
             log.write(question, outcome)
 
-    def _insist(self, errand: Errand, ask: Callable[[OllamaClient], T]) -> T:
+    def _insist(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
         """What a server answers, after as many attempts as it may take."""
         answer: T = self._retrying(self._attempt, errand, ask)
         return answer
 
-    def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], T]) -> T:
+    def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
         server = self._route(errand)
         with server.visit(errand.model) as visit:
             if errand.error is not None and errand.is_late():  # the wait in the gate counts, too
@@ -264,12 +266,11 @@ class Dispatcher:
             errand.sent_to(server.host)
             self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
             try:
-                answer = ask(server.client)
+                answer, visit.usage = ask(server.client)
             except BaseException as error:
                 errand.error = error
                 self._accounts.came_back(errand.model, failed=True)
                 raise
-            visit.usage = answer.usage if isinstance(answer, Completion) else None
             self._accounts.came_back(errand.model, visit.usage)
             return answer
 

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ollama_utils.errors import OllamaError
 
 
@@ -49,8 +52,12 @@ class Usage:
 
     @property
     def queue_s(self) -> float:
-        """Seconds the call waited for a slot: the total less load, prefill and decode."""
-        return max(0.0, self.total_s - self.load_s - self.prefill_s - self.decode_s)
+        """Seconds the call waited for a slot: the total less load, prefill and decode.
+
+        0 where the server tells of neither prefill nor decode, as with embeddings.
+        """
+        served_s = self.prefill_s + self.decode_s
+        return max(0.0, self.total_s - self.load_s - served_s) if served_s else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +76,16 @@ class Completion:
     """Whether the reply was cut at `num_predict` (Ollama's done_reason `length`)."""
     usage: Usage | None = None
     """What the server reported; None when it failed, or reported nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Embeddings:
+    """One reply to an embedding request."""
+
+    rows: NDArray[np.float32]
+    """(N, D) rows of length 1, in the order of the texts."""
+    usage: Usage | None = None
+    """What the server reported: load and total alone."""
 
 
 def is_text(value: object) -> bool:

@@ -260,8 +260,8 @@ def test_only_what_the_call_names_is_sent() -> None:
 
 def test_embeddings_are_unit_rows_in_the_order_of_the_texts(server: EmbeddedServer) -> None:
     with connected(server.host) as client:
-        rows = client.embed("sim-embed", ["one text", "another", "one text"])
-        assert client.embed("sim-embed", []).shape == (0, 0)
+        rows = client.embed("sim-embed", ["one text", "another", "one text"]).rows
+        assert client.embed("sim-embed", []).rows.shape == (0, 0)
     assert rows.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-6)
     np.testing.assert_array_equal(rows[0], rows[2])

@@ -180,3 +180,13 @@ def test_closing_twice_is_closing_once_and_later_calls_are_cancelled(server: Emb
 def test_what_makes_no_dispatcher_is_an_error(arguments: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least"):
         Dispatcher(**{"hosts": [NOBODY]} | arguments)
+
+
+def test_what_an_embedding_request_reports_is_its_load_and_no_wait_for_a_slot(
+    simulator: EmbeddedServer,
+) -> None:
+    with Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.embed("sim-embed", ["a cat"])
+        account = dispatcher.accounts()["sim-embed"]
+    assert account.prompt_tokens > 0
+    assert account.queue_s == account.busy_s == 0
