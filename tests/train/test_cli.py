@@ -143,7 +143,7 @@ def test_a_benchmark_is_stopped_by_a_signal_with_one_line_and_its_code() -> None
         text=True,
     )
     assert process.stderr
-    assert process.stderr.readline() == "sequential with 1 workers ...\n"
+    assert process.stderr.readline() == "sequential: 16 lanes, 1 workers, seed 0 ...\n"
     process.send_signal(signal.SIGTERM)
     assert process.communicate(timeout=60)[1] == "mutagym: stopped by SIGTERM\n"
     assert process.returncode == 143
@@ -151,7 +151,12 @@ def test_a_benchmark_is_stopped_by_a_signal_with_one_line_and_its_code() -> None
 
 def test_a_benchmark_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--schedules" in refused(capsys, "bench", "--schedules", "")
-    assert "nope" in refused(capsys, "bench", "--encoder", "nope", "--num-steps", "1").partition("encoder")[2]
+    assert "--sweep-lanes" in refused(capsys, "bench", "--sweep-lanes", "4,none")
+
+
+def test_a_benchmark_with_an_unknown_encoder_ends_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(("bench", "--encoder", "nope", "--num-steps", "1")) == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("mutagym: no encoder 'nope': expected")
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer) -> None:
