@@ -24,7 +24,7 @@ from train.bench_plan import Setting, plan_rows
 from train.errors import RunStoppedError, UserError
 from train.query_set import QueryConfig, load_query_set
 from train.run_folder import check_writable
-from train.server import EMBEDDED, Connection, ServerConfig, SimulatorConfig, connect
+from train.server import EMBEDDED, Connection, MaxInFlight, ServerConfig, SimulatorConfig, connect
 from train.settings import Count, Positive, Seed, comma_list
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class BenchConfig:
     """Calls the simulator's model serves at once."""
     max_workers: Annotated[tuple[str, ...], comma_list()] = ()
     """Threads of a phase, or most lanes at work; several by comma make a row each [one per lane]."""
+    max_in_flight: MaxInFlight = "auto"
+    """Calls in flight at once; `auto` finds out how many keep the slots busy."""
     profile: str = "ideal"
     """The hardware whose speed is imitated."""
     reply_tokens: str = "64"
@@ -93,7 +95,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         seeds=range(config.seed, config.seed + config.seeds),
     )
     check_writable(config.json)
-    with connect(_server(config, plan), cache_size=0) as connection:
+    with connect(_server(config), cache_size=0) as connection:
         measured = _measure(config, plan, connection)
     from train.bench_rows import compared, differing
 
@@ -108,7 +110,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     print("transitions: identical in all rows of as many lanes and the same seed")
 
 
-def _server(config: BenchConfig, plan: Sequence[Setting]) -> ServerConfig:
+def _server(config: BenchConfig) -> ServerConfig:
     return ServerConfig(
         ollama_host=(EMBEDDED,),
         target_model=MODEL,
@@ -118,7 +120,7 @@ def _server(config: BenchConfig, plan: Sequence[Setting]) -> ServerConfig:
             reply_tokens=config.reply_tokens,
             time_scale=config.time_scale,
         ),
-        max_in_flight=max(64, *(setting.num_processes for setting in plan)),
+        max_in_flight=config.max_in_flight,
     )
 
 
