@@ -11,6 +11,7 @@ text (possessive `*+`, `++` where two runs meet), and `clean` bounds how often t
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -104,6 +105,7 @@ def clean(text: str, query: str) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=1024)
 def _steps_for(query: str) -> list[Step]:
     """The steps that take off nothing that the query wears itself."""
     tagged, paragraphs = bool(_TAG.search(query)), bool(_BLANK_LINE.search(query))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 from ollama_utils.types import Usage, short_name
 
@@ -33,7 +34,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_model: dict[str, Account] = {}
+        self._by_model: dict[str, dict[str, Any]] = {}
         self._in_flight = 0
         self._max_in_flight = 0
 
@@ -52,7 +53,7 @@ class Accounts:
         with self._lock:
             self._in_flight += 1
             self._max_in_flight = max(self._max_in_flight, self._in_flight)
-            self._add(model, Account(calls=1, retries=int(retry)))
+            self._add(model, calls=1, retries=int(retry))
 
     def came_back(self, model: str, usage: Usage | None = None, *, failed: bool = False) -> None:
         """A call that went out is over."""
@@ -61,27 +62,24 @@ class Accounts:
             self._in_flight -= 1
             self._add(
                 model,
-                Account(
-                    failures=int(failed),
-                    prompt_tokens=used.prompt_tokens,
-                    completion_tokens=used.completion_tokens,
-                    queue_s=used.queue_s,
-                    busy_s=used.prefill_s + used.decode_s,
-                ),
+                failures=int(failed),
+                prompt_tokens=used.prompt_tokens,
+                completion_tokens=used.completion_tokens,
+                queue_s=used.queue_s,
+                busy_s=used.prefill_s + used.decode_s,
             )
 
     def hit(self, model: str) -> None:
         """A call was answered without going out."""
         with self._lock:
-            self._add(model, Account(cache_hits=1))
+            self._add(model, cache_hits=1)
 
     def snapshot(self) -> dict[str, Account]:
         """The accounts so far by model; the tag `:latest` is left out of the names."""
         with self._lock:
-            return dict(self._by_model)
+            return {name: Account(**sums) for name, sums in self._by_model.items()}
 
-    def _add(self, model: str, more: Account) -> None:
-        name = short_name(model)
-        so_far = self._by_model.get(name, Account())
-        sums = {key: value + getattr(more, key) for key, value in vars(so_far).items()}
-        self._by_model[name] = replace(so_far, **sums)
+    def _add(self, model: str, **more: float) -> None:
+        sums = self._by_model.setdefault(short_name(model), {})
+        for name, value in more.items():
+            sums[name] = sums.get(name, 0) + value

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ollama_utils.types import Usage
 
 _WORTH = 0.97
@@ -28,38 +25,55 @@ class Knee:
     """
 
     def __init__(self) -> None:
-        self._mean: NDArray[np.float64] = np.zeros(
-            4
-        )  # calls around, seconds a prompt, seconds a token, tokens
-        self._spread: NDArray[np.float64] = np.zeros((4, 4))
         self._count = 0.0
+        self._around = 0.0
+        self._spread = 0.0
+        self._tokens = 0.0
+        self._prefill = _Line()
+        self._token = _Line()
 
     def add(self, around: float, usage: Usage) -> None:
         """A reply came; `around` is the mean number of calls in service while it was, itself included."""
         if usage.completion_tokens < 1:
             return
-        per_token_s = usage.decode_s / usage.completion_tokens
         self._count = min(self._count + 1, 1 / _MEMORY)
-        share = 1 / self._count
-        off = np.array([around, usage.prefill_s, per_token_s, usage.completion_tokens]) - self._mean
-        self._mean += share * off
-        self._spread = (1 - share) * (self._spread + share * np.outer(off, off))
+        share, off = 1 / self._count, around - self._around
+        self._prefill.add(share, off, usage.prefill_s)
+        self._token.add(share, off, usage.decode_s / usage.completion_tokens)
+        self._around += share * off
+        self._spread = (1 - share) * (self._spread + share * off * off)
+        self._tokens += share * (usage.completion_tokens - self._tokens)
 
     def of(self, slots: int) -> int:
         """The least number of calls at once whose throughput is as good as that of all slots."""
-        around, prefill_s, per_token_s, tokens = map(float, self._mean)
-        slowing_s = self._slope(1) + tokens * self._slope(2)
+        slowing_s = self._slope(self._prefill) + self._tokens * self._slope(self._token)
         if slowing_s <= 0:
             return slots
-        alone_s = max(0.0, prefill_s + tokens * per_token_s - slowing_s * around)
+        service_s = self._prefill.mean_s + self._tokens * self._token.mean_s
+        alone_s = max(0.0, service_s - slowing_s * self._around)
         least = _WORTH * slots * alone_s / (alone_s + (1 - _WORTH) * slots * slowing_s)
         return min(slots, max(1, math.ceil(least)))
 
-    def _slope(self, column: int) -> float:
+    def _slope(self, line: _Line) -> float:
         """How many seconds each further call adds, at least."""
-        spread, both, noise = (float(self._spread[i]) for i in ((0, 0), (0, column), (column, column)))
-        if spread <= 0 or self._count < _FEWEST:
+        if self._spread <= 0 or self._count < _FEWEST:
             return 0.0
-        slope = both / spread
-        error = math.sqrt(max(0.0, noise - slope * both) / spread / self._count)
+        slope = line.both / self._spread
+        error = math.sqrt(max(0.0, line.noise - slope * line.both) / self._spread / self._count)
         return max(0.0, slope - _SURE * error)
+
+
+class _Line:
+    """Running sums of seconds against the calls around: their mean, their variance and their covariance."""
+
+    def __init__(self) -> None:
+        self.mean_s = 0.0
+        self.noise = 0.0
+        self.both = 0.0
+
+    def add(self, share: float, off: float, seconds: float) -> None:
+        """One reply more, counted as this share; `off`: how far the calls around it are from their mean."""
+        off_s = seconds - self.mean_s
+        self.mean_s += share * off_s
+        self.noise = (1 - share) * (self.noise + share * off_s * off_s)
+        self.both = (1 - share) * (self.both + share * off * off_s)

@@ -58,7 +58,10 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     """
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
-    batch = _Batch(fn, list(items))
+    items = list(items)
+    if len(items) == 1:  # most calls of a lane
+        return [_alone(fn, items[0])]
+    batch = _Batch(fn, items)
     helpers = min(batch.size, max_workers or batch.size) - 1
     for _ in range(helpers):
         _threads(os.getpid()).start(batch.help)
@@ -91,6 +94,14 @@ def score_batch_parallel(
         for index, failure in sorted(error.failures.items()):
             _log.warning("item %d has no score: %r", index, failure)
         return [math.nan if i in error.failures else score for i, score in enumerate(error.results)]
+
+
+def _alone(fn: Callable[[T], R], item: T) -> R:
+    """One item's result, with the errors of a batch of one."""
+    try:
+        return fn(item)
+    except Exception as error:
+        raise ParallelError([None], {0: error}) from error
 
 
 class _Batch(Generic[T, R]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal
 
 from ollama_utils.errors import BadRequestError
@@ -29,7 +29,7 @@ def question_of(call: Call) -> Question:
     Raises:
         BadRequestError: the call holds what JSON cannot.
     """
-    asked = {item.name: getattr(call, item.name) for item in fields(call) if item.name != "model"}
+    asked = {name: value for name, value in vars(call).items() if name != "model"}
     try:
         asked["options"] = dict(sorted(call.options.items()))
         request = json.dumps(asked, default=dict, allow_nan=False)

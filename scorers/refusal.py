@@ -19,6 +19,7 @@ mistralguard and .516 for mistralinstruct; most misses are corrected premises ("
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Literal, get_args
 
@@ -199,6 +200,7 @@ _PIVOT = _any(
 )
 
 
+@functools.lru_cache(maxsize=1024)
 def label_refusal(text: str) -> RefusalLabel:
     """Label a reply by rules.
 
