@@ -255,8 +255,19 @@ class Dispatcher:
 
     def _insist(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
         """What a server answers, after as many attempts as it may take."""
-        answer: T = self._retrying(self._attempt, errand, ask)
-        return answer
+        try:
+            return self._attempt(errand, ask)
+        except OllamaError as error:  # only now is tenacity, which costs as much as the rest, worth it
+            answer: T = self._retrying(self._attempt_after, errand, ask, [error])
+            return answer
+
+    def _attempt_after(
+        self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]], failed: list[OllamaError]
+    ) -> T:
+        """The attempt that failed already, and then the others."""
+        if failed:
+            raise failed.pop()
+        return self._attempt(errand, ask)
 
     def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
         server = self._route(errand)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
-from ollama_utils.capacity import START, Capacity, Found
+from ollama_utils.capacity import START, Capacity, Found, Ticket
 from ollama_utils.client import OllamaClient
 from ollama_utils.gate import Gate
 from ollama_utils.swaps import Swaps
@@ -95,8 +95,12 @@ class Server:
         for watcher in self.watchers:
             watcher.came(name)
         try:
-            with service.gate as admitted_s, service.call(admitted_s) as visit:
-                yield visit
+            with service.gate as admitted_s:
+                visit, ticket = service.sent(admitted_s)
+                try:
+                    yield visit
+                finally:
+                    service.came_back(ticket, visit.usage)
         finally:
             sent_s, usage = (None, None) if visit is None else (visit.sent_s, visit.usage)
             for watcher in self.watchers:
@@ -133,19 +137,19 @@ class _Service:
         self._capacity = Capacity()
         self._lock = threading.Lock()
 
-    @contextmanager
-    def call(self, admitted_s: float) -> Iterator[Visit]:
-        """Time a call that was let in."""
+    def sent(self, admitted_s: float) -> tuple[Visit, Ticket]:
+        """A call that was let in goes out."""
         with self._lock:
             visit = Visit(time.monotonic())
             ticket = self._capacity.sent(visit.sent_s, waking_s=visit.sent_s - admitted_s)
             self._follow()
-        try:
-            yield visit
-        finally:
-            with self._lock:
-                self._capacity.came_back(ticket, time.monotonic(), visit.usage)
-                self._follow()
+        return visit, ticket
+
+    def came_back(self, ticket: Ticket, usage: Usage | None) -> None:
+        """It is over."""
+        with self._lock:
+            self._capacity.came_back(ticket, time.monotonic(), usage)
+            self._follow()
 
     def found(self) -> Found:
         """What is known of the capacity, with the limit that holds."""
