@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from envs.answering import limited
 from envs.episode import Plan
-from envs.lane_threads import CallersThread
+from envs.lane_threads import CallersThread, Job, LaneThreads
 from envs.lanes import Arrivals, Batch, LaneVectorEnv, StepResult
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from envs.schedules import SCHEDULES, Answer, Schedule, run_phased, run_plan
@@ -59,13 +59,15 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         if max_workers is not None and max_workers < 1:
             raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
         made = _make(envs, num_envs, parts)
-        super().__init__([partial(_same, env) for env in made], autoreset_mode=AutoresetMode.SAME_STEP)
+        super().__init__(
+            [partial(_same, env) for env in made],
+            autoreset_mode=AutoresetMode.SAME_STEP,
+            threads=LaneThreads() if schedule == "lanes" else CallersThread(),
+        )
         self.schedule: Schedule = schedule
         self.max_workers = max_workers
         self._answer: Answer = made[0].answerer.answer
-        if schedule != "lanes":
-            self._calls.threads = CallersThread()
-        elif max_workers is not None:
+        if schedule == "lanes" and max_workers is not None:
             self._answer = limited(self._answer, max_workers)
         for env in made:
             env.answer = self._answer
@@ -109,13 +111,15 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
             OllamaError: a query could not be embedded.
         """
         plans = [env.plan_restore(lane) for env, lane in zip(self.envs, state, strict=True)]
-        self._calls.begin("restore")
-        self._start_plans(dict(enumerate(plans)))
-        arrivals = self._calls.all_of("restore", None)
-        self._calls.take(arrivals)
-        self._raise_first(arrivals)
-        self._last = [arrival.value for arrival in arrivals]
-        return self._show()  # type: ignore[no-any-return] # LaneVectorEnv knows no observation type
+        with self._calls.interruptible():
+            self._check_open()
+            self._calls.check("restore")
+            self._calls.start("restore", self._plan_jobs(dict(enumerate(plans))))
+            tasks = self._calls.all_of("restore", None)
+            self._calls.take(tasks)
+            self._calls.raise_first(tasks)
+            self._last = [task.value for task in tasks]
+            return self._show()  # type: ignore[no-any-return] # LaneVectorEnv knows no observation type
 
     def replay(self, rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
         """Let each lane's coming steps go as they went before, without calling a model.
@@ -138,29 +142,25 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         """`step(actions)` under the name that the batching document gives it."""
         return self.step(actions)
 
-    def _start_resets(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> None:
+    def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
         if self.schedule != "phased":
-            super()._start_resets(resets)
-            return
-        self._start_plans(
+            return super()._reset_jobs(resets)
+        return self._plan_jobs(
             {k: self.envs[k].plan_reset(seed=seed, options=rest) for k, (seed, rest) in resets.items()}
         )
 
-    def _start_steps(self, actions: Mapping[int, Any]) -> None:
+    def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
         ahead = {k: a for k, a in actions.items() if self.schedule != "phased" or self.envs[k].replays}
-        super()._start_steps(ahead)
         rest = {k: _step(self.envs[k], action) for k, action in actions.items() if k not in ahead}
-        self._start_plans(rest)
+        return super()._step_jobs(ahead) | self._plan_jobs(rest)
 
-    def _start_plans(self, plans: Mapping[int, Plan[T]]) -> None:
-        """Drive each lane's plan by the schedule."""
-        if self.schedule == "phased":
-            answer = partial(self.envs[0].answerer.answer, max_workers=self.max_workers or PHASE_WORKERS)
-            for lane, result in zip(plans, run_phased(list(plans.values()), answer), strict=True):
-                error = result if isinstance(result, Exception) else None
-                self._calls.post(lane, result, error)
-        else:
-            self._calls.start({k: partial(run_plan, plan, self._answer) for k, plan in plans.items()})
+    def _plan_jobs(self, plans: Mapping[int, Plan[T]]) -> dict[int, Job]:
+        """What each lane does for its plan; under `phased` it is done here, and the lane gives what came."""
+        if self.schedule != "phased":
+            return {k: partial(run_plan, plan, self._answer) for k, plan in plans.items()}
+        answer = partial(self.envs[0].answerer.answer, max_workers=self.max_workers or PHASE_WORKERS)
+        results = run_phased(list(plans.values()), answer)
+        return {k: partial(_given, result) for k, result in zip(plans, results, strict=True)}
 
     def _check_lanes(self, name: str) -> None:
         if self.schedule != "lanes":
@@ -178,6 +178,12 @@ def _step(env: QueryMutationEnv, action: np.int64) -> Plan[StepResult]:
     first, info = yield from env.plan_reset()
     final = {"final_obs": t.observation, "final_info": t.info}
     return first, t.reward, t.terminated, t.truncated, final | info
+
+
+def _given(result: T | Exception) -> T:
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _same(env: QueryMutationEnv) -> QueryMutationEnv:

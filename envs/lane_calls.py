@@ -1,14 +1,19 @@
-"""What is asked of the lanes of `envs/lanes.py` and has not been given yet: one call at a time."""
+"""What is asked of the lanes of `envs/lanes.py` and has not been given yet: one call at a time.
+
+All of it is one value, which is replaced whole. So wherever Ctrl-C tears the caller away, a call has begun in
+all its lanes or in none, and results are there or taken.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from multiprocessing import TimeoutError as ProcessTimeoutError
+from typing import NamedTuple
 
 from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
 
-from envs.lane_threads import Arrival, Job, LaneThreads
+from envs.lane_threads import Job, LaneThreads, Task
 
 RESET = "reset"
 SEND = "send"
@@ -16,59 +21,73 @@ INTERRUPTED = "interrupted call"
 """A call that the caller was torn from, as by Ctrl-C: the next one waits for it and forgets it."""
 
 
+class LanesTimeoutError(TimeoutError, ProcessTimeoutError):
+    """Python's TimeoutError, and that of `multiprocessing`, which Gymnasium's AsyncVectorEnv raises."""
+
+
+class Call(NamedTuple):
+    """A call under way; without tasks there is none."""
+
+    name: str = ""
+    tasks: Mapping[int, Task] = {}
+    """By lane, those whose result nobody has taken."""
+
+
 class LaneCalls:
     """The call under way, and the lanes whose result nobody has taken.
 
-    A call of all lanes (`reset`, `step`, `call`) is begun and ended whole; `send` begins steps lane by
-    lane. Results stay until they are taken, so that a timeout or an error loses none.
+    A call of all lanes (`reset`, `step`, `call`) begins and ends whole; `send` begins steps lane by lane.
+    Results stay until they are taken, so that a timeout or an error loses none.
     """
 
     def __init__(self, threads: LaneThreads) -> None:
-        self.threads = threads
-        self.name: str | None = None
-        """The call under way."""
-        self.pending: set[int] = set()
-        """The lanes whose result nobody has taken."""
+        self._threads = threads
+        self._call = Call()
 
-    def begin(self, name: str) -> None:
-        """Note that a call of all lanes begins; a reset waits for steps that were sent, and drops them.
+    @property
+    def name(self) -> str | None:
+        """The call under way."""
+        return self._call.name if self._call.tasks else None
+
+    @property
+    def pending(self) -> Collection[int]:
+        """The lanes whose result nobody has taken."""
+        return self._call.tasks.keys()
+
+    def check(self, name: str) -> None:
+        """Check that a call of all lanes may begin; one that was interrupted is forgotten.
 
         Raises:
             AlreadyPendingCallError: another is under way.
         """
-        if self.name == INTERRUPTED or (name == RESET and self.name == SEND):
+        if self.name == INTERRUPTED:
             self.drop()
         if self.name is not None:
             raise AlreadyPendingCallError(
                 f"`{name}` while `{self.name}` is pending in {len(self.pending)} lanes: end it, or reset",
                 self.name,
             )
-        self.name = name
 
-    def begin_in(self, lanes: Sequence[int]) -> None:
-        """Note that some lanes begin a step.
+    def check_lanes(self, lanes: Sequence[int]) -> None:
+        """Check that some lanes may begin a step.
 
         Raises:
             AlreadyPendingCallError: one of them has a result that nobody took, or another call is under way.
         """
         if self.name != SEND:
-            self.begin(SEND)
-        busy = sorted(self.pending.intersection(lanes))
+            self.check(SEND)
+        busy = sorted(set(lanes).intersection(self.pending))
         if busy:
             raise AlreadyPendingCallError(f"lanes {busy!r} have a step pending: recv() it first", SEND)
 
-    def start(self, jobs: Mapping[int, Job]) -> None:
-        """Have each of some lanes do its job."""
-        for lane, job in jobs.items():
-            self.threads.start(lane, job)
-            self.pending.add(lane)
+    def start(self, name: str, jobs: Mapping[int, Job]) -> None:
+        """Begin a call in some lanes: each does its job. If it raises an Exception, no lane has started."""
+        tasks = {lane: Task(lane, job) for lane, job in jobs.items()}
+        self._threads.prepare(tasks.values())
+        self._call = Call(name, {**self._call.tasks, **tasks})
+        self._threads.start(tasks.values())
 
-    def post(self, lane: int, value: Any, error: BaseException | None) -> None:  # noqa: ANN401 - any result
-        """Add the result of a lane whose job was done elsewhere."""
-        self.threads.post(Arrival(lane, value, error))
-        self.pending.add(lane)
-
-    def all_of(self, name: str, timeout_s: float | None) -> list[Arrival]:
+    def all_of(self, name: str, timeout_s: float | None) -> list[Task]:
         """The results of all lanes, in their order, once they are there.
 
         Raises:
@@ -77,10 +96,9 @@ class LaneCalls:
         """
         if self.name != name:
             raise NoAsyncCallError(f"`{name}_wait` without a call to `{name}_async` before", name)
-        self._await(len(self.pending), timeout_s)
-        return sorted(self.threads.arrived, key=lambda arrival: arrival.lane)
+        return sorted(self._await(len(self.pending), timeout_s), key=lambda task: task.lane)
 
-    def some(self, least: int, timeout_s: float | None) -> list[Arrival]:
+    def some(self, least: int, timeout_s: float | None) -> list[Task]:
         """The results of sent steps that are there, in the order of arrival, once there are `least`.
 
         Raises:
@@ -95,21 +113,33 @@ class LaneCalls:
                 f"min_lanes is {least!r}; expected 1 to {len(self.pending)}, the number of lanes with a step "
                 "pending"
             )
-        self._await(least, timeout_s)
-        return self.threads.arrived[:]
+        return self._await(least, timeout_s)
 
-    def take(self, arrivals: Sequence[Arrival]) -> None:
-        """Note that the caller has these, the first ones to arrive or all."""
-        del self.threads.arrived[: len(arrivals)]
-        self.pending.difference_update(arrival.lane for arrival in arrivals)
-        if not self.pending:
-            self.name = None
+    def take(self, tasks: Sequence[Task]) -> None:
+        """Note that the caller has the results of these."""
+        taken = {task.lane for task in tasks}
+        rest = {lane: task for lane, task in self._call.tasks.items() if lane not in taken}
+        self._call = Call(self._call.name, rest)
 
     def drop(self) -> None:
         """Wait for every result, and forget them and the call."""
-        self.threads.settle()
-        self.pending.clear()
-        self.name = None
+        self._threads.wait(self._call.tasks, len(self.pending))
+        self._call = Call()
+
+    def raise_first(self, tasks: Sequence[Task]) -> None:
+        """Raise the first error, if there is one, which is taken then; the results of the others stay."""
+        for task in tasks:
+            if task.error is None:
+                continue
+            self.take([task])
+            note = f"raised in lane {task.lane}"
+            if note not in getattr(task.error, "__notes__", ()):
+                task.error.add_note(note)
+            raise task.error
+
+    def leave_to_recv(self) -> None:
+        """Let what is under way be received lane by lane."""
+        self._rename(SEND)
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
@@ -119,24 +149,17 @@ class LaneCalls:
         except Exception:
             raise
         except BaseException:
-            self.name = INTERRUPTED  # which lanes have begun is not sure
+            self._rename(INTERRUPTED)
             raise
 
-    def fail(self, arrival: Arrival) -> NoReturn:
-        """Raise the error of a lane; the results of the others stay."""
-        arrived = self.threads.arrived
-        if arrival in arrived:
-            arrived.remove(arrival)
-            self.pending.discard(arrival.lane)
-        if not self.pending:
-            self.name = None
-        error = arrival.error or RuntimeError("no error")
-        error.add_note(f"raised in lane {arrival.lane}")
-        raise error
+    def _rename(self, name: str) -> None:
+        self._call = Call(name, self._call.tasks)
 
-    def _await(self, count: int, timeout_s: float | None) -> None:
-        if not self.threads.wait(count, timeout_s):
-            raise TimeoutError(
-                f"after {timeout_s!r} s {len(self.threads.arrived)} of {count} results of `{self.name}` are "
-                "there; none is lost: wait again"
+    def _await(self, count: int, timeout_s: float | None) -> list[Task]:
+        done = self._threads.wait(self._call.tasks, count, timeout_s)
+        if len(done) < count:
+            raise LanesTimeoutError(
+                f"after {timeout_s!r} s {len(done)} of {count} results of `{self.name}` are there; none is "
+                "lost: wait again"
             )
+        return done

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -15,24 +17,17 @@ from numpy.typing import NDArray
 
 from envs.lane_arguments import Env, observation_spaces
 from envs.lane_calls import LaneCalls
-from envs.lane_threads import Arrival, LaneThreads
+from envs.lane_threads import Job, LaneThreads, Task
 
 CLOSE_TIMEOUT_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
     """N environments, each used by its lane's thread alone once the caller's has made them.
 
-    Args:
-        env_fns: N functions that make an environment each; nothing is pickled.
-        copy: whether `reset` and `step` return copies of the observations.
-        observation_mode: `same`: equal observation spaces; `different`: the bounds may differ; or the pair
-            (batched space, single space).
-        autoreset_mode: what happens with a lane whose episode ends.
-
-    Raises:
-        ValueError: no environment, or an unknown mode.
-        RuntimeError: the environments' spaces do not fit together.
+    What it is made from: see `LaneVectorEnv`.
     """
 
     def __init__(
@@ -41,24 +36,30 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
         copy: bool = True,  # noqa: FBT001, FBT002 - Gymnasium's signature
         observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        *,
+        threads: LaneThreads | None = None,
     ) -> None:
         self.copy = copy
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.envs: list[Any] = [make() for make in env_fns]
-        if not self.envs:
+        self.envs: list[Any] = []
+        if not env_fns:
             raise ValueError("env_fns is empty; expected at least one function that makes an environment")
-        self.num_envs = len(self.envs)
+        self.num_envs = len(env_fns)
+        with _closed_on_error(self.envs):
+            self.envs.extend(make() for make in env_fns)
+            self.single_observation_space, self.observation_space = observation_spaces(
+                self.envs, observation_mode
+            )
         self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = self.envs[0].render_mode
-        self.single_observation_space, self.observation_space = observation_spaces(
-            self.envs, observation_mode
-        )
         self.single_action_space = self.envs[0].action_space
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._observations: Any = self._empty(self.num_envs)
         self._last: list[Any] = [None] * self.num_envs
         self._over = [False] * self.num_envs
-        self._calls = LaneCalls(LaneThreads())
+        self._closings: list[Task] = []
+        self._threads = threads or LaneThreads()
+        self._calls = LaneCalls(self._threads)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
         """Call the method `name` of every environment (or read the attribute), in lane order."""
@@ -68,9 +69,7 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
 
     def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - any method
         """Start what `call` does, for `call_wait` to give."""
-        self._check_open()
-        self._calls.begin("call")
-        self._calls.start({k: partial(_call, env, name, args, kwargs) for k, env in enumerate(self.envs)})
+        self._start_call({k: partial(_call, env, name, args, kwargs) for k, env in enumerate(self.envs)})
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
         """Wait for what `call_async` started; returns what `call` returns.
@@ -81,10 +80,19 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
             Exception: what an environment raised, that of the lowest lane.
         """
         self._check_open()
-        arrivals = self._calls.all_of("call", timeout)
-        self._calls.take(arrivals)
-        self._raise_first(arrivals)
-        return tuple(arrival.value for arrival in arrivals)
+        tasks = self._calls.all_of("call", timeout)
+        self._calls.take(tasks)
+        self._calls.raise_first(tasks)
+        return tuple(task.value for task in tasks)
+
+    def call_in(self, lanes: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
+        """Call the method `name` of some lanes' environments; returns what they return, in lane order."""
+        jobs = {lane: partial(_call, self.envs[lane], name, args, kwargs) for lane in sorted(set(lanes))}
+        if not jobs:
+            return ()
+        with self._calls.interruptible():
+            self._start_call(jobs)
+            return self.call_wait()
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """The attribute `name` of every environment, in lane order."""
@@ -102,8 +110,7 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
             raise ValueError(f"expected {self.num_envs} values of {name!r}, got {len(each)}")
         jobs = {k: partial(env.set_wrapper_attr, name, each[k]) for k, env in enumerate(self.envs)}
         with self._calls.interruptible():
-            self._calls.begin("call")
-            self._calls.start(jobs)
+            self._start_call(jobs)
             self.call_wait()
 
     def render(self) -> tuple[Any, ...] | None:
@@ -118,24 +125,27 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
             terminate: do not wait at all, and do not warn.
 
         A lane that is not done by then is named in a warning; no thread can be stopped from outside. It
-        closes its environment and ends when its step does, and never keeps the process alive.
+        closes its environment and ends when its step does. It keeps the process alive for some seconds at
+        most: see `LaneThreads`. After Ctrl-C, close again: what is closed stays so.
 
         Raises:
-            Exception: what an environment raised when it was closed, that of the lowest lane.
+            Exception: what an environment raised when it was closed, that of the lowest lane; all of them
+                are logged, also those of lanes that were not waited for.
         """
-        if self._calls.pending and not terminate:
+        if self._calls.pending and not self._closings and not terminate:
             gymnasium.logger.warn(
                 f"Calling `close` while `{self._calls.name}` is pending: its results are lost."
             )
+        self._closings = self._closings or [
+            Task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
+        ]
+        late = self._threads.finish(self._closings, 0 if terminate else timeout)
         self.closed = True
-        errors: list[Arrival] = []
-        jobs = [partial(_close, env, lane, errors) for lane, env in enumerate(self.envs)]
-        late = self._calls.threads.finish(jobs, 0 if terminate else timeout)
         if late and not terminate:
             gymnasium.logger.warn(
                 f"After {timeout} s lanes {late} are still busy; they close when they are done."
             )
-        self._raise_first(sorted(errors, key=lambda arrival: arrival.lane))
+        self._calls.raise_first(self._closings)
 
     @property
     def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override] # as Gymnasium's own two do
@@ -152,14 +162,13 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
             self.close(terminate=True)
 
     def _check_open(self) -> None:
-        if self.closed:
+        if self.closed or self._closings:
             raise ClosedEnvironmentError("this environment is closed: make a new one")
 
-    def _raise_first(self, arrivals: Iterable[Arrival]) -> None:
-        """Raise the first error, if there is one."""
-        for arrival in arrivals:
-            if arrival.error is not None:
-                self._calls.fail(arrival)
+    def _start_call(self, jobs: Mapping[int, Job]) -> None:
+        self._check_open()
+        self._calls.check("call")
+        self._calls.start("call", jobs)
 
     def _empty(self, count: int) -> Any:  # noqa: ANN401 - of the observation space
         return create_empty_array(self.single_observation_space, count, np.zeros)
@@ -170,8 +179,21 @@ def _call(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return value(*args, **kwargs) if callable(value) else value
 
 
-def _close(env: Env, lane: int, errors: list[Arrival]) -> None:
+def _close(env: Env, lane: int) -> None:
     try:
         env.close()
-    except Exception as error:  # noqa: BLE001 - whoever closes the lanes raises it
-        errors.append(Arrival(lane, None, error))
+    except Exception:
+        log.warning("the environment of lane %d could not be closed", lane, exc_info=True)
+        raise
+
+
+@contextmanager
+def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
+    """Close the environments if they come to nothing."""
+    try:
+        yield
+    except BaseException:
+        for lane, env in enumerate(envs):
+            with suppress(Exception):  # it is logged, and the first error is the one to tell of
+                _close(env, lane)
+        raise

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.error import ResetNeeded
+from gymnasium.error import AlreadyPendingCallError, ResetNeeded
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from envs.lane_arguments import action_rows, reset_lanes, seed_list
 from envs.lane_calls import RESET, SEND
 from envs.lane_envs import LaneEnvs
+from envs.lane_threads import Job
 
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 Batch = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -48,8 +49,9 @@ class LaneVectorEnv(LaneEnvs):
 
     The environments are made by the caller's thread; from then on each one is used by its lane's alone.
     One thread at a time may use the vector environment. An error of an environment is raised to the caller
-    with a note that names the lane. While a call is pending, others raise AlreadyPendingCallError; one that
-    was interrupted (Ctrl-C) is waited for and forgotten by the next.
+    with a note that names the lane. While a call is pending, others raise AlreadyPendingCallError, but for
+    `reset`. Ctrl-C inside `reset`, `step` or `call` leaves a call that the next one waits for and forgets;
+    inside the others it leaves all their lanes begun or none, received or none: `pending` tells.
 
     Args:
         env_fns: N functions that make an environment each; nothing is pickled.
@@ -57,6 +59,7 @@ class LaneVectorEnv(LaneEnvs):
         observation_mode: `same`: equal observation spaces; `different`: the bounds may differ; or the pair
             (batched space, single space).
         autoreset_mode: what happens with a lane whose episode ends.
+        threads: who steps; by default one thread a lane.
 
     Raises:
         ValueError: no environment, or an unknown mode.
@@ -68,17 +71,10 @@ class LaneVectorEnv(LaneEnvs):
         """The lanes whose result nobody has received, in order."""
         return tuple(sorted(self._calls.pending))
 
-    def lane_reset(
-        self, lane: int, seed: int | None, options: dict[str, Any] | None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Reset the lane's environment, on the lane's thread; returns (observation, info)."""
-        result: tuple[Any, dict[str, Any]] = self.envs[lane].reset(seed=seed, options=options)
-        return result
-
-    def lane_step(self, lane: int, action: Any) -> StepResult:  # noqa: ANN401 - the environment's action
-        """Step the lane's environment, on the lane's thread; autoreset happens around it."""
-        result: StepResult = self.envs[lane].step(action)
-        return result
+    def drop(self) -> None:
+        """Wait for what is pending, and forget what came of it."""
+        self._check_open()
+        self._calls.drop()
 
     def check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - the environment's action
         """Raise if the lane cannot take this step; called before any lane starts.
@@ -95,7 +91,7 @@ class LaneVectorEnv(LaneEnvs):
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode in every lane; returns (observations, infos).
 
-        Steps that were sent and not received are waited for and dropped.
+        Whatever is pending is waited for and dropped.
 
         Args:
             seed: None, one int (lane i gets seed + i), or a list of N.
@@ -106,26 +102,22 @@ class LaneVectorEnv(LaneEnvs):
             ValueError: a list of seeds, or a mask, of the wrong length; an empty mask.
             TypeError: a mask that is no bool array.
             gymnasium.error.ResetNeeded: a lane that the mask leaves out has never been reset.
+            AlreadyPendingCallError: a lane that the mask leaves out is pending.
             Exception: what an environment raised, that of the lowest lane. The other lanes are reset.
         """
         with self._calls.interruptible():
-            self.reset_async(seed=seed, options=options)
+            self._start_reset(seed, options, drop=True)
             return self.reset_wait()
 
     def reset_async(
         self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> None:
-        """Start what `reset` does, for `reset_wait` to give; raises what it raises about its arguments."""
-        self._check_open()
-        seeds = seed_list(seed, self.num_envs)
-        lanes, rest = reset_lanes(options, self.num_envs)
-        never = [k for k in set(range(self.num_envs)).difference(lanes) if self._last[k] is None]
-        if never:
-            raise ResetNeeded(
-                f"lanes {sorted(never)} have never been reset; the first reset is of every lane"
-            )
-        self._calls.begin(RESET)
-        self._start_resets({lane: (seeds[lane], None if rest is None else dict(rest)) for lane in lanes})
+        """Start what `reset` does, for `reset_wait` to give; raises what it raises about its arguments.
+
+        Raises:
+            AlreadyPendingCallError: a call other than `send` is pending.
+        """
+        self._start_reset(seed, options, drop=self._calls.name == SEND)
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
         """Wait for what `reset_async` started; returns what `reset` returns.
@@ -135,16 +127,17 @@ class LaneVectorEnv(LaneEnvs):
             TimeoutError: more than `timeout` seconds passed; it can be called again.
         """
         self._check_open()
-        arrivals = self._calls.all_of(RESET, timeout)
-        for lane, value, error in arrivals:
-            if error is None:
-                self._last[lane], self._over[lane] = value[0], False
-        self._calls.take(arrivals)
-        self._raise_first(arrivals)
+        tasks = self._calls.all_of(RESET, timeout)
         infos: dict[str, Any] = {}
-        for lane, (_, info), _ in arrivals:
-            infos = self._add_info(infos, info, lane)
-        return self._show(), infos
+        for task in tasks:
+            if task.error is None:
+                self._last[task.lane], self._over[task.lane] = task.value[0], False
+                infos = self._add_info(infos, task.value[1], task.lane)
+        if all(task.error is None for task in tasks):
+            shown = self._show()
+        self._calls.take(tasks)
+        self._calls.raise_first(tasks)
+        return shown, infos
 
     def step(self, actions: Any) -> Batch:  # noqa: ANN401 - a batch of the action space
         """One step in every lane; returns observations, rewards, terminations, truncations, infos.
@@ -164,8 +157,8 @@ class LaneVectorEnv(LaneEnvs):
         """Start what `step` does, for `step_wait` to give; raises what it raises about its arguments."""
         self._check_open()
         chosen = self._checked(actions, range(self.num_envs))
-        self._calls.begin("step")
-        self._start_steps(chosen)
+        self._calls.check("step")
+        self._calls.start("step", self._step_jobs(chosen))
 
     def step_wait(self, timeout: float | None = None) -> Batch:
         """Wait for what `step_async` started; returns what `step` returns.
@@ -175,20 +168,21 @@ class LaneVectorEnv(LaneEnvs):
             TimeoutError: more than `timeout` seconds passed; it can be called again.
         """
         self._check_open()
-        arrivals = self._calls.all_of("step", timeout)
-        if any(arrival.error is not None for arrival in arrivals):
-            self._calls.name = SEND
-            self._raise_first(arrivals)
+        tasks = self._calls.all_of("step", timeout)
+        if any(task.error is not None for task in tasks):
+            self._calls.leave_to_recv()
+            self._calls.raise_first(tasks)
         infos: dict[str, Any] = {}
-        for lane, row, _ in arrivals:
-            self._last[lane] = row[0]
-            infos = self._add_info(infos, row[4], lane)
-        _, rewards, terminations, truncations, _ = zip(*(row for _, row, _ in arrivals), strict=True)
-        self._calls.take(arrivals)
-        return self._show(), _floats(rewards), _bools(terminations), _bools(truncations), infos
+        for task in tasks:
+            self._last[task.lane] = task.value[0]
+            infos = self._add_info(infos, task.value[4], task.lane)
+        _, rewards, terminations, truncations, _ = zip(*(task.value for task in tasks), strict=True)
+        shown = self._show()
+        self._calls.take(tasks)
+        return shown, _floats(rewards), _bools(terminations), _bools(truncations), infos
 
     def send(self, actions: Any, lanes: Sequence[int] | NDArray[np.integer[Any]]) -> None:  # noqa: ANN401
-        """Start a step in some lanes, for `recv` to give; if it raises, no lane has started.
+        """Start a step in some lanes, for `recv` to give; if it raises an Exception, no lane has started.
 
         Args:
             actions: n actions, as a batch of the action space.
@@ -205,8 +199,8 @@ class LaneVectorEnv(LaneEnvs):
             raise ValueError(f"lanes is {numbers!r}; expected different ones from 0 to {self.num_envs - 1}")
         chosen = self._checked(actions, numbers)
         if chosen:
-            self._calls.begin_in(numbers)
-            self._start_steps(chosen)
+            self._calls.check_lanes(numbers)
+            self._calls.start(SEND, self._step_jobs(chosen))
 
     def recv(self, min_lanes: int = 1, timeout_s: float | None = None) -> Arrivals:
         """The steps that have arrived, in their order: at least `min_lanes`, and all that are there.
@@ -218,41 +212,67 @@ class LaneVectorEnv(LaneEnvs):
             Exception: what a lane's environment raised. What else has arrived is there for the next `recv`.
         """
         self._check_open()
-        arrivals = self._calls.some(min_lanes, timeout_s)
-        self._raise_first(arrivals)
-        rows = [arrival.value for arrival in arrivals]
+        tasks = self._calls.some(min_lanes, timeout_s)
+        self._calls.raise_first(tasks)
+        rows = [task.value for task in tasks]
         observations, rewards, terminations, truncations, infos = zip(*rows, strict=True)
-        lanes = [arrival.lane for arrival in arrivals]
         batch = Arrivals(
-            np.array(lanes, np.int64),
+            np.array([task.lane for task in tasks], np.int64),
             self._batch(observations, self._empty(len(rows))),
             *(_floats(rewards), _bools(terminations), _bools(truncations)),
             list(infos),
         )
-        for lane, observation in zip(lanes, observations, strict=True):
-            self._last[lane] = observation
-        self._calls.take(arrivals)
+        for task, observation in zip(tasks, observations, strict=True):
+            self._last[task.lane] = observation
+        self._calls.take(tasks)
         return batch
 
-    def _start_resets(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> None:
-        """Start a reset, by seed and options, in each of some lanes."""
-        self._calls.start({lane: partial(self.lane_reset, lane, *reset) for lane, reset in resets.items()})
+    def _start_reset(
+        self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None, *, drop: bool
+    ) -> None:
+        self._check_open()
+        seeds = seed_list(seed, self.num_envs)
+        lanes, rest = reset_lanes(options, self.num_envs)
+        left_out = set(range(self.num_envs)).difference(lanes)
+        never = sorted(lane for lane in left_out if self._last[lane] is None)
+        if never:
+            raise ResetNeeded(f"lanes {never} have never been reset; the first reset is of every lane")
+        busy = sorted(left_out.intersection(self._calls.pending))
+        if busy:
+            raise AlreadyPendingCallError(
+                f"options['reset_mask'] leaves out lanes {busy}, which are pending: recv() their steps "
+                "first, or reset every lane",
+                RESET,
+            )
+        if drop:
+            self._calls.drop()
+        self._calls.check(RESET)
+        resets = {lane: (seeds[lane], None if rest is None else dict(rest)) for lane in lanes}
+        self._calls.start(RESET, self._reset_jobs(resets))
 
-    def _start_steps(self, actions: Mapping[int, Any]) -> None:
-        """Start a step in each of some lanes."""
-        self._calls.start({lane: partial(self._step, lane, action) for lane, action in actions.items()})
+    def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
+        """What each of some lanes does for a reset, by seed and options."""
+        return {
+            lane: partial(self.envs[lane].reset, seed=seed, options=options)
+            for lane, (seed, options) in resets.items()
+        }
+
+    def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
+        """What each of some lanes does for a step."""
+        return {lane: partial(self._step, lane, action) for lane, action in actions.items()}
 
     def _step(self, lane: int, action: Any) -> StepResult:  # noqa: ANN401 - the environment's action
         """A step with what the autoreset mode makes of it, on the lane's thread."""
+        env = self.envs[lane]
         if self._over[lane] and self.autoreset_mode == AutoresetMode.NEXT_STEP:
-            first, info = self.lane_reset(lane, None, None)
+            first, info = env.reset()
             self._over[lane] = False
             return first, 0.0, False, False, info
-        observation, reward, terminated, truncated, info = self.lane_step(lane, action)
+        observation, reward, terminated, truncated, info = env.step(action)
         over = bool(terminated or truncated)
         if over and self.autoreset_mode == AutoresetMode.SAME_STEP:
-            final = {"final_obs": observation, "final_info": info}
-            observation, reset_info = self.lane_reset(lane, None, None)
+            final = {"final_obs": deepcopy(observation), "final_info": info}
+            observation, reset_info = env.reset()
             return observation, reward, terminated, truncated, final | reset_info
         self._over[lane] = over
         return observation, reward, terminated, truncated, info

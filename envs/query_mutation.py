@@ -103,6 +103,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: no episode is under way.
             gymnasium.error.InvalidAction: the action is not in the action space.
         """
+        self.check(action)
         answer = recorded(self._to_replay.popleft(), self.answer) if self._to_replay else self.answer
         t = run_plan(self.plan_step(action), answer)
         return t.observation, t.reward, t.terminated, t.truncated, t.info

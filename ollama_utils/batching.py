@@ -37,10 +37,11 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
     except EncodingError as error:
         rows[places] = error.rows
         failures |= {places[index]: failure for index, failure in error.failures.items()}
-    for place in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
-        failures.setdefault(
-            place, BadReplyError(f"encoder {encoder.name!r} gave numbers that are not finite")
-        )
+    if not np.isfinite(rows).all():
+        for place in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
+            failures.setdefault(
+                place, BadReplyError(f"encoder {encoder.name!r} gave numbers that are not finite")
+            )
     if failures:
         raise EncodingError(rows, failures)
     return rows

@@ -12,9 +12,9 @@ import json
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ _MAX_BACKOFF_S = 30.0
 _POLL_S = 0.01
 
 
-class Dispatcher:
+class Dispatcher(AbstractContextManager["Dispatcher"]):
     """Sends calls to the models of one or several servers; shared by all threads of a run.
 
     Args:
@@ -82,7 +82,7 @@ class Dispatcher:
         self._accounts = Accounts()
         self._cancelled = threading.Event()
         self._retrying = Retrying(
-            retry=retry_if_exception(_may_pass),
+            retry=retry_if_exception(lambda error: isinstance(error, OllamaError) and error.retryable),
             stop=self._is_over,
             wait=wait_exponential_jitter(multiplier=backoff_s, jitter=backoff_s, max=_MAX_BACKOFF_S),
             sleep=self._pause,
@@ -199,12 +199,7 @@ class Dispatcher:
         for server in self._servers.values():
             server.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _written_or_asked(self, call: Call, question: Question) -> Completion:
@@ -257,17 +252,17 @@ class Dispatcher:
         """What a server answers, after as many attempts as it may take."""
         try:
             return self._attempt(errand, ask)
-        except OllamaError as error:  # only now is tenacity, which costs as much as the rest, worth it
-            answer: T = self._retrying(self._attempt_after, errand, ask, [error])
-            return answer
+        except OllamaError as error:
+            failed = [error]
 
-    def _attempt_after(
-        self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]], failed: list[OllamaError]
-    ) -> T:
-        """The attempt that failed already, and then the others."""
-        if failed:
-            raise failed.pop()
-        return self._attempt(errand, ask)
+        def attempt(errand: Errand) -> T:
+            """The attempt that failed already, and then the others: only now is tenacity worth its time."""
+            if failed:
+                raise failed.pop()
+            return self._attempt(errand, ask)
+
+        answer: T = self._retrying(attempt, errand)
+        return answer
 
     def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
         server = self._route(errand)
@@ -301,7 +296,3 @@ class Dispatcher:
         """Wait before the next attempt."""
         if self._cancelled.wait(pause_s):
             raise CallCancelledError("the run was stopped before the next attempt")
-
-
-def _may_pass(error: BaseException) -> bool:
-    return isinstance(error, OllamaError) and error.retryable

@@ -79,8 +79,11 @@ class Gate:
                 self._queue.popleft().decided.set()
 
     def __enter__(self) -> float:
-        turn = _Turn()
         with self._lock:
+            if not self._closed and not self._queue and self._has_room():
+                self._in_flight += 1
+                return time.monotonic()
+            turn = _Turn()
             if not self._closed:
                 self._queue.append(turn)
                 self._admit()
@@ -102,9 +105,12 @@ class Gate:
             self._in_flight -= 1
             self._admit()
 
+    def _has_room(self) -> bool:
+        return self._open and self._in_flight < self._limit
+
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
-        while self._open and self._queue and self._in_flight < self._limit:
+        while self._queue and self._has_room():
             self._in_flight += 1
             turn = self._queue.popleft()
             turn.admitted = True

@@ -30,4 +30,4 @@ def similarity(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     """
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"expected two rows of one length, got shapes {a.shape} and {b.shape}")
-    return float(np.clip(np.dot(a.astype(np.float64), b.astype(np.float64)), -1.0, 1.0))
+    return min(1.0, max(-1.0, float(np.dot(a.astype(np.float64), b.astype(np.float64)))))
