@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.method import heading
 from benchmarks.rollouts import Scale, time_judge, time_pools, time_schedules, time_sweep
-from benchmarks.sections import cost_steps, time_calls, time_limits, time_swaps
+from benchmarks.sections import cost_steps, follow_slots, time_calls, time_limits, time_swaps
 from benchmarks.tables import Section
 from benchmarks.training import time_training
 
@@ -32,6 +32,7 @@ SECTIONS: Mapping[str, Callable[[Scale], Section]] = {
     "cost": cost_steps,
     "calls": lambda _scale: time_calls(),
     "limits": lambda _scale: time_limits(),
+    "slots": lambda _scale: follow_slots(),
     "swaps": lambda _scale: time_swaps(),
 }
 """In the order of the report."""

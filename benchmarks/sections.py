@@ -7,8 +7,22 @@ from typing import Any
 
 from benchmarks import calls, limits, step_cost, swaps
 from benchmarks.rollouts import Scale
-from benchmarks.tables import Section, at_most
+from benchmarks.tables import Check, Section, at_least, at_most
 
+SWAPS = (
+    swaps.Load(max_in_flight=1, steps=5, time_scale=0.2),
+    swaps.Load(steps=6),
+    swaps.Load(roles=3, slots=4, rule_share=0.3, steps=6),
+)
+"""One call in flight is what a server of one slot gets."""
+CHOICE = """\
+Calls go through the official `ollama.Client`, on threads, over a transport of our own. Most of what the client costs
+as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which joins URL, headers and cookies
+anew for each request; the package's own types cost next to nothing. So each connection is read by the standard
+library's HTTP reader, and requests, which differ in nothing but their JSON, take a short way through httpx's client. An
+async engine would have to hand every call over to it and back, for every lane, search and judge is a plain thread.
+Nothing is built per call: threads, the client and the TLS context are shared, and as many connections stay open as there
+were calls at once."""
 LIMIT_S = 5.0
 """How long each limit is watched."""
 
@@ -39,13 +53,17 @@ def cost_steps(scale: Scale) -> Section:
 
 def time_calls() -> Section:
     """What a call costs."""
+    rows = calls.rows()
+    pace = {row["client"]: row for row in rows if row["in_flight"] == 64}  # noqa: PLR2004 - the case of interest
+    ours = pace["OllamaClient through a Dispatcher"]
     return Section(
         title="What a call costs",
         about=(
             f"Replies take {calls.REPLY_S * 1000:.0f} ms. Medians of {calls.RUNS} runs; the simulator's own "
             "CPU time is not counted, but has to come from the same machine. `python -m benchmarks.calls`"
+            f"\n\n{CHOICE}"
         ),
-        rows=calls.rows(),
+        rows=rows,
         columns={
             "client": "client",
             "in_flight": "in flight",
@@ -54,11 +72,16 @@ def time_calls() -> Section:
             "cpu_s_per_1000_calls": "CPU s per 1,000",
             "failed": "failed",
         },
+        checks=[
+            at_least("calls/s through a Dispatcher, 64 in flight", 900, ours["calls_per_s"]),
+            at_most("CPU s per 1,000 of them", 0.8, ours["cpu_s_per_1000_calls"]),
+        ],
     )
 
 
 def time_limits() -> Section:
     """The limit that is found, beside fixed ones."""
+    rows = limits.compare_limits(seconds=LIMIT_S)
     return Section(
         title="The limit on calls in flight",
         about=(
@@ -66,7 +89,7 @@ def time_limits() -> Section:
             "it from the replies. Busy slots are the server's figure; the wait is the median of a call's "
             f"wait for a slot, in mean service times. {LIMIT_S:g} s a row. `python -m benchmarks.limits`"
         ),
-        rows=limits.compare_limits(seconds=LIMIT_S),
+        rows=rows,
         columns={
             "slots": "slots",
             "limit": "limit",
@@ -76,24 +99,69 @@ def time_limits() -> Section:
             "slots_found": "slots found",
             "limit_at_end": "limit at the end",
         },
+        checks=[check for row in rows if row["limit"] == "auto" for check in _limit_checks(row)],
     )
+
+
+def _limit_checks(row: Mapping[str, Any]) -> list[Check]:
+    slots, most = row["slots"], 0.6 if row["slots"] == 1 else 0.3
+    return [
+        at_least(f"`auto` on {slots} slots, of the best fixed limit", 0.95, row["relative"]),
+        at_most(f"`auto` on {slots} slots, wait", most, row["median_wait_in_services"]),
+    ]
+
+
+def follow_slots() -> Section:
+    """Slots that change while calls are under way."""
+    rows = limits.follow_slots()
+    course = [dict(group) for group in _by_change(rows)]
+    return Section(
+        title="Slots that change",
+        about=(
+            "Under `auto` a server of 8 slots is cut to 2 and given back its 8. A row is a second; calls "
+            "that began before a cut count as busy slots, too. `python -m benchmarks.limits`"
+        ),
+        rows=rows,
+        columns={
+            "slots": "slots",
+            "second": "second",
+            "busy_slots": "busy slots",
+            "slots_found": "slots found",
+            "limit": "limit",
+        },
+        checks=[
+            at_most(f"seconds until {name}", 10, next((s for s, ok in seconds.items() if ok), 99))
+            for name, seconds in zip(("2 slots are found", "8 slots are busy again"), course, strict=True)
+        ],
+    )
+
+
+def _by_change(rows: list[dict[str, Any]]) -> list[dict[int, bool]]:
+    """For the seconds after each change whether the new slots are found, and then whether they are busy."""
+    cut = {row["second"]: row["limit"] <= 3 for row in rows[10:20]}  # noqa: PLR2004 - 2 slots and a probe
+    back = {row["second"]: row["relative"] >= 0.95 for row in rows[20:]}  # noqa: PLR2004 - as for a limit
+    return [cut, back]
 
 
 def time_swaps() -> Section:
     """Models that do not fit into memory together."""
+    rows = [_beside(load) for load in SWAPS]
     return Section(
         title="Models that do not fit together",
         about=(
             "One model fits into memory. Swaps and seconds per 1,000 calls, as calls come and where models "
-            "take turns; the seconds are those at time scale 1. Loading at 2 to 5 GB/s is an assumption. "
+            "take turns; the seconds are those at time scale 1. Loading at 2 to 5 GB/s is an assumption. As "
+            "calls come, chance decides: lanes that meet at a model stay together, for Ollama lets calls "
+            "join a model that is to be unloaded. With one call in flight a model none meet. "
             "`python -m benchmarks.swaps`"
         ),
-        rows=[_beside(load) for load in swaps.LOADS],
+        rows=rows,
         columns={
             "profile": "profile",
             "roles": "roles",
             "rule_share": "by rule",
             "slots": "slots",
+            "max_in_flight": "in flight",
             "swaps": "swaps",
             "swaps_in_turns": "in turns",
             "fewer": "times fewer",
@@ -101,6 +169,10 @@ def time_swaps() -> Section:
             "wall_s_in_turns": "in turns ",
             "faster": "times faster",
         },
+        checks=[
+            at_least("times fewer swaps, two roles, one call in flight each", 8, rows[0]["fewer"]),
+            at_least("times faster, two roles, one call in flight each", 3, rows[0]["faster"]),
+        ],
     )
 
 

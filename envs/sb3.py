@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, cast
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import VecEnv
@@ -24,7 +25,7 @@ TRUNCATED_KEY = "TimeLimit.truncated"
 def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
     """Gymnasium's infos, a dict of arrays with masks `_key`, as one dict per lane.
 
-    Nested dicts become nested dicts, numpy scalars become Python's, and arrays are copied.
+    Nested dicts become nested dicts, numpy scalars become Python's, and the rest is copied.
 
     Args:
         infos: for each key `num_envs` values (or a dict of such) and, under `_key`, a bool mask (num_envs,)
@@ -42,11 +43,15 @@ def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
     return rows
 
 
+Told = tuple[bool, dict[str, Any], dict[str, Any] | None]
+"""Whether a lane is done, its info, and what the reset told where there was one."""
+
+
 class LaneStep(NamedTuple):
     """One lane's step, as SB3 tells of it."""
 
     lane: int
-    observation: NDArray[Any]
+    observation: Any
     """What the lane shows now: after an episode's end the next one's first observation."""
     reward: float
     done: bool
@@ -110,13 +115,9 @@ class GymnasiumVecEnv(VecEnv):
         if self._row is not None:
             return self._delivered()
         observations, rewards, terminated, truncated, infos = self.vector_env.step(self._actions)
-        dones = np.logical_or(terminated, truncated)
         rows = list_infos(infos, self.num_envs)
-        for lane in np.flatnonzero(dones).tolist():
-            rows[lane], self.reset_infos[lane] = _split_info(rows[lane])
-        for lane, row in enumerate(rows):
-            row[TRUNCATED_KEY] = bool(truncated[lane] and not terminated[lane])
-        return deepcopy(observations), np.array(rewards, np.float32), dones, rows
+        told = [_told(*step) for step in zip(terminated, truncated, rows, strict=True)]
+        return self._row_of(deepcopy(observations), rewards, told)
 
     def send(self, actions: NDArray[Any], lanes: Sequence[int]) -> None:
         """Begin a step in N lanes, all different, with N actions.
@@ -135,7 +136,19 @@ class GymnasiumVecEnv(VecEnv):
             gymnasium.error.NoAsyncCallError: none is under way.
         """
         came = self._lanes.recv()
-        return [_lane_step(*step) for step in zip(*came, strict=True)]
+        observations = map(deepcopy, iterate(self._lanes.observation_space, came.observations))
+        told = map(_told, came.terminations, came.truncations, map(_plain, came.infos))
+        steps = zip(came.lanes.tolist(), observations, came.rewards.tolist(), told, strict=True)
+        return [LaneStep(lane, observation, reward, *rest) for lane, observation, reward, rest in steps]
+
+    def drop(self) -> None:
+        """Wait for the steps under way, and forget them.
+
+        Raises:
+            TypeError: the vector environment is no LaneVectorEnv.
+        """
+        self._row = None
+        self._lanes.drop()
 
     def deliver(self, actions: NDArray[Any], row: Sequence[LaneStep]) -> None:
         """Have the next `step(actions)` give these steps, one a lane in lane order, without taking any."""
@@ -156,15 +169,18 @@ class GymnasiumVecEnv(VecEnv):
                 f"expected the actions that the lanes took, {actions.tolist()}, got {self._actions!r}: "
                 "a wrapper changes actions by whole rows; change them in each environment"
             )
-        for step in row:
-            if step.reset_info is not None:
-                self.reset_infos[step.lane] = step.reset_info
-        return (
-            np.stack([step.observation for step in row]),
-            np.array([step.reward for step in row], np.float32),
-            np.array([step.done for step in row], np.bool_),
-            [step.info for step in row],
-        )
+        observations = np.stack([step.observation for step in row])
+        return self._row_of(observations, [step.reward for step in row], [step[3:] for step in row])
+
+    def _row_of(
+        self, observations: VecEnvObs, rewards: Sequence[float], told: Sequence[Told]
+    ) -> VecEnvStepReturn:
+        """A step of every lane, as SB3 wants it."""
+        for lane, (_, _, reset_info) in enumerate(told):
+            if reset_info is not None:
+                self.reset_infos[lane] = reset_info
+        dones = np.array([done for done, _, _ in told], np.bool_)
+        return observations, np.array(rewards, np.float32), dones, [info for _, info, _ in told]
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -215,6 +231,11 @@ class GymnasiumVecEnv(VecEnv):
         lanes = list(self._get_indices(indices))
         if lanes == list(range(self.num_envs)):
             return list(base.call(method_name, *method_args, **method_kwargs))
+        if isinstance(base, LaneVectorEnv):
+            chosen = [range(self.num_envs)[lane] for lane in lanes]
+            values = base.call_in(chosen, method_name, *method_args, **method_kwargs)
+            by_lane = dict(zip(sorted(set(chosen)), values, strict=True))
+            return [by_lane[lane] for lane in chosen]
         if not hasattr(base, "envs"):
             raise NotImplementedError(
                 f"{base} calls {method_name!r} in every lane or in none; got lanes {lanes}"
@@ -249,31 +270,28 @@ def _check_same_step(vector_env: VectorEnv[Any, Any, Any]) -> None:
         )
 
 
-def _lane_step(
-    lane: np.int64,
-    observation: NDArray[Any],
-    reward: np.float64,
-    terminated: np.bool_,
-    truncated: np.bool_,
-    info: Mapping[str, Any],
-) -> LaneStep:
+def _told(terminated: np.bool_, truncated: np.bool_, row: dict[str, Any]) -> Told:
+    """What a lane's step told, by the info of Gymnasium's that goes with it."""
     done = bool(terminated or truncated)
-    ended, reset_info = _split_info(info) if done else (dict(info), None)
-    ended[TRUNCATED_KEY] = bool(truncated and not terminated)
-    return LaneStep(int(lane), observation.copy(), float(reward), done, ended, reset_info)
+    info, reset_info = _split_info(row) if done else (row, None)
+    info[TRUNCATED_KEY] = bool(truncated and not terminated)
+    return done, info, reset_info
 
 
 def _split_info(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The info of a done lane as (the ended episode's, the reset's)."""
     reset_info = dict(row)
     ended = dict(reset_info.pop("final_info", {}))
-    ended["terminal_observation"] = deepcopy(reset_info.pop("final_obs"))
+    ended["terminal_observation"] = reset_info.pop("final_obs")
     if EPISODE_KEY in reset_info:
         ended[EPISODE_KEY] = reset_info.pop(EPISODE_KEY)
     return ended, reset_info
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - an info holds anything
+    """A copy, with Python's scalars for numpy's."""
     if isinstance(value, np.generic):
         return value.item()
-    return value.copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return deepcopy(value)

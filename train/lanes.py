@@ -35,7 +35,10 @@ class LanePPO(MaskedPPO):
     Each environment may be wrapped as one likes (`Monitor`, ...), the whole in `VecMonitor` or in
     `VecNormalize(norm_obs=False)`, whose statistics count a step that did not happen as one that paid 0.
     What changes observations or actions by whole rows is refused: a lane acts before its row is complete.
-    After a callback stopped the training, or an error, `learn` starts new episodes.
+    Callbacks may ask something of the environments at the start and the end of a rollout alone: in between
+    steps are under way, which is an AlreadyPendingCallError.
+    After a callback stopped the training, or an error, `learn` starts new episodes. Steps that are under way
+    when a callback stops it are waited for and dropped.
 
     Raises:
         TypeError: the environment has no lanes that can be stepped one by one.
@@ -63,6 +66,8 @@ class LanePPO(MaskedPPO):
     ) -> bool:
         """Fill the buffer with `n_rollout_steps` rows of all lanes; False if a callback stopped it.
 
+        What the lanes still do then is waited for and dropped.
+
         Raises:
             ValueError: a lane ended its episode with an unscored step; a wrapper changes observations.
             TypeError: the buffer has no mask.
@@ -73,6 +78,8 @@ class LanePPO(MaskedPPO):
         finally:
             if not done:  # lanes are ahead of the row that was the last to count
                 self._rollout = self._last_obs = None
+        if not done:
+            lanes_of(env).drop()
         return done
 
     def _setup_model(self) -> None:
@@ -81,9 +88,15 @@ class LanePPO(MaskedPPO):
             check_wrappers(self.env)
 
     def set_env(self, env: Any, force_reset: bool = True) -> None:  # noqa: ANN401, FBT001, FBT002 - SB3's signature
-        """Learn on another environment from now on; see PPO.set_env."""
-        super().set_env(env, force_reset)
-        check_wrappers(env if self.env is None else self.env)
+        """Learn on another environment from now on; see PPO.set_env.
+
+        Raises:
+            TypeError: it has no lanes that can be stepped one by one; the model keeps the one it has.
+            ValueError: a wrapper changes observations; the model keeps the one it has.
+        """
+        wrapped = self._wrap_env(env, self.verbose)
+        check_wrappers(wrapped)
+        super().set_env(wrapped, force_reset)
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_rollout"]
