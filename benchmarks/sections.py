@@ -16,13 +16,13 @@ SWAPS = (
 )
 """One call in flight is what a server of one slot gets."""
 CHOICE = """\
-Calls go through the official `ollama.Client`, on threads, over a transport of our own. Most of what the client costs
-as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which joins URL, headers and cookies
-anew for each request; the package's own types cost next to nothing. So each connection is read by the standard
-library's HTTP reader, and requests, which differ in nothing but their JSON, take a short way through httpx's client. An
-async engine would have to hand every call over to it and back, for every lane, search and judge is a plain thread.
-Nothing is built per call: threads, the client and the TLS context are shared, and as many connections stay open as there
-were calls at once."""
+Calls go through the official `ollama.Client`, on threads, over a transport of our own. Most of what the
+client costs as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which joins
+URL, headers and cookies anew for each request; the package's own types cost next to nothing. So each
+connection is read by the standard library's HTTP reader, and requests, which differ in nothing but their
+JSON, take a short way through httpx's client. An async engine would have to hand every call over to it and
+back, for every lane, search and judge is a plain thread. Nothing is built per call: threads, the client and
+the TLS context are shared, and as many connections stay open as there were calls at once."""
 LIMIT_S = 5.0
 """How long each limit is watched."""
 
