@@ -15,11 +15,13 @@ import pytest
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
 from train.cli import execute
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64")
 WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
+ONE_MODEL = ("--target-model", "sim-model", "--intent-threshold", "0.1")
 
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> dict[str, Any]:
@@ -179,3 +181,19 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["stopped"] == f"stopped by {signum.name}"
     assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
+
+
+def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with EmbeddedServer(Settings(slots=1, time_scale=0.2)) as server:
+        flags = (*ONE_MODEL, *LANES, "--num-steps", "8", "--num-env-steps", "32")
+        folder = ("--run-dir", str(tmp_path / "run"))
+        assert execute(("train", "--ollama-host", server.host, *flags, *folder)) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["slots"] == {f"sim-model at {server.host}": 1}
+    said = f"server {server.host} runs 1 slot for 'sim-model': OLLAMA_NUM_PARALLEL=4 would make this run"
+    assert said in capsys.readouterr().err
+    (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    assert metrics["calls/slots_sim-model"] == 1
+    assert 0 < metrics["calls/busy_slots"] <= 1.01
