@@ -123,6 +123,7 @@ class LaneCalls:
 
     def drop(self) -> None:
         """Wait for every result, and forget them and the call."""
+        self._threads.start(self._call.tasks.values())  # the caller may have been torn from it
         self._threads.wait(self._call.tasks, len(self.pending))
         self._call = Call()
 

@@ -132,15 +132,13 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
             Exception: what an environment raised when it was closed, that of the lowest lane; all of them
                 are logged, also those of lanes that were not waited for.
         """
-        if self._calls.pending and not self._closings and not terminate:
-            gymnasium.logger.warn(
-                f"Calling `close` while `{self._calls.name}` is pending: its results are lost."
-            )
         self._closings = self._closings or [
             Task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
         ]
         late = self._threads.finish(self._closings, 0 if terminate else timeout)
         self.closed = True
+        if self._calls.pending and not terminate:
+            gymnasium.logger.warn(f"`{self._calls.name}` was pending when `close` was called; it is lost.")
         if late and not terminate:
             gymnasium.logger.warn(
                 f"After {timeout} s lanes {late} are still busy; they close when they are done."

@@ -142,9 +142,11 @@ class LaneThreads:
 
     def _done(self, tasks: Mapping[int, Task]) -> list[Task]:
         """Those of the tasks that are posted; what else is has been taken."""
-        for task in [each for each in self._posted if tasks.get(each.lane) is not each]:
-            self._posted.remove(task)
-        return self._posted[:]
+        posted = self._posted[:]
+        done = [task for task in posted if tasks.get(task.lane) is task]
+        if len(done) < len(posted):
+            self._posted[: len(posted)] = done  # in one go: other threads add to the end
+        return done
 
 
 class CallersThread(LaneThreads):

@@ -49,9 +49,9 @@ class LaneVectorEnv(LaneEnvs):
 
     The environments are made by the caller's thread; from then on each one is used by its lane's alone.
     One thread at a time may use the vector environment. An error of an environment is raised to the caller
-    with a note that names the lane. While a call is pending, others raise AlreadyPendingCallError, but for
-    `reset`. Ctrl-C inside `reset`, `step` or `call` leaves a call that the next one waits for and forgets;
-    inside the others it leaves all their lanes begun or none, received or none: `pending` tells.
+    with a note that names the lane. While a call is pending, all but `reset` raise AlreadyPendingCallError.
+    After Ctrl-C inside `reset`, `step` or `call` the next call waits for what is under way and forgets it;
+    inside others all their lanes have begun, or given, or none: `pending` tells.
 
     Args:
         env_fns: N functions that make an environment each; nothing is pickled.
@@ -252,10 +252,7 @@ class LaneVectorEnv(LaneEnvs):
 
     def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
         """What each of some lanes does for a reset, by seed and options."""
-        return {
-            lane: partial(self.envs[lane].reset, seed=seed, options=options)
-            for lane, (seed, options) in resets.items()
-        }
+        return {k: partial(self.envs[k].reset, seed=seed, options=rest) for k, (seed, rest) in resets.items()}
 
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
         """What each of some lanes does for a step."""

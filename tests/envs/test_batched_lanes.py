@@ -21,6 +21,7 @@ from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
 from ollama_utils.simulator.process import EmbeddedServer
 from tests.envs.batches import Row, step_rows
+from tests.envs.test_lanes_interrupted import torn
 from tests.envs.worlds import MUTATORS, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from train.recorder import transition_record
@@ -174,3 +175,42 @@ def test_state_is_not_told_while_a_lane_is_under_way(dispatcher: Dispatcher, enc
     env.recv()
     assert len(env.state()) == LANES
     env.close()
+
+
+def test_an_interrupt_in_one_lane_of_a_sequence_makes_no_call_of_a_later_lane(
+    dispatcher: Dispatcher, encoder: Encoder, simulator: EmbeddedServer
+) -> None:
+    def interrupt(_: object) -> list[Any]:
+        raise KeyboardInterrupt
+
+    env = make(dispatcher, encoder, "sequential")
+    env.reset(seed=0)
+    answer, env.envs[0].answer = env.envs[0].answer, interrupt
+    calls = simulator.stats()["calls"]
+    with pytest.raises(KeyboardInterrupt):
+        env.step(np.ones(LANES, np.int64))
+    assert simulator.stats()["calls"] == calls
+    env.envs[0].answer = answer
+    env.step(np.ones(LANES, np.int64))
+    env.close()
+
+
+def test_after_ctrl_c_in_restore_it_can_be_called_again(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    env = make(dispatcher, encoder)
+    shown, _ = env.reset(seed=0)
+    state = env.state()
+    line = 0
+    while torn(lambda: env.restore(state), line):
+        assert np.array_equal(env.restore(state), shown)
+        line += 1
+    assert line > 10
+    env.close()
+
+
+def test_an_action_that_is_none_takes_no_line_on_record(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    env = make_env(dispatcher, encoder)
+    env.reset(seed=0)
+    env.replay([{}])
+    with pytest.raises(gymnasium.error.InvalidAction):
+        env.step(np.int64(99))
+    assert env.replays

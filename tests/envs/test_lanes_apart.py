@@ -236,6 +236,21 @@ def test_close_that_terminates_neither_waits_nor_warns(lanes: LaneVectorEnv) -> 
     assert all(env.closed.wait(60) for env in lanes.envs)
 
 
+def test_an_error_in_a_close_that_nobody_waits_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    class Stuck(Waiting):
+        def close(self) -> None:
+            raise OSError("will not close")
+
+    lanes = LaneVectorEnv([Stuck])
+    lanes.reset()
+    lanes.send([1], [0])
+    (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
+    lanes.close(terminate=True)
+    lanes.envs[0].go()
+    thread.join(60)
+    assert "lane 0 could not be closed" in caplog.text
+
+
 def test_an_error_in_close_is_raised_once_all_are_closed() -> None:
     class Stuck(Waiting):
         def close(self) -> None:

@@ -170,9 +170,13 @@ def test_normalised_observations_are_refused_with_the_reason() -> None:
         LanePPO("MlpPolicy", VecNormalize(in_lanes()))
     with pytest.raises(ValueError, match="VecFrameStack changes observations by whole rows"):
         LanePPO("MlpPolicy", VecFrameStack(in_lanes(), 2))
-    model = LanePPO("MlpPolicy", in_lanes())
+    env = in_lanes()
+    model = LanePPO("MlpPolicy", env, n_steps=4, batch_size=16, device="cpu")
     with pytest.raises(ValueError, match="VecNormalize changes observations by whole rows"):
         model.set_env(VecNormalize(in_lanes()))
+    with pytest.raises(TypeError, match="steps lanes one by one"):
+        model.set_env(in_rows())
+    assert model.learn(LANES).get_env() is env
 
 
 class Meddler(VecEnvWrapper):
@@ -220,6 +224,7 @@ def test_a_training_that_a_callback_stopped_can_go_on() -> None:
     stopped = Watch(stop_after=5)
     model.learn(128, stopped)
     assert stopped.heard == ["start", *(f"row {row} at {4 * row + 4}" for row in range(5))]
+    assert len(env.get_attr("spec")) == LANES  # no step is under way
     again = Watch()
     model.learn(64, again)
     assert again.heard == ["start", *(f"row {row} at {4 * row + 4}" for row in range(16)), "end"]
