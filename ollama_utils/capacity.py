@@ -15,7 +15,7 @@ there are more. With many it waits little: one in eight stays in flight beyond t
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import deque
 from dataclasses import dataclass
 from statistics import median_low
@@ -42,6 +42,14 @@ _WAITED_S = 0.003
 """... if it is more than a server's overhead varies by: an assumption, as is its lower part."""
 _NEAR = 0.25
 """A call that ends within this share of the mean time until another ends has ended before: it made room."""
+_TOGETHER = 0.03
+"""A wait for a slot ends as another call does: no further apart than this share of that time ..."""
+_TOGETHER_S = 0.002
+"""... or than this. What a reply's time holds beside service (reading the prompt into tokens, a busy host) is
+no wait for a slot, though it looks like one."""
+_BEYOND_CHANCE = 0.15
+"""Waits are for slots where the share of them that ends so exceeds chance by this. Beside another client's
+calls about as many do as there are slots with ours."""
 _AT_ONCE = 0.05
 """Who waited no longer than this share has not ..."""
 _AT_ONCE_S = 0.001
@@ -100,6 +108,9 @@ class Capacity:
         self._service_s = _Mean()
         self._queue_s = _Mean()
         self._trip_s = _Mean()
+        self._met = _Mean()
+        self._waits_for_slots = True
+        self._beside_s = _Mean()
         self._knee = Knee()
 
     @property
@@ -135,7 +146,7 @@ class Capacity:
         self._move(now_s, -1)
         self._ended += 1
         self._ends.append(now_s)
-        if usage is None or usage.prefill_s + usage.decode_s <= 0:
+        if usage is None or usage.prefill_s + usage.decode_s <= 0 or usage.total_s <= 0:
             return
         serving_s = usage.prefill_s + usage.decode_s
         self._service_s.add(serving_s)
@@ -163,13 +174,31 @@ class Capacity:
             return
         apart_s = self._service_s.value / served
         if waited_s >= max(_WAITED * apart_s, _WAITED_S):
+            if not self._is_for_slot(began_s, apart_s):
+                if not self._waits_for_slots and ticket.at_limit:
+                    self._beside_s.add(waited_s)
+                    self._grow(served)
+                return
             if self._slots is not None and ticket.place > self._slots:
                 served = min(served, ticket.place - 1)  # one of ours made room, however late we heard of it
             self._waits.append(served)
             self._slots = median_low(self._waits)
             self._limit = self._target(self._slots)
         elif waited_s <= max(_AT_ONCE * apart_s, _AT_ONCE_S) and ticket.at_limit:
+            self._beside_s.add(waited_s)
             self._grow(served)
+
+    def _is_for_slot(self, began_s: float, apart_s: float) -> bool:
+        """Whether a call that waited waited for a slot, which one of ours gave back.
+
+        If hardly more waits end as a call of ours does than chance would have it, none is for a slot.
+        """
+        near_s = max(_TOGETHER_S, _TOGETHER * apart_s)
+        place = bisect_left(self._ends, began_s - near_s)
+        is_met = place < len(self._ends) and self._ends[place] <= began_s + near_s
+        self._met.add(is_met)
+        self._waits_for_slots = self._met.value > 1 - math.exp(-2 * near_s / apart_s) + _BEYOND_CHANCE
+        return is_met and self._waits_for_slots
 
     def _grow(self, served: int) -> None:
         """A call was served at once although the gate was full."""
@@ -189,7 +218,7 @@ class Capacity:
 
     def _target(self, slots: int) -> int:
         """The least number in flight that keeps so many slots busy."""
-        idle = self._trip_s.value / self._service_s.value
+        idle = (self._trip_s.value + self._beside_s.value) / self._service_s.value
         on_the_way = math.ceil(slots * max(0.0, idle - _IDLE))
         return min(self._knee.of(slots) + slots // _SPARE + on_the_way, MOST)
 

@@ -147,11 +147,22 @@ class _Arriving(io.RawIOBase):
         return io.BufferedReader(self)
 
 
+class _Reply(http.client.HTTPResponse):
+    """A final reply; the standard library passes over 100 alone, and gateways send 102 and 103, too."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        while True:
+            version, status, reason = super()._read_status()  # type: ignore[misc] # typeshed leaves it out
+            if not 101 < status < 200:  # noqa: PLR2004 - what may come before a final reply
+                return version, status, reason
+            http.client.parse_headers(self.fp)
+
+
 def _send(stream: _Stream, method: str, message: bytes, end_s: float) -> http.client.HTTPResponse:
     """The reply to a request, its head read."""
     with contextlib.suppress(httpcore.WriteError):  # refused before it was read: the reply may say why
         stream.write(message, _rest_s(end_s))
-    reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, end_s)), method=method)
+    reply = _Reply(cast("socket.socket", _Arriving(stream, end_s)), method=method)
     reply.begin()
     return reply
 

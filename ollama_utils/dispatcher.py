@@ -46,7 +46,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             timings how many keep the server busy (see `ollama_utils.capacity`).
         attempts: how often a failing call is sent at most.
         timeout_s: the seconds after which an attempt without a whole reply counts as failed.
-        deadline_s: no attempt starts later than this many seconds after the call was first sent.
+        deadline_s: no attempt starts later than this many seconds after the call was first sent, waits at
+            our own gates left out.
         cache_size: how many replies are remembered; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         obituary: why nobody will ever answer again, where somebody can know; see OllamaClient.
@@ -265,27 +266,27 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return answer
 
     def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
-        server = self._route(errand)
+        server, came_s = self._route(errand), time.monotonic()
         with server.visit(errand.model) as visit:
-            if errand.error is not None and errand.is_late():  # the wait in the gate counts, too
-                raise errand.error
+            errand.waited(visit.sent_s - came_s)
             errand.sent_to(server.host)
             self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
             try:
                 answer, visit.usage = ask(server.client)
             except BaseException as error:
-                errand.error = error
+                server.note(error)
                 self._accounts.came_back(errand.model, failed=True)
                 raise
             self._accounts.came_back(errand.model, visit.usage)
             return answer
 
     def _route(self, errand: Errand) -> Server:
-        """The server with the most room for a model; one that this call failed at comes last."""
-        return max(
-            self._servers.values(),
-            key=lambda server: (server.host not in errand.hosts, server.gate(errand.model).room),
-        )
+        """The server with the most room for a model; those that are away, or failed this call, come last."""
+
+        def merits(server: Server) -> tuple[bool, bool, int]:
+            return not server.is_away, server.host not in errand.hosts, server.gate(errand.model).room
+
+        return max(self._servers.values(), key=merits)
 
     def _is_over(self, state: RetryCallState) -> bool:
         """Whether a call that failed is given up."""

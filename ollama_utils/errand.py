@@ -12,18 +12,21 @@ from ollama_utils.reply_log import Outcome
 
 @dataclass
 class Errand:
-    """The hosts a call was sent to so far, when first, and how it failed last."""
+    """The hosts a call was sent to so far, and when first."""
 
     model: str
     deadline_s: float
     hosts: list[str] = field(default_factory=list)
     first_sent_s: float = math.inf
-    error: BaseException | None = None
 
     def sent_to(self, host: str) -> None:
         """It goes out now."""
         self.hosts.append(host)
         self.first_sent_s = min(self.first_sent_s, time.monotonic())
+
+    def waited(self, seconds: float) -> None:
+        """It stood at a gate for so long, which is no fault of the server: the deadline waits, too."""
+        self.first_sent_s += seconds
 
     def outcome(self, reply: str = "", *, error: OllamaError | None = None) -> Outcome:
         """What came of it, for the log."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -11,10 +12,13 @@ from typing import Literal, Protocol
 
 from ollama_utils.capacity import START, Capacity, Found, Ticket
 from ollama_utils.client import OllamaClient
+from ollama_utils.errors import ServerUnreachableError
 from ollama_utils.gate import Gate
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage, short_name
 
+_AWAY_S = 5.0
+"""How long a server where nobody answered is the last to be asked."""
 MaxInFlight = int | Literal["auto"]
 """The most calls at once to one model of one server; `auto`: as many as its replies tell that it can take."""
 
@@ -59,6 +63,7 @@ class Server:
         self._max_in_flight = max_in_flight
         self._services: dict[str, _Service] = {}
         self._closed = False
+        self._back_s = -math.inf
         self._lock = threading.Lock()
 
     @property
@@ -71,6 +76,16 @@ class Server:
         """The gates of the models that were called so far, by short name."""
         with self._lock:
             return {name: service.gate for name, service in self._services.items()}
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody answered there a moment ago."""
+        return time.monotonic() < self._back_s
+
+    def note(self, error: BaseException) -> None:
+        """Hear of a call that failed."""
+        if isinstance(error, ServerUnreachableError):
+            self._back_s = time.monotonic() + _AWAY_S
 
     def gate(self, model: str) -> Gate:
         """The gate of a model; `x` and `x:latest` are one."""

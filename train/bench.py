@@ -25,7 +25,7 @@ from train.errors import RunStoppedError, UserError
 from train.query_set import QueryConfig, load_query_set
 from train.run_folder import check_writable
 from train.server import EMBEDDED, Connection, MaxInFlight, ServerConfig, SimulatorConfig, connect
-from train.settings import Count, Positive, Seed, comma_list
+from train.settings import Count, Lanes, Positive, Seed, comma_list
 
 if TYPE_CHECKING:
     from train.bench_environments import World
@@ -54,7 +54,7 @@ WIDTH = 110
 class BenchConfig:
     """What is timed."""
 
-    num_processes: Count = 16
+    num_processes: Lanes = 16
     """Lanes."""
     sweep_lanes: Annotated[tuple[str, ...], comma_list()] = ()
     """Numbers of lanes, by comma, each with rows of its own; in place of --num-processes."""

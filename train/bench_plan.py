@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from train.errors import UserError
+from train.settings import MOST_LANES
 
 SCHEDULES = {
     "sequential": "sequential",
@@ -59,12 +60,12 @@ def plan_rows(
     for schedule in schedules:
         if schedule not in SCHEDULES:
             raise UserError(f"--schedules has {schedule!r}; {expected}")
-    counts = [_count(text, "--sweep-lanes") for text in lanes]
-    pools = [_count(text, "--max-workers") for text in max_workers]
+    counts = list(dict.fromkeys(_count(text, "--sweep-lanes") for text in lanes))
+    pools = list(dict.fromkeys(_count(text, "--max-workers") for text in max_workers))
     return [
         Setting(schedule=schedule, num_processes=count, max_workers=workers, seed=seed)
         for count in counts
-        for schedule in schedules
+        for schedule in dict.fromkeys(schedules)
         for workers in _workers(schedule, pools)
         for seed in (seeds[:1] if schedule == "sequential" else seeds)
     ]
@@ -82,6 +83,6 @@ def _workers(schedule: str, pools: Sequence[int]) -> Iterator[int | None]:
 
 
 def _count(text: str, flag: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UserError(f"{flag} has {text!r}; expected numbers above 0")
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_LANES:
+        raise UserError(f"{flag} has {text!r}; expected numbers from 1 to {MOST_LANES}")
     return int(text)

@@ -10,6 +10,7 @@ from ollama_utils.simulator.profiles import PROFILES, Pace
 
 ADVISED_SLOTS = 8
 """No more are advised: each slot has its own KV cache, and what eight bring is measured on most machines."""
+STEADY = 3
 _CHANGED = 2
 """Slots that are more times more or fewer than those told of last are told of anew."""
 
@@ -26,14 +27,28 @@ class Findings:
         self._lanes = lanes
         self._setting = setting
         self._told: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
     def news(self, found: Mapping[tuple[str, str], Found]) -> Iterator[str]:
-        """A line for each host and model whose slots have become known, or have changed."""
+        """A line for each host and model whose slots have become known, or have changed, and stay so.
+
+        It is to be asked again and again: a finding counts when it comes `STEADY` times in a row.
+        """
         for key, known in sorted(found.items()):
             told = self._told.get(key, 0)
-            if known.slots and not told / _CHANGED <= known.slots <= told * _CHANGED:
+            if (
+                known.slots
+                and self._is_steady(key, known.slots)
+                and not told / _CHANGED <= known.slots <= told * _CHANGED
+            ):
                 self._told[key] = known.slots
                 yield self._line(*key, known, known.slots)
+
+    def _is_steady(self, key: tuple[str, str], slots: int) -> bool:
+        """Whether as many were found the last times, too: a single reply may mislead."""
+        before, times = self._seen.get(key, (slots, 0))
+        self._seen[key] = slots, times + 1 if before == slots else 1
+        return self._seen[key][1] >= STEADY
 
     def _line(self, host: str, model: str, known: Found, slots: int) -> str:
         runs = f"server {host} runs {slots} {'slot' if slots == 1 else 'slots'} for {model!r}"

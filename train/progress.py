@@ -15,7 +15,7 @@ from train.recorder import Recorder
 class ProgressLine(BaseCallback):
     """A bar on a terminal; elsewhere one plain line per rollout.
 
-    Failing calls are told at once, and what is found out about the servers at the end of a rollout.
+    Failing calls and what is found out about the servers are told at once.
     """
 
     def __init__(self, total_steps: int, recorder: Recorder, findings: Findings) -> None:
@@ -44,6 +44,8 @@ class ProgressLine(BaseCallback):
 
     def _on_step(self) -> bool:
         self._complain([info["error"] for info in self.locals["infos"] if info["unscored"]])
+        for line in self.findings.news(self.recorder.dispatcher.capacities()):
+            self._say(line)
         speed = self._progress.tasks[0].speed
         rate = f"{speed:.1f} steps/s" if speed else ""
         self._progress.update(self._task, completed=self.num_timesteps, rate=rate)
@@ -55,8 +57,6 @@ class ProgressLine(BaseCallback):
         self._progress.update(self._task, success=success)
         if self._progress.disable:
             print(f"step {self.num_timesteps}/{self.total_steps}: {success}", file=sys.stderr)
-        for line in self.findings.news(self.recorder.dispatcher.capacities()):
-            self._say(line)
 
     def _complain(self, errors: list[str]) -> None:
         """Say why a step could not be scored, once a rollout."""

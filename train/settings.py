@@ -17,9 +17,10 @@ def _whole(_type: Any, tokens: Sequence[Any]) -> int:  # noqa: ANN401 - cyclopts
     return int(tokens[0].value)
 
 
+MOST_LANES = 4096
 Count = Annotated[int, Parameter(validator=Number(gte=1), converter=_whole)]
 """A whole number above 0."""
-Lanes = Annotated[int, Parameter(validator=Number(gte=1, lte=4096), converter=_whole)]
+Lanes = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_LANES), converter=_whole)]
 """Environments side by side, each of which has a thread."""
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**32), converter=_whole)]
 """What every generator of random numbers here takes."""

@@ -42,13 +42,20 @@ def test_beside_a_client_that_takes_half_the_slots_the_limit_is_the_other_half()
     scene = Scene(slots=8)
     traffic, other = Traffic(scene, Capacity()), Traffic(scene, Fixed(4), seed=1)
     traffic.run(20)
-    assert traffic.limits_within(5, 20) <= {3, 4, 5, 6}
+    assert traffic.limits_within(5, 20) <= {3, 4, 5, 6, 7, 8}
     assert traffic.rate(5, 20) == pytest.approx(other.rate(5, 20), rel=0.2)
     assert traffic.wait(5, 20) <= 0.3
     other.lanes = 0
     traffic.run(40)
     assert traffic.limits_within(25, 40) >= {9}
     assert traffic.rate(25, 40) >= 1.7 * traffic.rate(5, 20)
+
+
+@pytest.mark.parametrize("slots", [4, 8, 32])
+def test_what_a_reply_holds_beside_its_service_is_not_taken_for_a_wait_for_a_slot(slots: int) -> None:
+    best = Traffic(Scene(slots=slots), Fixed(64), overhead_s=0.1).run(60).rate(10, 60)
+    traffic = Traffic(Scene(slots=slots), Capacity(), overhead_s=0.1).run(60)
+    assert traffic.rate(10, 60) >= 0.75 * best
 
 
 def test_where_throughput_stops_growing_before_the_slots_do_so_does_the_limit() -> None:

@@ -38,6 +38,7 @@ class Traffic:
         lanes: the most calls there are to send.
         travel_s: from a client to the server, and as long back.
         sigma: of the log of a reply's length, whose mean is TOKENS.
+        overhead_s: the most that a call takes at the server before it asks for a slot; each takes some of it.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Traffic:
         lanes: int = 64,
         travel_s: float = 0.0005,
         sigma: float = 1.0,
+        overhead_s: float = 0.0,
         seed: int = 0,
     ) -> None:
         self.capacity = capacity
@@ -59,6 +61,7 @@ class Traffic:
         self._scene = scene
         self._travel_s = travel_s
         self._sigma = sigma
+        self._overhead_s = overhead_s
         self._random = random.Random(seed)
         self._in_flight = 0
         self._in(0.0, self._fill)
@@ -91,29 +94,30 @@ class Traffic:
         while self._in_flight < min(self.capacity.limit, self.lanes):
             self._in_flight += 1
             ticket = self.capacity.sent(self._scene.agenda.now_s)
-            self._in(self._travel_s, partial(self._arrive, ticket))
+            overhead_s = self._overhead_s and self._random.uniform(0, self._overhead_s)
+            self._in(self._travel_s + overhead_s, partial(self._arrive, ticket, overhead_s))
 
-    def _arrive(self, ticket: Ticket) -> None:
+    def _arrive(self, ticket: Ticket, overhead_s: float) -> None:
         tokens = TOKENS * self._random.lognormvariate(-(self._sigma**2) / 2, self._sigma)
         call = Call(model="m", reply_tokens=max(1, round(tokens)))
         turns: list[Turn] = []
 
         def ended() -> None:
-            self._in(self._travel_s, lambda: self._back(ticket, turns[0]))
+            self._in(self._travel_s, lambda: self._back(ticket, turns[0], overhead_s))
 
         def started() -> None:
             self._in(0.0, lambda: turns[0].mark(call.reply_tokens, ended))
 
         turns.append(self._scene.server.begin(call, started=started))
 
-    def _back(self, ticket: Ticket, turn: Turn) -> None:
+    def _back(self, ticket: Ticket, turn: Turn, overhead_s: float) -> None:
         now_s = self._scene.agenda.now_s
         usage = Usage(
             completion_tokens=turn.call.reply_tokens,
             load_s=turn.load_s,
             prefill_s=turn.prefill_s,
             decode_s=turn.decode_s,
-            total_s=turn.total_s,
+            total_s=turn.total_s + overhead_s,
         )
         self._in_flight -= 1
         self.replies.append((now_s, usage))

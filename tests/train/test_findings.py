@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ollama_utils.capacity import Found
-from train.findings import Findings, speedups
+from train.findings import STEADY, Findings, speedups
 
 HOST = "http://127.0.0.1:11434"
 
@@ -12,8 +12,13 @@ def found(slots: int | None, limit: int = 1) -> dict[tuple[str, str], Found]:
     return {(HOST, "llama3.2"): Found(limit=limit, slots=slots, queue_s=0.0, service_s=1.0)}
 
 
+def told(findings: Findings, what: dict[tuple[str, str], Found]) -> list[str]:
+    """The lines of findings that stay the same for a while."""
+    return [line for _ in range(STEADY) for line in findings.news(what)]
+
+
 def test_few_slots_come_with_the_setting_that_gives_more_and_what_it_would_bring() -> None:
-    (line,) = Findings(16).news(found(1))
+    (line,) = told(Findings(16), found(1))
     assert line.startswith(
         f"server {HOST} runs 1 slot for 'llama3.2': OLLAMA_NUM_PARALLEL=8 would make this run "
         "about 4.3 times faster"
@@ -22,18 +27,23 @@ def test_few_slots_come_with_the_setting_that_gives_more_and_what_it_would_bring
 
 
 def test_no_more_slots_are_advised_than_there_are_lanes() -> None:
-    (line,) = Findings(4, "--slots ").news(found(2))
+    (line,) = told(Findings(4, "--slots "), found(2))
     assert ": --slots 4 would make" in line
-    (line,) = Findings(2).news(found(2, limit=2))
+    (line,) = told(Findings(2), found(2, limit=2))
     assert line.endswith("runs 2 slots for 'llama3.2', kept busy by 2 calls in flight")
 
 
 def test_nothing_is_said_before_slots_are_known_and_nothing_twice() -> None:
     findings = Findings(16)
-    assert not list(findings.news(found(None)))
-    assert len(list(findings.news(found(8, limit=9)))) == 1
-    assert not list(findings.news(found(7, limit=7)))
-    assert len(list(findings.news(found(2, limit=2)))) == 1
+    assert not told(findings, found(None))
+    assert len(told(findings, found(8, limit=9))) == 1
+    assert not told(findings, found(7, limit=7))
+    assert len(told(findings, found(2, limit=2))) == 1
+
+
+def test_slots_that_come_and_go_are_not_told() -> None:
+    findings = Findings(16)
+    assert not [line for slots in (1, 1, 2, 1, 2, 2) for line in findings.news(found(slots))]
 
 
 def test_speedups_are_those_of_the_published_measurements() -> None:
