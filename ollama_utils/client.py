@@ -159,7 +159,7 @@ class OllamaClient:
         except ollama.ResponseError as error:
             raise self._rejection(model, error) from error
         except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            raise self._absence() from error
+            raise self._absence(error) from error
         except httpx.TimeoutException as error:
             raise CallTimeoutError(
                 f"{self._whom(model)} did not answer within {self._timeout_s:g} s: "
@@ -176,12 +176,17 @@ class OllamaClient:
                 raise
             raise CallCancelledError(f"the client of {self.host!r} was closed before the call") from error
 
-    def _absence(self) -> ServerUnreachableError:
+    def _absence(self, error: Exception) -> ServerUnreachableError:
         """The error for a host where nobody answers: for good, when the obituary says so."""
         if gone := self._obituary():
             return ServerUnreachableError(gone, retryable=False)
+        cause = _brief(
+            str(error.__context__ or error)
+        )  # the official client hides it behind words of its own
+        why = "" if "refused" in cause else f" ({cause})"
         return ServerUnreachableError(
-            f"no Ollama server answers at {self.host!r}: start it with 'ollama serve' or pass --ollama-host"
+            f"no Ollama server answers at {self.host!r}{why}: "
+            "start it with 'ollama serve' or pass --ollama-host"
         )
 
     def _note_sent(self, _: httpx.Request) -> None:

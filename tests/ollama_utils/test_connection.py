@@ -259,3 +259,13 @@ def test_a_key_of_two_lines_is_a_bad_request_that_does_not_show_it(monkeypatch: 
         client.generate(CALL)
     assert "secret" not in str(caught.value)
     assert not server.ports
+
+
+@pytest.mark.parametrize("early", [b"100 Continue", b"102 Processing", b"103 Early Hints"])
+def test_what_comes_before_a_final_reply_is_passed_over(early: bytes) -> None:
+    def answer(request: Request) -> None:
+        request.wfile.write(b"HTTP/1.1 " + early + b"\r\nLink: </style.css>\r\n\r\n")
+        request.say(str(len(server.ports)))
+
+    with KeptOpen(answer) as server, closing(OllamaClient(server.host)) as client:
+        assert [client.generate(CALL).text for _ in range(3)] == ["1", "2", "3"]
