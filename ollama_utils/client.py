@@ -6,6 +6,7 @@ pydantic's are seen: each is translated once into the tree of `ollama_utils.erro
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -54,13 +55,15 @@ class OllamaClient:
             ours, and has ended.
 
     Raises:
-        ValueError: the host cannot be read, or the environment's proxy or certificates for it.
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
     """
 
     def __init__(
         self, host: str, *, timeout_s: float = 120.0, obituary: Callable[[], str | None] = lambda: None
     ) -> None:
         self.host = parse_host(host)
+        if not os.environ.get("OLLAMA_API_KEY", "").isascii():
+            raise ValueError("OLLAMA_API_KEY holds letters that no header can; expected ASCII alone")
         self._obituary = obituary
         self._timeout_s = timeout_s
         self._closed = False

@@ -1,9 +1,9 @@
 """The official `ollama` package: import it from here.
 
 At its import it builds a client of its own from the environment, and raises when OLLAMA_HOST cannot be
-read, a proxy's library is missing or a file of TLS cannot be used: even in a run that needs none of them.
-So these variables are set aside while it is imported. Our clients lose nothing: they are given their
-host and their transport.
+read, OLLAMA_API_KEY not be sent, a proxy's library is missing or a file of TLS cannot be used: even in a run
+that needs none of them. So these variables are set aside while it is imported. Our clients lose nothing: they
+are given their host and their transport, and read the key anew.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_READ_AT_IMPORT = frozenset({"OLLAMA_HOST", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"})
+_READ_AT_IMPORT = frozenset(
+    {"OLLAMA_HOST", "OLLAMA_API_KEY", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"}
+)
 
 
 @contextmanager

@@ -288,3 +288,10 @@ def test_the_models_are_listed_with_their_tags(server: EmbeddedServer) -> None:
 
 def test_the_tag_latest_goes_without_saying() -> None:
     assert [short_name(name) for name in ("x", "x:latest", "x:7b", "a/x:latest")] == ["x", "x", "x:7b", "a/x"]
+
+
+def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_API_KEY", "schl\u00fcssel")
+    with pytest.raises(ValueError, match="OLLAMA_API_KEY holds letters that no header can") as caught:
+        OllamaClient("127.0.0.1")
+    assert "schl" not in str(caught.value)
