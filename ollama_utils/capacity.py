@@ -23,9 +23,9 @@ from statistics import median_low
 from ollama_utils.knee import Knee
 from ollama_utils.types import Usage
 
-START = 2
+START = 4
 """The limit before the first reply, and for good where replies have no timings. Embeddings have none: Ollama
-serves them on one slot, which stays busy if one more is on its way."""
+serves them on one slot, which stays busy if more are on their way."""
 MOST = 1024
 """No limit is higher."""
 _WAITS = 5
