@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,8 @@ from ollama_utils.simulator.settings import Settings
 
 # As the commands do: torch's threads must not spin beside other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# A shell's job in the background ignores Ctrl-C, and its children do; tests of Ctrl-C need it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # A law holds or it does not, however busy the machine is.
 settings.register_profile("mutagym", deadline=None)
 # `pytest --hypothesis-profile fuzz`: for the tests that feed us rubbish (`make soak`).
