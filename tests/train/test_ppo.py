@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from copy import deepcopy
 from functools import partial
 from pathlib import Path
@@ -103,12 +102,7 @@ PAPER_SCRIPTS = (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def ppo(env: VecEnv, *, seed: int | None = 3, n_steps: int = 16, **more: Any) -> MaskedPPO:  # noqa: ANN401 - SB3's options
