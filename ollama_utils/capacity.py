@@ -5,8 +5,8 @@ before (`Usage`). Slots are passed on first come, first served. So when a call's
 calls that were sent before it and were not back yet were in service too: k calls with itself. If it had
 waited, all slots were taken, and k of them were ours: a measurement, exact but for what the network blurs,
 and our share where others use the server. If it had not, there are k slots or more. A reply's time also holds
-what is neither (reading the prompt into tokens, a busy host); such a wait is told by its end, which is not that
-of another call.
+what is neither (reading the prompt into tokens, a busy host); such a wait is told by its end, which is not
+that of another call.
 
 The limit follows: it grows by one with each call that did not wait although the gate was full when it was
 sent (so it doubles with each round trip), until calls wait; then it is the slots that the last waits told of.
