@@ -33,9 +33,11 @@ def cost_steps(scale: Scale) -> Section:
     return Section(
         title="What a step costs",
         about=(
-            "CPU milliseconds a step under `lanes`, then of the same requests sent by as many threads "
-            "through the bare client, then of encoding the same texts; the rest is what environments, "
-            f"schedule and dispatcher take. Medians of {scale.seeds} runs. `python -m benchmarks.step_cost`"
+            "CPU milliseconds a step under `lanes`, then those of the HTTP client and of the encoder in the "
+            "same rollout made once more; the rest is what environments, schedule and dispatcher take. Code "
+            "that runs now and then starts from cold caches, all the more on a shared machine: the last "
+            "column is the rest where known replies and rows come at once. "
+            f"Medians of {scale.seeds} runs. `python -m benchmarks.step_cost`"
         ),
         rows=rows,
         columns={
@@ -46,8 +48,12 @@ def cost_steps(scale: Scale) -> Section:
             "http_cpu_ms_per_step": "of it HTTP",
             "encode_cpu_ms_per_step": "of it encoding",
             "own_cpu_ms_per_step": "the rest",
+            "warm_cpu_ms_per_step": "the rest, warm",
         },
-        checks=[at_most("CPU ms a step outside HTTP and encoding", 1.0, rows[0]["own_cpu_ms_per_step"])],
+        checks=[
+            at_most("CPU ms a step outside HTTP and encoding", 1.0, rows[0]["own_cpu_ms_per_step"]),
+            at_most("the same where replies come at once", 1.0, rows[0]["warm_cpu_ms_per_step"]),
+        ],
     )
 
 

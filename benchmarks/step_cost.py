@@ -8,106 +8,112 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Self
+from unittest.mock import patch
 
 from envs.queries import load_queries
-from mutators.registry import load_mutators
 from ollama_utils.client import OllamaClient
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
-from ollama_utils.types import Call
 from train.bench import MODEL
 from train.bench_environments import World
 from train.bench_plan import Setting
-from train.bench_rows import Steps, measure
+from train.bench_rows import measure
 
-LANES = 32
-SLOTS = 8
+POOLS = ((32, 8), (128, 32))
+"""Lanes and slots. Of two servers with as long replies, the one with more slots has each lane's code run more
+often, and so from warmer caches."""
 NUM_STEPS = 16
 REPLY_TOKENS = "lognormal:mean=50,sigma=1.0"
-TIME_SCALE = 0.25
-"""What a step costs does not depend on how long replies take: 50 ms on average here."""
 RUNS = 3
 
 
 def rows(
-    *, lanes: int = LANES, num_steps: int = NUM_STEPS, time_scale: float = TIME_SCALE, runs: int = RUNS
+    *,
+    pools: Sequence[tuple[int, int]] = POOLS,
+    num_steps: int = NUM_STEPS,
+    time_scale: float = 1.0,
+    runs: int = RUNS,
 ) -> list[dict[str, Any]]:
-    """One row: CPU milliseconds a step of all threads of this process, medians over runs of different seeds.
+    """One row for each number of lanes and slots, medians over runs, each of which has its own seed.
 
-    `cpu_ms_per_step` is that of a rollout under `lanes`; `http_cpu_ms_per_step` that of the same requests
-    sent right after it by as many threads through a bare client; `encode_cpu_ms_per_step` that of encoding
-    the same texts, each once. What is left, `own_cpu_ms_per_step`, is spent by environments, schedule and
-    dispatcher.
+    All figures are CPU milliseconds a step, of all threads of this process. `cpu_ms_per_step` is that of a
+    rollout under `lanes`. The same rollout once more, with a clock of each thread's CPU time around the
+    client and around the encoder, gives `http_cpu_ms_per_step` and `encode_cpu_ms_per_step`: where they are
+    called, for code that runs every few milliseconds costs several times what it does in a loop. What is
+    left, `own_cpu_ms_per_step`, is spent by environments, schedule and dispatcher. `warm_cpu_ms_per_step` is
+    the same rollout where the replies and rows of before come at once, so that nothing is left but this.
     """
-    settings = Settings(slots=SLOTS, reply_tokens=REPLY_TOKENS, time_scale=time_scale)
+    return [_row(lanes, slots, num_steps, time_scale, runs) for lanes, slots in pools]
+
+
+def _row(lanes: int, slots: int, num_steps: int, time_scale: float, runs: int) -> dict[str, Any]:
+    settings = Settings(slots=slots, reply_tokens=REPLY_TOKENS, time_scale=time_scale)
     with EmbeddedServer(settings) as server:
-        measured = [_measure(server, lanes, num_steps, seed) for seed in range(runs)]
+        measured = [_parts(server, lanes, num_steps, seed) for seed in range(runs)]
     medians = {key: round(median(each[key] for each in measured), 3) for key in measured[0]}
     steps = {"env_steps": lanes * num_steps, "runs": runs, "simulated": True}
-    return [{"num_processes": lanes, "slots": SLOTS} | steps | medians]
+    return {"num_processes": lanes, "slots": slots} | steps | medians
 
 
-def _measure(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, float]:
+def _parts(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, float]:
     """One run's parts, in milliseconds a step."""
+    cpu = _roll(server, lanes, num_steps, seed)["cpu_ms_per_step"]
+    with _Watched(OllamaClient, "generate") as client, _Watched(HashingEncoder, "encode") as encoder:
+        steps = _roll(server, lanes, num_steps, seed)["env_steps"]
+        client.knows = encoder.knows = True
+        warm = _roll(server, lanes, num_steps, seed)["cpu_ms_per_step"]
+    http, encoding = (1000 * sum(each.spent_s) / steps for each in (client, encoder))
+    return {
+        "cpu_ms_per_step": cpu,
+        "http_cpu_ms_per_step": http,
+        "encode_cpu_ms_per_step": encoding,
+        "own_cpu_ms_per_step": cpu - http - encoding,
+        "warm_cpu_ms_per_step": warm,
+    }
+
+
+def _roll(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, Any]:
+    """The row that `mutagym bench` makes of one rollout."""
     setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
     queries = tuple(query.text for query in load_queries(None))
     world = World(host=server.host, model=MODEL, queries=queries, encoder="hashing", judge=False)
     with Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher:
-        row, steps = measure(world, server, dispatcher, setting, num_steps)
-    spent_s = _http_cpu_s(server.host, _calls(steps), lanes), _encode_cpu_s(steps)
-    http, encoding = (1000 * each / row["env_steps"] for each in spent_s)
-    return {
-        "cpu_ms_per_step": row["cpu_ms_per_step"],
-        "http_cpu_ms_per_step": http,
-        "encode_cpu_ms_per_step": encoding,
-        "own_cpu_ms_per_step": row["cpu_ms_per_step"] - http - encoding,
-    }
+        row, _ = measure(world, server, dispatcher, setting, num_steps)
+    return row
 
 
-def _infos(steps: Steps) -> list[Mapping[str, Any]]:
-    return [info for row in steps for info, _ in row]
+class _Watched:
+    """Within `with`: a method that counts its CPU time, and later gives what it gave before at once."""
 
+    def __init__(self, owner: type, name: str) -> None:
+        self.spent_s: list[float] = []
+        """Of each call, on the thread that made it."""
+        self.knows = False
+        """Whether it gives what it gave before."""
+        self._known: dict[str, Any] = {}
+        self._method: Callable[..., Any] = getattr(owner, name)
+        self._patch = patch.object(owner, name, lambda *given: self._call(*given))  # noqa: PLW0108 - to be bound
 
-def _calls(steps: Steps) -> list[Call]:
-    """Requests like those of the rollout: for each step a rewrite, which has a seed, and a question."""
-    calls = []
-    for number, info in enumerate(_infos(steps)):
-        mutator = load_mutators([info["mutator"]])[0]
-        prompt = mutator.prompt(info["query_before"], [], number)
-        calls.append(Call(model=MODEL, prompt=prompt, options={"seed": number, "temperature": 0.8}))
-        calls.append(Call(model=MODEL, prompt=info["mutated_query"], options={"seed": 0, "temperature": 0.0}))
-    return calls
+    def __enter__(self) -> Self:
+        self._patch.start()
+        return self
 
+    def __exit__(self, *_error: object) -> None:
+        self._patch.stop()
 
-def _http_cpu_s(host: str, calls: Sequence[Call], threads: int) -> float:
-    client = OllamaClient(host)
-
-    def send(mine: Sequence[Call]) -> None:
-        for call in mine:
-            client.generate(call)
-
-    with ThreadPoolExecutor(threads) as pool:
-        spent_s = _cpu_s(lambda: list(pool.map(send, [calls[k::threads] for k in range(threads)])))
-    client.close()
-    return spent_s
-
-
-def _encode_cpu_s(steps: Steps) -> float:
-    texts = {info[key] for info in _infos(steps) for key in ("original_query", "mutated_query")}
-    encoder = HashingEncoder()
-    return _cpu_s(lambda: [encoder.encode([text]) for text in texts])
-
-
-def _cpu_s(work: Callable[[], object]) -> float:
-    began_s = time.process_time()
-    work()
-    return time.process_time() - began_s
+    def _call(self, owner: object, asked: object) -> Any:  # noqa: ANN401 - whatever the method gives
+        if self.knows:
+            return self._known[repr(asked)]
+        began_s = time.thread_time()
+        given = self._method(owner, asked)
+        self.spent_s.append(time.thread_time() - began_s)
+        self._known[repr(asked)] = given
+        return given
 
 
 if __name__ == "__main__":

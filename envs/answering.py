@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite
@@ -52,6 +53,8 @@ class Answerer:
 
     def answer(self, requests: Sequence[Request], max_workers: int = 1) -> list[Reply]:
         """The replies in the order of the requests, those of one kind served together by `max_workers`."""
+        if len(requests) == 1:  # most requests of a lane
+            return list(self._server(type(requests[0]))([requests[0]], max_workers))
         places: dict[type, list[int]] = {}
         for place, request in enumerate(requests):
             places.setdefault(type(request), []).append(place)
@@ -71,8 +74,12 @@ class Answerer:
 
     def expect(self, query: str) -> None:
         """Have a query embedded that will be asked for later, by an encoder that can do so in spare time."""
-        if isinstance(self.encoder, PrefetchingEncoder):
-            self.encoder.prefetch([query])
+        if self._prefetching:
+            self._prefetching.prefetch([query])
+
+    @cached_property
+    def _prefetching(self) -> PrefetchingEncoder | None:
+        return self.encoder if isinstance(self.encoder, PrefetchingEncoder) else None
 
     def _rewrite(self, requests: list[Rewrite], max_workers: int) -> list[Completion]:
         """Rule mutators cost no call; the others go to the mutator model together."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -103,9 +104,9 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: no episode is under way.
             gymnasium.error.InvalidAction: the action is not in the action space.
         """
-        self.check(action)
+        plan = self.plan_step(action)
         answer = recorded(self._to_replay.popleft(), self.answer) if self._to_replay else self.answer
-        t = run_plan(self.plan_step(action), answer)
+        t = run_plan(plan, answer)
         return t.observation, t.reward, t.terminated, t.truncated, t.info
 
     def plan_reset(
@@ -129,11 +130,8 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         return first, {"original_query": episode.original, "episode_number": episode.number}
 
     def plan_step(self, action: np.int64) -> Plan[Transition]:
-        """`step` as a plan, for a schedule to drive."""
-        episode = self.check(action)
-        transition = yield from episode.step(int(action))
-        self._over = transition.terminated or transition.truncated
-        return transition
+        """`step` as a plan, for a schedule to drive; raises at once what `step` raises."""
+        return self._steps(self.check(action), int(action))
 
     def replay(self, steps: Iterable[Mapping[str, Any]]) -> None:
         """Let the coming steps go as they went before, without calling a model.
@@ -172,7 +170,9 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
     def check(self, action: np.int64) -> Episode:
         """The episode under way, if `action` can be taken in it; raises what `step` raises."""
         episode = self._under_way()
-        if not self.action_space.contains(action):
+        given: Any = action
+        plain = isinstance(given, int | np.integer) and 0 <= given < self.num_actions
+        if not plain and not self.action_space.contains(action):  # which takes its time
             expected = f"an integer from 0 to {self.num_actions - 1}"
             raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
         return episode
@@ -188,11 +188,22 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
         return self.episode
 
+    def _steps(self, episode: Episode, action: int) -> Plan[Transition]:
+        transition = yield from episode.step(action)
+        self._over = transition.terminated or transition.truncated
+        return transition
+
     def _query(self, options: dict[str, Any]) -> str:
         unknown = set(options) - {"query"}
         if unknown:
             raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
         if "query" in options:
             return str(options["query"])
-        stream = np.random.default_rng(derive_seed(self.lane_seed, self._next_number, "query"))
-        return self.queries[int(stream.integers(len(self.queries)))]
+        return self.queries[_draw(self.lane_seed, self._next_number, len(self.queries))]
+
+
+@lru_cache(maxsize=4096)  # a query is drawn when it is expected, and again when its episode begins
+def _draw(lane_seed: int, number: int, count: int) -> int:
+    """Which of so many queries an episode of a lane starts from."""
+    stream = np.random.default_rng(derive_seed(lane_seed, number, "query"))
+    return int(stream.integers(count))

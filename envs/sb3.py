@@ -20,6 +20,7 @@ from envs.lanes import LaneVectorEnv
 # RecordEpisodeStatistics writes this key beside the reset info, but it tells of the episode that ended.
 EPISODE_KEY = "episode"
 TRUNCATED_KEY = "TimeLimit.truncated"
+_ATOMS = frozenset({str, int, float, bool, type(None)})  # nobody can change these: they need no copy
 
 
 def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
@@ -290,8 +291,10 @@ def _split_info(row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - an info holds anything
     """A copy, with Python's scalars for numpy's."""
+    if type(value) in _ATOMS:
+        return value
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
+        return {k: each if type(each) in _ATOMS else _plain(each) for k, each in value.items()}
     return deepcopy(value)

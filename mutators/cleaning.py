@@ -76,6 +76,8 @@ _EXPLANATION = re.compile(
     r"[*_]*:.*\Z",
     re.DOTALL | re.IGNORECASE,
 )
+_UNDRESSED = re.compile(rf"\s*[^\W\d_][^\n<`:!\"\u201c\u201d]{{0,{MAX_CHARS - 1}}}")
+"""No dress begins with a letter and has none of these: most replies need no closer look."""
 _MARKER = r"(?:\(?\d{1,2}[.)]|[-*+\u2022])[ \t]+"
 _LIST = re.compile(rf"\A(?:{_MARKER})+(?P<inside>\S.*?)(?:\n\s*(?:{_MARKER}|\n).*)?\Z", re.DOTALL)
 _HEADING = re.compile(r"\A(?:(?:#{1,6}|>)[ \t]+)+")
@@ -94,6 +96,8 @@ def clean(text: str, query: str) -> str:
         text: The reply to a prompt that asked for a rewrite alone.
         query: The query that the rewrite was asked for.
     """
+    if _UNDRESSED.fullmatch(text):
+        return text.strip()
     steps = _steps_for(query.strip())
     for _ in range(MAX_LAYERS):
         bare = text.strip()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ollama_utils.types import Usage, short_name
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Account:
     """The calls to one model so far."""
 
@@ -34,7 +33,7 @@ class Accounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._by_model: dict[str, dict[str, Any]] = {}
+        self._by_model: dict[str, Account] = {}
         self._in_flight = 0
         self._max_in_flight = 0
 
@@ -53,33 +52,34 @@ class Accounts:
         with self._lock:
             self._in_flight += 1
             self._max_in_flight = max(self._max_in_flight, self._in_flight)
-            self._add(model, calls=1, retries=int(retry))
+            account = self._of(model)
+            account.calls += 1
+            account.retries += retry
 
     def came_back(self, model: str, usage: Usage | None = None, *, failed: bool = False) -> None:
         """A call that went out is over."""
-        used = usage or Usage()
         with self._lock:
             self._in_flight -= 1
-            self._add(
-                model,
-                failures=int(failed),
-                prompt_tokens=used.prompt_tokens,
-                completion_tokens=used.completion_tokens,
-                queue_s=used.queue_s,
-                busy_s=used.prefill_s + used.decode_s,
-            )
+            account = self._of(model)
+            account.failures += failed
+            if usage is not None:
+                account.prompt_tokens += usage.prompt_tokens
+                account.completion_tokens += usage.completion_tokens
+                account.queue_s += usage.queue_s
+                account.busy_s += usage.prefill_s + usage.decode_s
 
     def hit(self, model: str) -> None:
         """A call was answered without going out."""
         with self._lock:
-            self._add(model, cache_hits=1)
+            self._of(model).cache_hits += 1
 
     def snapshot(self) -> dict[str, Account]:
         """The accounts so far by model; the tag `:latest` is left out of the names."""
         with self._lock:
-            return {name: Account(**sums) for name, sums in self._by_model.items()}
+            return {name: replace(account) for name, account in self._by_model.items()}
 
-    def _add(self, model: str, **more: float) -> None:
-        sums = self._by_model.setdefault(short_name(model), {})
-        for name, value in more.items():
-            sums[name] = sums.get(name, 0) + value
+    def _of(self, model: str) -> Account:
+        name = short_name(model)
+        if name not in self._by_model:
+            self._by_model[name] = Account()
+        return self._by_model[name]

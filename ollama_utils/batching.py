@@ -25,7 +25,6 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
         EncodingError: some queries are no valid text, or the encoder has no finite row for them; it
             holds each one's error by its place, and the rows of the others.
     """
-    rows = np.zeros((len(queries), encoder.dimension), dtype=np.float32)
     failures: dict[int, OllamaError] = {
         place: BadRequestError(f"expected valid Unicode text, got {query!r}")
         for place, query in enumerate(queries)
@@ -33,10 +32,12 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
     }
     places = [place for place in range(len(queries)) if place not in failures]
     try:
-        rows[places] = encoder.encode([queries[place] for place in places])
+        given = encoder.encode([queries[place] for place in places])
     except EncodingError as error:
-        rows[places] = error.rows
+        given = error.rows
         failures |= {places[index]: failure for index, failure in error.failures.items()}
+    rows = np.zeros((len(queries), encoder.dimension), dtype=np.float32)
+    rows[places if failures else slice(None)] = given
     if not np.isfinite(rows).all():
         for place in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
             failures.setdefault(
@@ -73,8 +74,11 @@ def batch_mutate_queries(
     """
     if len(queries) != len(prompts):
         raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
-    calls = [Call(model=model, prompt=prompt, options=options or {}) for prompt in prompts]
-    return _generate(dispatcher, _seeded(calls, seeds), queries, max_workers)
+    calls = [
+        Call(model=model, prompt=prompt, options=each)
+        for prompt, each in zip(prompts, _options(options, seeds, len(prompts)), strict=True)
+    ]
+    return _generate(dispatcher, calls, queries, max_workers)
 
 
 def batch_query_target_model(
@@ -104,21 +108,21 @@ def batch_query_target_model(
         ValueError: the lengths differ.
     """
     calls = [
-        Call(model=model, prompt=prompt, system=system, think=think, options=options or {})
-        for prompt in prompts
+        Call(model=model, prompt=prompt, system=system, think=think, options=each)
+        for prompt, each in zip(prompts, _options(options, seeds, len(prompts)), strict=True)
     ]
-    return _generate(dispatcher, _seeded(calls, seeds), [DEFAULT_REFUSAL] * len(calls), max_workers)
+    return _generate(dispatcher, calls, [DEFAULT_REFUSAL] * len(calls), max_workers)
 
 
-def _seeded(calls: Sequence[Call], seeds: Sequence[int] | None) -> list[Call]:
+def _options(
+    options: Mapping[str, Any] | None, seeds: Sequence[int] | None, count: int
+) -> list[Mapping[str, Any]]:
+    """The options of so many calls, each with its seed."""
     if seeds is None:
-        return list(calls)
-    if len(seeds) != len(calls):
-        raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(calls)}")
-    return [
-        replace(call, options={**call.options, "seed": int(seed)})
-        for call, seed in zip(calls, seeds, strict=True)
-    ]
+        return [options or {}] * count
+    if len(seeds) != count:
+        raise ValueError(f"expected one seed a call, got {len(seeds)} for {count}")
+    return [{**(options or {}), "seed": int(seed)} for seed in seeds]
 
 
 def _generate(

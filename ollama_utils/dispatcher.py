@@ -222,7 +222,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         except OllamaError as error:
             self._write(question, errand.outcome(error=error))
             completion = Completion(text="", error=error)
-        return replace(completion, attempts=len(errand.hosts))
+        again = len(errand.hosts) != completion.attempts
+        return replace(completion, attempts=len(errand.hosts)) if again else completion
 
     def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
         """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
@@ -231,8 +232,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         def ask(client: OllamaClient) -> tuple[dict[Question, str], Usage | None]:
             embeddings = client.embed(model, texts)
-            rows = embeddings.rows.tolist()
-            replies = {q: json.dumps(row) for q, row in zip(missing, rows, strict=True)}
+            replies = {q: json.dumps(row) for q, row in zip(missing, embeddings.rows.tolist(), strict=True)}
             for question, reply in replies.items():
                 outcome = errand.outcome(reply)
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
@@ -286,7 +286,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         def merits(server: Server) -> tuple[bool, bool, int]:
             return not server.is_away, server.host not in errand.hosts, server.gate(errand.model).room
 
-        return max(self._servers.values(), key=merits)
+        first, *others = self._servers.values()
+        return max((first, *others), key=merits) if others else first
 
     def _is_over(self, state: RetryCallState) -> bool:
         """Whether a call that failed is given up."""

@@ -138,7 +138,7 @@ class CachedEncoder:
         failures: dict[int, OllamaError] = {}
         for index, text in enumerate(texts):
             try:
-                rows[index] = jobs[text].row.result()
+                rows[index] = jobs[text].row()
             except OllamaError as error:
                 failures[index] = error
         if failures:

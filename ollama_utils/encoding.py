@@ -7,10 +7,8 @@ import os
 import threading
 import weakref
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,21 +41,42 @@ class PassEncoder(TextEncoder, Protocol):
         ...
 
 
-@dataclass(eq=False)
+Row = NDArray[np.float32]
+"""(D,)."""
+
+
 class Job:
     """A text that somebody wants encoded."""
 
-    text: str
-    row: Future[NDArray[np.float32]] = field(default_factory=Future)
-    """(D,), or why there is none."""
-    is_awaited: bool = False
-    """Whether somebody waits for it now, and not only later."""
-    shape: Hashable = None
+    __slots__ = ("_outcome", "_under_way", "is_awaited", "shape", "text")
+
+    def __init__(self, text: str, *, is_awaited: bool = False) -> None:
+        self.text = text
+        self.is_awaited = is_awaited
+        """Whether somebody waits for it now, and not only later."""
+        self.shape: Hashable = None
+        self._outcome: Row | Exception | None = None
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
 
     @property
     def has_failed(self) -> bool:
         """Whether it is known that there is no row."""
-        return self.row.done() and self.row.exception() is not None
+        return isinstance(self._outcome, Exception)
+
+    def settle(self, outcome: Row | Exception) -> None:
+        """Tell all who wait the row, or why there is none; once."""
+        self._outcome = outcome
+        self._under_way.release()
+
+    def row(self) -> Row:
+        """Wait for the row; raises what stands in its place."""
+        if self._outcome is None:
+            with self._under_way:
+                pass
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return cast("Row", self._outcome)
 
 
 def encode_jobs(encoder: TextEncoder, jobs: Sequence[Job]) -> None:
@@ -66,7 +85,7 @@ def encode_jobs(encoder: TextEncoder, jobs: Sequence[Job]) -> None:
     What is no mere failure of the encoder, such as Ctrl-C, is raised here; the others are told
     CallCancelledError.
     """
-    outcomes: list[NDArray[np.float32] | Exception]
+    outcomes: list[Row | Exception]
     outcomes = [CallCancelledError("the encoding was interrupted")] * len(jobs)
     try:
         outcomes = _outcomes(encoder, [job.text for job in jobs])
@@ -74,13 +93,10 @@ def encode_jobs(encoder: TextEncoder, jobs: Sequence[Job]) -> None:
         outcomes = [error] * len(jobs)
     finally:
         for job, outcome in zip(jobs, outcomes, strict=True):
-            if isinstance(outcome, Exception):
-                job.row.set_exception(outcome)
-            else:
-                job.row.set_result(outcome)
+            job.settle(outcome)
 
 
-def _outcomes(encoder: TextEncoder, texts: list[str]) -> list[NDArray[np.float32] | Exception]:
+def _outcomes(encoder: TextEncoder, texts: list[str]) -> list[Row | Exception]:
     """Each text's row, or why it has none; as many as there are texts, or a ValueError."""
     failures: dict[int, OllamaError] = {}
     try:
@@ -189,7 +205,7 @@ class EncodingWorker:
 def _fail(jobs: Sequence[Job], error: Exception) -> None:
     """Tell all who wait why there are no rows."""
     for job in jobs:
-        job.row.set_exception(error)
+        job.settle(error)
 
 
 def _closed() -> CallCancelledError:

@@ -6,16 +6,12 @@ import math
 import threading
 import time
 from collections import deque
-from types import TracebackType
 
 from ollama_utils.errors import CallCancelledError
 
 
 class Gate:
     """A first-in, first-out semaphore whose limit can be moved while calls wait.
-
-    `with gate as admitted_s: ...` waits for a place and holds it, from that moment of the monotonic clock on;
-    it raises CallCancelledError once the gate is closed.
 
     Args:
         limit: the most calls inside at once.
@@ -78,7 +74,12 @@ class Gate:
             while self._queue:
                 self._queue.popleft().decided.set()
 
-    def __enter__(self) -> float:
+    def enter(self) -> float:
+        """Wait for a place; returns since when it is held, by the monotonic clock. Whoever enters leaves.
+
+        Raises:
+            CallCancelledError: the gate is closed.
+        """
         with self._lock:
             if not self._closed and not self._queue and self._has_room():
                 self._in_flight += 1
@@ -98,9 +99,8 @@ class Gate:
             raise CallCancelledError("the run was stopped before the call was made")
         return turn.admitted_s
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def leave(self) -> None:
+        """Give the place back."""
         with self._lock:
             self._in_flight -= 1
             self._admit()

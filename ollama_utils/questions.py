@@ -9,6 +9,8 @@ from typing import Literal
 from ollama_utils.errors import BadRequestError
 from ollama_utils.types import Call, Completion, Usage, short_name
 
+_AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
@@ -32,7 +34,7 @@ def question_of(call: Call) -> Question:
     asked = {name: value for name, value in vars(call).items() if name != "model"}
     try:
         asked["options"] = dict(sorted(call.options.items()))
-        request = json.dumps(asked, default=dict, allow_nan=False)
+        request = _AS_JSON.encode(asked)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
     return Question(

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, Protocol, Self, cast
 
 from ollama_utils.capacity import START, Capacity, Found, Ticket
 from ollama_utils.client import OllamaClient
@@ -38,14 +37,6 @@ class Watcher(Protocol):
             now_s: the time now.
             usage: what the server reported; None when the call failed or nothing was reported.
         """
-
-
-@dataclass
-class Visit:
-    """A call inside a gate; whoever made it notes here what the server reported."""
-
-    sent_s: float
-    usage: Usage | None = None
 
 
 class Server:
@@ -97,29 +88,14 @@ class Server:
             services = dict(self._services)
         return {name: service.found() for name, service in services.items()}
 
-    @contextmanager
-    def visit(self, model: str) -> Iterator[Visit]:
-        """Wait for a place in a model's gate, and hold it.
+    def visit(self, model: str) -> Visit:
+        """Within `with`: wait for a place in a model's gate, and hold it.
 
         Raises:
             CallCancelledError: the server's gates are closed.
         """
         name = short_name(model)
-        service = self._service(name)
-        visit: Visit | None = None
-        for watcher in self.watchers:
-            watcher.came(name)
-        try:
-            with service.gate as admitted_s:
-                visit, ticket = service.sent(admitted_s)
-                try:
-                    yield visit
-                finally:
-                    service.came_back(ticket, visit.usage)
-        finally:
-            sent_s, usage = (None, None) if visit is None else (visit.sent_s, visit.usage)
-            for watcher in self.watchers:
-                watcher.left(name, sent_s, time.monotonic(), usage)
+        return Visit(name, self._service(name), self.watchers)
 
     def cancel(self) -> None:
         """Turn away all who wait for a place and all who come later."""
@@ -152,13 +128,13 @@ class _Service:
         self._capacity = Capacity()
         self._lock = threading.Lock()
 
-    def sent(self, admitted_s: float) -> tuple[Visit, Ticket]:
+    def sent(self, admitted_s: float) -> Ticket:
         """A call that was let in goes out."""
         with self._lock:
-            visit = Visit(time.monotonic())
-            ticket = self._capacity.sent(visit.sent_s, waking_s=visit.sent_s - admitted_s)
+            sent_s = time.monotonic()
+            ticket = self._capacity.sent(sent_s, waking_s=sent_s - admitted_s)
             self._follow()
-        return visit, ticket
+        return ticket
 
     def came_back(self, ticket: Ticket, usage: Usage | None) -> None:
         """It is over."""
@@ -175,3 +151,47 @@ class _Service:
     def _follow(self) -> None:
         if self._follows and self.gate.limit != self._capacity.limit:
             self.gate.limit = self._capacity.limit
+
+
+class Visit:
+    """A call that waits at a gate, and is inside; whoever made it notes here what the server reported."""
+
+    def __init__(self, model: str, service: _Service, watchers: Sequence[Watcher]) -> None:
+        self.sent_s = math.nan
+        """When it was let in, by the monotonic clock; before that no number."""
+        self.usage: Usage | None = None
+        self._model = model
+        self._service = service
+        self._watchers = watchers
+        self._ticket: Ticket | None = None
+
+    def __enter__(self) -> Self:
+        for watcher in self._watchers:
+            watcher.came(self._model)
+        try:
+            admitted_s = self._service.gate.enter()
+        except BaseException:
+            self._tell()
+            raise
+        try:
+            self._ticket = self._service.sent(admitted_s)
+            self.sent_s = self._ticket.sent_s
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        try:
+            self._service.came_back(cast("Ticket", self._ticket), self.usage)
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        self._service.gate.leave()
+        self._tell()
+
+    def _tell(self) -> None:
+        sent_s = None if self._ticket is None else self.sent_s
+        for watcher in self._watchers:
+            watcher.left(self._model, sent_s, time.monotonic(), self.usage)

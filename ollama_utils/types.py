@@ -33,7 +33,7 @@ class Call:
     @property
     def repeatable(self) -> bool:
         """Whether an equal call gets an equal reply: greedy, or drawn with a seed."""
-        temperature, seed = (self.options.get(name) for name in ("temperature", "seed"))
+        temperature, seed = self.options.get("temperature"), self.options.get("seed")
         return (isinstance(temperature, int | float) and temperature == 0) or (
             isinstance(seed, int | float) and seed != -1
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -104,7 +105,7 @@ def _figures(
 ) -> dict[str, Any]:
     """What wall clock and server say; for the formulas see `measure`."""
     busy_s = stats["busy_slot_s"]
-    bound = env_steps * min(slots, setting.num_processes) / busy_s
+    bound = env_steps * min(slots, setting.num_processes) / busy_s if busy_s else math.inf
     return {
         "schedule": setting.schedule,
         "num_processes": setting.num_processes,

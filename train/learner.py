@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import torch
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam
 
@@ -47,11 +48,12 @@ class Learner:
             metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
             model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         checkpoints = Checkpoints(self, recorder)
-        model.learn(
-            self.config.total_steps - done,
-            callback=[checkpoints, recorder, *callbacks],
-            reset_num_timesteps=False,
-        )
+        with torch.enable_grad():  # Ctrl-C in a no_grad() that has just begun would switch it off for good
+            model.learn(
+                self.config.total_steps - done,
+                callback=[checkpoints, recorder, *callbacks],
+                reset_num_timesteps=False,
+            )
         checkpoints.save_state()
 
     def save(self, name: str) -> None:

@@ -27,7 +27,7 @@ def test_medians_are_shown_where_there_are_some_and_else_the_row_itself() -> Non
 
 
 def test_the_parts_of_a_steps_cost_add_up() -> None:
-    (row,) = step_cost.rows(lanes=2, num_steps=2, time_scale=0.01, runs=1)
+    (row,) = step_cost.rows(pools=[(2, 8)], num_steps=2, time_scale=0.01, runs=1)
     parts = ("http_cpu_ms_per_step", "encode_cpu_ms_per_step", "own_cpu_ms_per_step")
     assert sum(row[part] for part in parts) == pytest.approx(row["cpu_ms_per_step"], abs=0.01)
     assert all(row[part] > 0 for part in parts[:2])

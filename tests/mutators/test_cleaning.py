@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mutators import cleaning
 from mutators.cleaning import MAX_CHARS, clean
 
 QUERY = "How do I stop my brother's Python process?"
@@ -119,6 +123,9 @@ WORDS = st.sampled_from([
     "how", "what", "why", "the", "a", "my", "dog", "dog's", "can't", "stop", "Python", "3", "42nd", "it's?",
     "(really)", "well-known,", "\u00e9t\u00e9", "\u4f60\u597d", "100%", "C++", "kill",
 ])
+DRESS_WORDS = st.sampled_from([
+    "sure", "Sure,", "okay -", "here is", "the rewritten query", "rewritten as", "note", "(note", "is",
+])
 ENDS = st.sampled_from(["", ".", "?", "!", "..."])
 PIECES = st.sampled_from([
     "Sure! ", "Rewritten query: ", '"', "'", "\u201c", "\u201d", "**", "`", "```", "```text\n", "\n", "\n\n",
@@ -209,6 +216,13 @@ def test_cleaning_twice_is_cleaning_once(text: str, query: str) -> None:
 @given(REPLIES, REPLIES)
 def test_cleaning_only_takes_away(text: str, query: str) -> None:
     assert clean(text, query) in text
+
+
+@given(st.one_of(REPLIES, st.lists(st.one_of(PIECES, WORDS, DRESS_WORDS)).map(" ".join)), REPLIES)
+def test_what_is_taken_for_plain_at_a_glance_is_plain(text: str, query: str) -> None:
+    at_a_glance = clean(text, query)
+    with patch.object(cleaning, "_UNDRESSED", re.compile(r"(?!)")):
+        assert at_a_glance == clean(text, query)
 
 
 def test_a_thought_may_be_longer_than_what_is_read_of_a_reply() -> None:

@@ -83,8 +83,13 @@ def finish(grouping: GroupingEncoder, jobs: dict[str, Job]) -> list[list[str]]:
     """The passes that the jobs were encoded in."""
     grouping.go_on.set()
     for job in jobs.values():
-        job.row.exception(PATIENCE_S)
+        outcome(job)
     return grouping.passes[1:]
+
+
+def outcome(job: Job) -> object:
+    """A job's row, or why it has none, once that is known."""
+    return start(job.row).exception(PATIENCE_S) or job.row()
 
 
 def told(encoder: CachedEncoder, text: str) -> object:
@@ -164,8 +169,8 @@ def test_a_pass_that_breaks_is_told_to_those_in_it_and_to_nobody_else(
 def test_a_text_that_cannot_be_written_fails_alone(grouping: GroupingEncoder) -> None:
     _, jobs = queued_behind_a_pass(grouping, ["a", "\ud83d", "b"])
     assert finish(grouping, jobs) == [["a", "b"]]
-    assert isinstance(jobs["\ud83d"].row.exception(), BadRequestError)
-    np.testing.assert_array_equal(jobs["b"].row.result(), HashingEncoder(16).encode(["b"])[0])
+    assert isinstance(outcome(jobs["\ud83d"]), BadRequestError)
+    np.testing.assert_array_equal(jobs["b"].row(), HashingEncoder(16).encode(["b"])[0])
 
 
 def test_texts_that_cannot_be_measured_leave_no_one_waiting() -> None:
@@ -185,7 +190,7 @@ def test_a_worker_that_is_stopped_leaves_no_one_waiting(grouping: GroupingEncode
     worker.add([late])
     assert finish(grouping, jobs) == []
     for job in (*jobs.values(), late):
-        assert isinstance(job.row.exception(PATIENCE_S), CallCancelledError)
+        assert isinstance(outcome(job), CallCancelledError)
 
 
 def test_the_thread_starts_with_the_first_text_and_ends_with_the_encoder() -> None:
