@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from stable_baselines3.common.save_util import load_from_zip_file
 
 from ollama_utils.simulator.process import EmbeddedServer
@@ -101,6 +102,14 @@ def test_another_seed_is_another_run(simulator: EmbeddedServer, tmp_path: Path) 
     one, other = (run(simulator, tmp_path / seed, "--seed", seed) for seed in ("1", "2"))
     assert one["transitions_sha256"] != other["transitions_sha256"]
     assert one["weights_sha256"] != other["weights_sha256"]
+
+
+def test_a_run_learns_where_an_interrupt_left_gradients_switched_off(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    first = run(simulator, tmp_path / "a")
+    with torch.no_grad():
+        assert run(simulator, tmp_path / "b")["weights_sha256"] == first["weights_sha256"]
 
 
 def test_a_runs_own_config_makes_it_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
