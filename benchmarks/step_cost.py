@@ -9,6 +9,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from statistics import median
 from typing import Any, Self
 from unittest.mock import patch
@@ -22,7 +23,7 @@ from ollama_utils.simulator.settings import Settings
 from train.bench import MODEL
 from train.bench_environments import World
 from train.bench_plan import Setting
-from train.bench_rows import measure
+from train.bench_rows import ready, roll
 
 POOLS = ((32, 8), (128, 32))
 """Lanes and slots. Of two servers with as long replies, the one with more slots has each lane's code run more
@@ -62,12 +63,12 @@ def _row(lanes: int, slots: int, num_steps: int, time_scale: float, runs: int) -
 
 def _parts(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, float]:
     """One run's parts, in milliseconds a step."""
-    cpu = _roll(server, lanes, num_steps, seed)["cpu_ms_per_step"]
-    with _Watched(OllamaClient, "generate") as client, _Watched(HashingEncoder, "encode") as encoder:
-        steps = _roll(server, lanes, num_steps, seed)["env_steps"]
-        client.knows = encoder.knows = True
-        warm = _roll(server, lanes, num_steps, seed)["cpu_ms_per_step"]
-    http, encoding = (1000 * sum(each.spent_s) / steps for each in (client, encoder))
+    cpu = _roll(server, lanes, num_steps, seed)
+    client, encoder = _Watched(OllamaClient, "generate"), _Watched(HashingEncoder, "encode")
+    _roll(server, lanes, num_steps, seed, client, encoder)
+    client.knows = encoder.knows = True
+    warm = _roll(server, lanes, num_steps, seed, client, encoder)
+    http, encoding = (1000 * sum(each.spent_s) / (lanes * num_steps) for each in (client, encoder))
     return {
         "cpu_ms_per_step": cpu,
         "http_cpu_ms_per_step": http,
@@ -77,14 +78,20 @@ def _parts(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dic
     }
 
 
-def _roll(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, Any]:
-    """The row that `mutagym bench` makes of one rollout."""
+def _roll(server: EmbeddedServer, lanes: int, num_steps: int, seed: int, *watched: _Watched) -> float:
+    """CPU milliseconds a step of a rollout like those of `mutagym bench`, whose reset is left out."""
     setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
     queries = tuple(query.text for query in load_queries(None))
     world = World(host=server.host, model=MODEL, queries=queries, encoder="hashing", judge=False)
-    with Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher:
-        row, _ = measure(world, server, dispatcher, setting, num_steps)
-    return row
+    with (
+        Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher,
+        ready(world, dispatcher, setting) as env,
+        ExitStack() as watching,
+    ):
+        for each in watched:
+            watching.enter_context(each)
+        spent_s = roll(env, setting, num_steps).cpu_s
+    return 1000 * spent_s / (lanes * num_steps)
 
 
 class _Watched:

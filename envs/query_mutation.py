@@ -170,9 +170,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
     def check(self, action: np.int64) -> Episode:
         """The episode under way, if `action` can be taken in it; raises what `step` raises."""
         episode = self._under_way()
-        given: Any = action
-        plain = isinstance(given, int | np.integer) and 0 <= given < self.num_actions
-        if not plain and not self.action_space.contains(action):  # which takes its time
+        if not self.action_space.contains(action):
             expected = f"an integer from 0 to {self.num_actions - 1}"
             raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
         return episode

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +29,15 @@ GROUP = ("schedule", "num_processes", "max_workers")
 """Rows that agree in these differ in their seed alone."""
 
 
+class Rollout(NamedTuple):
+    """What a rollout gave, and what it took."""
+
+    steps: Steps
+    wall_s: float
+    cpu_s: float
+    """Of all threads of this process and of its workers."""
+
+
 def measure(
     world: World, server: EmbeddedServer, dispatcher: Dispatcher, setting: Setting, num_steps: int
 ) -> tuple[dict[str, Any], Steps]:
@@ -46,27 +54,44 @@ def measure(
     """
     forget_peak()
     started_s = time.perf_counter()
-    with closing(make_vec_env(world, dispatcher, setting)) as env:
-        env.seed(_lane_seed(setting.seed))
-        env.reset()
+    with ready(world, dispatcher, setting) as env:
         startup_s = time.perf_counter() - started_s
-        actions = _actions(setting, num_steps, int(env.action_space.n))  # type: ignore[attr-defined] # Discrete
         server.reset_stats()
-        began_s, spent_s = time.perf_counter(), cpu_s()
-        steps = _roll_lanes(env, actions) if setting.driver == "lanes" else _roll(env, actions)
-        wall_s, spent_s = time.perf_counter() - began_s, cpu_s() - spent_s
+        rollout = roll(env, setting, num_steps)
         stats = server.stats()
         peak = peak_rss_mib()
-    figures = _figures(setting, actions.size, server.settings.slots, wall_s, stats)
+    env_steps, steps = setting.num_processes * num_steps, rollout.steps
+    figures = _figures(setting, env_steps, server.settings.slots, rollout.wall_s, stats)
     more = {
-        "cpu_ms_per_step": round(1000 * spent_s / actions.size, 3),
-        "cpu_s_per_1000_calls": round(1000 * spent_s / max(stats["calls"], 1), 3),
+        "cpu_ms_per_step": round(1000 * rollout.cpu_s / env_steps, 3),
+        "cpu_s_per_1000_calls": round(1000 * rollout.cpu_s / max(stats["calls"], 1), 3),
         "peak_rss_mib": None if peak is None else round(peak, 1),
         "startup_s": round(startup_s, 3),
         "transitions_sha256": _sha256(steps),
         "simulated": True,
     }
     return figures | more, steps
+
+
+@contextmanager
+def ready(world: World, dispatcher: Dispatcher, setting: Setting) -> Iterator[VecEnv]:
+    """Within `with`: the environments of a row, seeded and reset.
+
+    Raises:
+        ValueError, OllamaError: the encoder is no good, or a query could not be embedded.
+    """
+    with closing(make_vec_env(world, dispatcher, setting)) as env:
+        env.seed(_lane_seed(setting.seed))
+        env.reset()
+        yield env
+
+
+def roll(env: VecEnv, setting: Setting, num_steps: int) -> Rollout:
+    """So many steps of every lane, with the actions that belong to the setting."""
+    actions = _actions(setting, num_steps, int(env.action_space.n))  # type: ignore[attr-defined] # Discrete
+    began_s, spent_s = time.perf_counter(), cpu_s()
+    steps = _roll_lanes(env, actions) if setting.driver == "lanes" else _roll(env, actions)
+    return Rollout(steps, time.perf_counter() - began_s, cpu_s() - spent_s)
 
 
 def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -105,7 +130,7 @@ def _figures(
 ) -> dict[str, Any]:
     """What wall clock and server say; for the formulas see `measure`."""
     busy_s = stats["busy_slot_s"]
-    bound = env_steps * min(slots, setting.num_processes) / busy_s if busy_s else math.inf
+    bound = env_steps * min(slots, setting.num_processes) / busy_s
     return {
         "schedule": setting.schedule,
         "num_processes": setting.num_processes,
