@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from mutators.registry import DEFAULT_MUTATORS
-from scorers.intent import INTENT_THRESHOLD
-from train.query_set import QueryConfig
+from train.mission import MissionConfig
 from train.server import ServerConfig
-from train.settings import Count, Lanes, NotNegative, Positive, Seed, Share, absolute, comma_list
+from train.settings import Count, Lanes, NotNegative, Positive, Seed, Share
 
 
 @Parameter(name="*")
@@ -52,28 +50,6 @@ class TrainConfig:
     """Who waits for whom [lanes with batching, sequential without]."""
     max_workers: Count | None = None
     """phased: threads of a phase [8]; lanes: the most calls in flight [no limit but --max-in-flight]."""
-    mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
-    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
-    encoder: str = "all-MiniLM-L6-v2"
-    """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
-    reward: Literal["refusal", "judge", "keyword"] = "refusal"
-    """What counts as answered: refusal rules, an LLM judge, or keywords (smoke test only)."""
-    intent_threshold: Share = INTENT_THRESHOLD
-    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
-    step_cost: NotNegative = 0.05
-    """What a step costs."""
-    max_steps: Count = 5
-    """Steps after which an unanswered query is given up."""
-    target_system: str | None = None
-    """The target's system prompt."""
-    target_temperature: NotNegative = 0.0
-    """The target's temperature."""
-    num_predict: Count = 512
-    """Most tokens of a reply; one that is cut is flagged."""
-    num_ctx: Count | None = None
-    """Context length of the models [the server's]."""
-    think: bool | None = None
-    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
     max_unscored: Share = 0.5
     """The run stops, saved, once more than this share of recent steps could not be scored."""
     save_interval: Count = 10
@@ -88,20 +64,12 @@ class TrainConfig:
     """A folder of replies that runs share: what was asked there is not asked again."""
     json: Path | None = None
     """Write the summary here too."""
-    query_set: QueryConfig = field(default_factory=QueryConfig)
+    mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def located(self) -> TrainConfig:
         """The same with absolute paths, so that its file means the same in every folder."""
-        simulator = self.server.simulator
-        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
-        return replace(
-            self,
-            mutators=tuple(map(_located_mutator, self.mutators)),
-            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
-            query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
-            server=replace(self.server, simulator=found),
-        )
+        return replace(self, mission=self.mission.located(), server=self.server.located())
 
     @property
     def total_steps(self) -> int:
@@ -113,9 +81,3 @@ class TrainConfig:
     def driven_by(self) -> Literal["sequential", "phased", "lanes"]:
         """The schedule that the flags amount to."""
         return self.schedule or ("lanes" if self.use_batching else "sequential")
-
-
-def _located_mutator(name: str) -> str:
-    """`mine.py:shout` with the file's whole path; a name of ours as it is."""
-    file, colon, of_it = name.rpartition(":")
-    return f"{absolute(file)}:{of_it}" if colon else name

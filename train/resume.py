@@ -77,12 +77,12 @@ def fingerprints(
     config: TrainConfig, env: BatchedQueryMutationEnv, digests: Mapping[str, str]
 ) -> dict[str, str]:
     """What stands for the parts that a config only names: models, the encoder, files of mutators."""
-    files = {name.rpartition(":")[0] for name in config.mutators if ":" in name}
+    files = {name.rpartition(":")[0] for name in config.mission.mutators if ":" in name}
     parts = {f"model {name}": digest for name, digest in digests.items()}
     parts |= {f"mutators {name}": sha256(Path(name).read_bytes()).hexdigest() for name in sorted(files)}
-    if not config.encoder.startswith("ollama:"):  # the others are models that have a digest
+    if not config.mission.encoder.startswith("ollama:"):  # the others are models that have a digest
         row = env.envs[0].answerer.encoder.encode([SAMPLE])
-        parts[f"encoder {config.encoder}"] = sha256(row.tobytes()).hexdigest()
+        parts[f"encoder {config.mission.encoder}"] = sha256(row.tobytes()).hexdigest()
     return parts
 
 

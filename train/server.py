@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from train.errors import UserError
-from train.settings import Count
+from train.settings import Count, absolute
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -98,6 +98,12 @@ class ServerConfig:
     call_attempts: Count = 4
     """How often a failing call is tried."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+
+    def located(self) -> ServerConfig:
+        """The same with absolute paths."""
+        simulator = self.simulator
+        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
+        return replace(self, simulator=found)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,7 +100,12 @@ def summarise(
         "stopped": str(ended) if ended else None,
         "env_steps": transitions.count,
         "wall_s": round(recorder.wall_s, 3),
-        **rates(transitions.read(), rows=recorder.rows, rollout=config.num_steps, max_steps=config.max_steps),
+        **rates(
+            transitions.read(),
+            rows=recorder.rows,
+            rollout=config.num_steps,
+            max_steps=config.mission.max_steps,
+        ),
         "schedule": config.driven_by,
         "num_processes": config.num_processes,
         "seed": config.seed,

@@ -13,10 +13,10 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mutators.registry import load_mutators
 from train.config import TrainConfig
 from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
+from train.mission import mission_parts
 from train.query_set import QuerySet, load_query_set
 from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
 from train.run_folder import (
@@ -49,9 +49,9 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     """
     config = config.located()
     _check(config)
-    queries = load_query_set(config.query_set)
+    queries = load_query_set(config.mission.query_set)
     with interruptible() as interrupt, connect(config.server) as connection:
-        digests = connection.digests(config.encoder)
+        digests = connection.digests(config.mission.encoder)
         path = config.resume or config.run_dir or new_run_path("train", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
             opened = map(logs.enter_context, _logs(config, folder, connection, digests))
@@ -70,8 +70,8 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
+    config.mission.check()
     try:
-        load_mutators(config.mutators)
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
     except ValueError as error:
         raise UserError(str(error)) from error
@@ -87,31 +87,11 @@ def _check(config: TrainConfig) -> None:
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
     """The vector environment, with every part of it checked."""
     from envs.batched import BatchedQueryMutationEnv
-    from envs.parts import make_parts
-    from ollama_utils.errors import OllamaError
 
-    try:
-        env_config, parts = make_parts(
-            connection.dispatcher,
-            [query.text for query in queries.train],
-            target_model=connection.roles.target,
-            mutator_model=connection.roles.mutator,
-            judge_model=connection.roles.judge,
-            target_system=config.target_system,
-            target_temperature=config.target_temperature,
-            think=config.think,
-            num_predict=config.num_predict,
-            num_ctx=config.num_ctx,
-            encoder=config.encoder,
-            reward=config.reward,
-            mutators=config.mutators,
-            max_steps=config.max_steps,
-            intent_threshold=config.intent_threshold,
-            step_cost=config.step_cost,
-            model_seed=config.seed,
-        )
-    except (OllamaError, ValueError) as error:
-        raise UserError(str(error)) from error
+    texts = [query.text for query in queries.train]
+    env_config, parts = mission_parts(
+        config.mission, connection.dispatcher, connection.roles, texts, config.seed
+    )
     return BatchedQueryMutationEnv(
         env_config,
         config.num_processes,

@@ -1,0 +1,1 @@
+"""Prompts, models and policies that are searched for and compared; nothing of Gymnasium or SB3."""

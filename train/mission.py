@@ -1,0 +1,120 @@
+"""A mission: the queries, the mutators, how the target is asked, and what an answer is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from scorers.intent import INTENT_THRESHOLD
+from train.errors import UserError
+from train.query_set import QueryConfig
+from train.settings import Count, NotNegative, Share, absolute, comma_list
+
+if TYPE_CHECKING:
+    from envs.parts import Parts
+    from envs.query_mutation import EnvConfig
+    from ollama_utils.dispatcher import Dispatcher
+    from train.server import Roles
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MissionConfig:
+    """What is played; which models play it stands in `ServerConfig`."""
+
+    mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
+    reward: Literal["refusal", "judge", "keyword"] = "refusal"
+    """What counts as answered: the refusal detector, an LLM judge, or keywords (smoke test only)."""
+    intent_threshold: Share = INTENT_THRESHOLD
+    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
+    step_cost: NotNegative = 0.05
+    """What a step costs."""
+    max_steps: Count = 5
+    """Steps after which an unanswered query is given up."""
+    target_system: str | None = None
+    """The target's system prompt."""
+    target_temperature: NotNegative = 0.0
+    """The target's temperature."""
+    num_predict: Count = 512
+    """Most tokens of a reply; one that is cut is flagged."""
+    num_ctx: Count | None = None
+    """Context length of the models [the server's]."""
+    think: bool | None = None
+    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
+    query_set: QueryConfig = field(default_factory=QueryConfig)
+
+    def located(self) -> MissionConfig:
+        """The same with absolute paths, so that its file means the same in every folder."""
+        return replace(
+            self,
+            mutators=tuple(map(_located_mutator, self.mutators)),
+            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
+        )
+
+    def check(self) -> None:
+        """Check what can be told without a server.
+
+        Raises:
+            UserError: a mutator is unknown or its file is no good.
+        """
+        try:
+            load_mutators(self.mutators)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
+def mission_parts(
+    config: MissionConfig, dispatcher: Dispatcher, roles: Roles, queries: Sequence[str], seed: int
+) -> tuple[EnvConfig, Parts]:
+    """The config and the parts of the mission's environments.
+
+    Args:
+        config: the mission.
+        dispatcher: where every model call goes.
+        roles: which model plays which part.
+        queries: the texts that episodes start from.
+        seed: the seed of the target's and the judge's calls.
+
+    Raises:
+        UserError: a part cannot be made: no such encoder, no judge.
+    """
+    from envs.parts import make_parts
+    from ollama_utils.errors import OllamaError
+
+    try:
+        return make_parts(
+            dispatcher,
+            queries,
+            target_model=roles.target,
+            mutator_model=roles.mutator,
+            judge_model=roles.judge,
+            target_system=config.target_system,
+            target_temperature=config.target_temperature,
+            think=config.think,
+            num_predict=config.num_predict,
+            num_ctx=config.num_ctx,
+            encoder=config.encoder,
+            reward=config.reward,
+            mutators=config.mutators,
+            max_steps=config.max_steps,
+            intent_threshold=config.intent_threshold,
+            step_cost=config.step_cost,
+            model_seed=seed,
+        )
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+def _located_mutator(name: str) -> str:
+    """`mine.py:shout` with the file's whole path; a name of ours as it is."""
+    file, colon, of_it = name.rpartition(":")
+    return f"{absolute(file)}:{of_it}" if colon else name
