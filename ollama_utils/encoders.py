@@ -8,6 +8,7 @@ import threading
 import weakref
 import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +16,7 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.embedding_store import StoredEncoder
 from ollama_utils.encoding import EncodingWorker, Job, PassEncoder, encode_jobs
 from ollama_utils.errors import EncodingError, OllamaError, UnknownEncoderError
 from ollama_utils.ollama_encoder import OllamaEncoder
@@ -53,16 +55,21 @@ class PrefetchingEncoder(Encoder, Protocol):
         ...
 
 
-def make_encoder(name: str, dispatcher: Dispatcher | None = None) -> CachedEncoder:
+def make_encoder(
+    name: str, dispatcher: Dispatcher | None = None, *, store: Path | None = None
+) -> CachedEncoder:
     """The encoder of a name, which never encodes a text twice while it remembers it.
 
     Args:
         name: `hashing` or `hashing:256` (the dimension); `ollama:MODEL`; anything else is a
             sentence-transformers model, by name or path.
         dispatcher: sends the calls of an `ollama:` encoder.
+        store: a file that keeps what a sentence-transformers model has encoded, for later runs, too; hashing
+            costs less than a look, and the calls of an `ollama:` encoder are kept by the dispatcher.
 
     Raises:
         UnknownEncoderError: there is no such encoder; the message says what to do.
+        ReplyLogError: the store cannot be used.
         OllamaError: the server of an `ollama:` encoder does not embed.
     """
     if not name.strip():
@@ -74,7 +81,8 @@ def make_encoder(name: str, dispatcher: Dispatcher | None = None) -> CachedEncod
         if dispatcher is None or not rest:
             raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
         return CachedEncoder(OllamaEncoder(dispatcher, rest))
-    return CachedEncoder(SentenceEncoder(name))
+    encoder = SentenceEncoder(name)
+    return CachedEncoder(StoredEncoder(encoder, store) if store else encoder)
 
 
 class HashingEncoder:

@@ -61,7 +61,7 @@ class TrainConfig:
     resume: Path | None = None
     """Go on with the run in this folder, as its config.toml says; only hosts and limits may be changed."""
     cache: Path | None = None
-    """A folder of replies that runs share: what was asked there is not asked again."""
+    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None
     """Write the summary here too."""
     mission: MissionConfig = field(default_factory=MissionConfig)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from envs.parts import Parts
     from envs.query_mutation import EnvConfig
     from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.encoders import Encoder
     from train.server import Roles
 
 
@@ -72,8 +73,28 @@ class MissionConfig:
             raise UserError(str(error)) from error
 
 
+def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -> Encoder:
+    """The sentence encoder of a name; what it encodes is kept in the folder `cache`, if there is one.
+
+    Raises:
+        UserError: there is no such encoder, or the cache cannot be used.
+    """
+    from ollama_utils.encoders import make_encoder
+    from ollama_utils.errors import OllamaError
+
+    try:
+        return make_encoder(name, dispatcher, store=cache / "embeddings.sqlite" if cache else None)
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
 def mission_parts(
-    config: MissionConfig, dispatcher: Dispatcher, roles: Roles, queries: Sequence[str], seed: int
+    config: MissionConfig,
+    dispatcher: Dispatcher,
+    roles: Roles,
+    queries: Sequence[str],
+    seed: int,
+    encoder: Encoder | None = None,
 ) -> tuple[EnvConfig, Parts]:
     """The config and the parts of the mission's environments.
 
@@ -83,6 +104,7 @@ def mission_parts(
         roles: which model plays which part.
         queries: the texts that episodes start from.
         seed: the seed of the target's and the judge's calls.
+        encoder: one that is open already; None opens that of the config.
 
     Raises:
         UserError: a part cannot be made: no such encoder, no judge.
@@ -102,7 +124,7 @@ def mission_parts(
             think=config.think,
             num_predict=config.num_predict,
             num_ctx=config.num_ctx,
-            encoder=config.encoder,
+            encoder=encoder or config.encoder,
             reward=config.reward,
             mutators=config.mutators,
             max_steps=config.max_steps,

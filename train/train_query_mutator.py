@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from train.config import TrainConfig
 from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
-from train.mission import mission_parts
+from train.mission import mission_parts, open_encoder
 from train.query_set import QuerySet, load_query_set
 from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
 from train.run_folder import (
@@ -89,8 +89,9 @@ def _environment(config: TrainConfig, queries: QuerySet, connection: Connection)
     from envs.batched import BatchedQueryMutationEnv
 
     texts = [query.text for query in queries.train]
+    encoder = open_encoder(config.mission.encoder, connection.dispatcher, config.cache)
     env_config, parts = mission_parts(
-        config.mission, connection.dispatcher, connection.roles, texts, config.seed
+        config.mission, connection.dispatcher, connection.roles, texts, config.seed, encoder
     )
     return BatchedQueryMutationEnv(
         env_config,
