@@ -1,11 +1,35 @@
-"""Intervals for rates, so that a small sample does not look like a large one."""
+"""Intervals for rates and means, so that a small sample does not look like a large one.
+
+Trials come in clusters: those of one query are alike, and tell less than as many of different queries.
+`clustered_interval` is for rates, `mean_interval` for anything else; `clustered_intervals` and
+`student_intervals` are the same for arrays of samples. docs/statistics.md says how well they hold.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
 _ENOUGH_CLUSTERS = 8
+_SAME = 1e-9
+"""Values that differ by less, as a share of how far they can lie apart, differ by rounding alone."""
+_SLIGHT = 1e-6
+"""A skewness that moves nothing."""
+_TINY = 1e-30
+"""In place of a variance of 0, to divide by."""
+
+
+class Interval(NamedTuple):
+    """An estimate and the ends of its interval."""
+
+    mean: float
+    low: float
+    high: float
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -25,20 +49,12 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
     _check(successes, n, confidence)
     if n == 0:
         return 0.0, 1.0
-    # Here, because scipy takes longer to import than a command's help may; it ships no types.
-    from scipy.special import ndtri  # type: ignore[import-untyped]
-
-    return _wilson(successes / n, n, float(ndtri((1 + confidence) / 2)))
+    low, high = _wilson(np.array(successes / n), np.array(float(n)), _normal_quantile(confidence))
+    return float(low), float(high)
 
 
 def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's interval for a rate over trials that come in clusters, such as several trials of one query.
-
-    Trials of one cluster tell less than as many independent ones, so n becomes the effective n: as many
-    independent trials as would vary like the cluster totals do (Korn and Graubard 1998), at most n; and the
-    normal quantile becomes Student's with one degree of freedom less than there are clusters. Where the rarer
-    outcome came up in fewer than 8 clusters, too little tells how alike the trials of a cluster are, and a
-    cluster counts as one trial at most.
 
     Args:
         clusters: (successes, n) of each cluster; those without trials are left out.
@@ -51,27 +67,154 @@ def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 
         ValueError: A count or the confidence is out of range.
     """
     filled = [(successes, n) for successes, n in clusters if n]
-    total, n = sum(s for s, _ in filled), sum(n for _, n in filled)
     for cluster in filled or [(0, 0)]:
         _check(*cluster, confidence)
     if len(filled) < 2:  # noqa: PLR2004 - one cluster tells nothing of how clusters differ
         return 0.0, 1.0
-    from scipy.special import stdtrit
-
-    rate, count = total / n, len(filled)
-    between = count / (count - 1) * sum((s - rate * m) ** 2 for s, m in filled)
-    rarer = min(sum(s > 0 for s, _ in filled), sum(s < m for s, m in filled))
-    most = n if rarer >= _ENOUGH_CLUSTERS else count
-    effective = min(most, n**2 * rate * (1 - rate) / between) if between else most
-    return _wilson(rate, effective, float(stdtrit(count - 1, (1 + confidence) / 2)))
+    successes, trials = np.array(filled, dtype=np.float64).T
+    low, high = clustered_intervals(successes, trials, confidence)
+    return float(low), float(high)
 
 
-def _wilson(rate: float, n: float, quantile: float) -> tuple[float, float]:
+def clustered_intervals(successes: Floats, trials: Floats, confidence: float = 0.95) -> tuple[Floats, Floats]:
+    """The interval of `clustered_interval` for each of many samples.
+
+    The number of trials becomes the effective one: as many independent trials as would vary like the
+    cluster totals do, lessened for the degrees of freedom of that variance (Korn and Graubard 1998), and at
+    most the trials there are. Where the rarer outcome came up in fewer than 8 clusters, too little tells how
+    alike the trials of a cluster are, and a cluster counts as one trial at most.
+
+    Args:
+        successes: (..., clusters), the successes of each cluster.
+        trials: (..., clusters), the trials of each cluster, at least one.
+        confidence: As for `wilson_interval`.
+
+    Returns:
+        The lower and the upper ends, (...).
+    """
+    count, n = trials.shape[-1], trials.sum(-1)
+    rate = successes.sum(-1) / n
+    rarer = np.minimum((successes > 0).sum(-1), (successes < trials).sum(-1))
+    away = successes - rate[..., None] * trials
+    variance = count / (count - 1) * (away**2).sum(-1) / n**2
+    # The variance of one trial is rate * (1 - rate) plus what that falls short of on the mean: `variance`.
+    effective = np.where(variance > _TINY, rate * (1 - rate) / np.maximum(variance, _TINY) + 1, np.inf)
+    quantile = _normal_quantile(confidence)
+    student = _student_quantile(_degrees_of_freedom(rate, away, n), confidence)
+    most = np.where(rarer >= _ENOUGH_CLUSTERS, n, count)
+    return _wilson(rate, np.minimum(most, effective * (quantile / student) ** 2), quantile)
+
+
+def mean_interval(clusters: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
+    """The mean of values that come in clusters, and its interval (`student_intervals`, for skewed values).
+
+    The mean is of all values, so that a cluster weighs as many as it has. What varies is each cluster's sum
+    less what it would be at the mean (the ratio estimator: Cochran 1977, section 6.3).
+
+    Args:
+        clusters: The values of each cluster; those without any are left out.
+        confidence: As for `wilson_interval`.
+
+    Returns:
+        The mean and its interval: infinite with fewer than two clusters, and nan for a mean of nothing.
+
+    Raises:
+        ValueError: The confidence is out of range.
+    """
+    _check(0, 0, confidence)
+    filled = [cluster for cluster in clusters if len(cluster)]
+    if not filled:
+        return Interval(math.nan, -math.inf, math.inf)
+    sums, sizes = (np.array([f(c) for c in filled], dtype=np.float64) for f in (math.fsum, len))
+    mean = math.fsum(sums) / sizes.sum()
+    if len(filled) < 2:  # noqa: PLR2004 - one cluster tells nothing of how clusters differ
+        return Interval(float(mean), -math.inf, math.inf)
+    values = mean + (sums - mean * sizes) / sizes.mean()
+    low, high = student_intervals(values, np.float64(span_of(filled)), confidence, skewed=True)
+    return Interval(float(mean), float(low), float(high))
+
+
+def student_intervals(
+    values: Floats, span: Floats | np.float64, confidence: float = 0.95, *, skewed: bool = False
+) -> tuple[Floats, Floats]:
+    """Student's interval for the mean of each of many samples, honest where few values differ.
+
+    The degrees of freedom are those of the variance that was found (Satterthwaite 1946): one less than there
+    are values where they lie as normal ones do, and fewer where a few values make up the variance. Where all
+    values are the same, the interval is as wide as if one of them lay `span` away.
+
+    Args:
+        values: (..., values), at least two.
+        span: (...), how far two values can lie apart.
+        confidence: As for `wilson_interval`.
+        skewed: Whether the ends are moved for the skewness of the values (Hall 1992), as it is right where
+            the far values all lie on one side; not where they come on both sides, as differences do.
+
+    Returns:
+        The lower and the upper ends, (...).
+    """
+    count = values.shape[-1]
+    mean = values.mean(-1, keepdims=True)
+    away, widest = values - mean, np.asarray(span, dtype=np.float64)[..., None]
+    lone = widest * ((np.arange(count) == 0) - 1 / count)
+    same = np.abs(away).max(-1, keepdims=True) <= _SAME * widest
+    away = np.where(same, lone, away)
+    second, third, fourth = ((away**k).mean(-1) for k in (2, 3, 4))
+    tailed = np.maximum(0, fourth / second**2 - 3)
+    freedom = 2 / (2 / (count - 1) + tailed / count)
+    half = _student_quantile(freedom, confidence) / math.sqrt(count)
+    skewness = np.where(skewed & ~same[..., 0], third / second**1.5, 0.0)
+    deviation = np.sqrt(second * count / (count - 1))
+    low, high = (deviation * _unskewed(end, skewness, count) for end in (half, -half))
+    return mean[..., 0] - low, mean[..., 0] - high
+
+
+def _unskewed(ratio: Floats, skewness: Floats, count: int) -> Floats:
+    """The distance of a mean, over the deviation, that Hall's (1992) transformation takes to `ratio`."""
+    some = np.where(np.abs(skewness) > _SLIGHT, skewness, 1.0)
+    moved = 3 / some * (np.cbrt(1 + some * (ratio - some / (6 * count))) - 1)
+    return np.where(np.abs(skewness) > _SLIGHT, moved, ratio)
+
+
+def span_of(clusters: Sequence[Sequence[float]]) -> float:
+    """How far the values lie apart at most; 1, as for rates, where they are all the same."""
+    values = [value for cluster in clusters for value in cluster]
+    return max(values) - min(values) or 1.0
+
+
+def _degrees_of_freedom(rate: Floats, away: Floats, n: Floats) -> Floats:
+    """How well the ratio of the clusters' variance to that of independent trials is known, (...).
+
+    It is twice the clusters over the variance of the ratio's influence values (Satterthwaite 1946, by
+    linearisation). With one trial a cluster the ratio is 1 whatever comes, and the degrees are boundless.
+    """
+    count = away.shape[-1]
+    squares = away**2 / np.maximum((away**2).mean(-1), _TINY)[..., None] - 1
+    # What the cluster adds to the rate moves the variance that independent trials would have.
+    slope = (1 - 2 * rate) / np.maximum(rate * (1 - rate), _TINY) * count / n
+    known = ((squares - slope[..., None] * away) ** 2).mean(-1)
+    return np.asarray(2 * (count - 1) / np.maximum(known, _SAME))
+
+
+def _wilson(rate: Floats, n: Floats, quantile: float) -> tuple[Floats, Floats]:
     """Wilson's formula for `rate` seen in n trials, which need not be a whole number."""
     shrink = 1 + quantile**2 / n
     centre = (rate + quantile**2 / (2 * n)) / shrink
-    half = quantile / shrink * math.sqrt(rate * (1 - rate) / n + quantile**2 / (4 * n**2))
-    return max(0.0, centre - half), min(1.0, centre + half)
+    half = quantile / shrink * np.sqrt(rate * (1 - rate) / n + quantile**2 / (4 * n**2))
+    return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+
+
+def _normal_quantile(confidence: float) -> float:
+    # Here, because scipy takes longer to import than a command's help may; it ships no types.
+    from scipy.special import ndtri  # type: ignore[import-untyped]
+
+    return float(ndtri((1 + confidence) / 2))
+
+
+def _student_quantile(freedom: Floats, confidence: float) -> Floats:
+    from scipy.special import stdtrit
+
+    return np.asarray(stdtrit(freedom, (1 + confidence) / 2))
 
 
 def _check(successes: int, n: int, confidence: float) -> None:

@@ -1,17 +1,18 @@
-"""Intervals for rates."""
+"""Intervals for rates and means."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scorers.statistics import clustered_interval, wilson_interval
+from scorers.statistics import clustered_interval, clustered_intervals, mean_interval, wilson_interval
 
 COUNTS = st.integers(1, 500).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 
@@ -144,3 +145,86 @@ def test_a_first_failure_does_not_make_an_interval_narrower() -> None:
         sure = clustered_interval([(size, size)] * clusters)
         low, high = clustered_interval([(size, size)] * (clusters - 1) + [(size - 1, size)])
         assert high - low > sure[1] - sure[0]
+
+
+@given(st.lists(st.integers(0, 1), min_size=2, max_size=60))
+def test_with_one_trial_a_cluster_it_is_wilsons_interval(outcomes: list[int]) -> None:
+    expected = wilson_interval(sum(outcomes), len(outcomes))
+    assert clustered_interval([(one, 1) for one in outcomes]) == pytest.approx(expected)
+
+
+@given(CLUSTERS, st.randoms(use_true_random=False))
+def test_the_order_of_clusters_does_not_matter(clusters: list[tuple[int, int]], random: Random) -> None:
+    again = list(clusters)
+    random.shuffle(again)
+    assert clustered_interval(again) == pytest.approx(clustered_interval(clusters))
+
+
+@given(CLUSTERS)
+def test_failures_mirror_successes_in_clusters_too(clusters: list[tuple[int, int]]) -> None:
+    low, high = clustered_interval(clusters)
+    back = clustered_interval([(n - s, n) for s, n in clusters])
+    assert back == pytest.approx((1 - high, 1 - low))
+
+
+def test_many_samples_at_once_have_the_intervals_of_each() -> None:
+    stream = np.random.default_rng(0)
+    trials = stream.integers(1, 9, (50, 12))
+    successes = stream.binomial(trials, stream.random((50, 1)))
+    low, high = clustered_intervals(successes.astype(float), trials.astype(float))
+    for k in range(50):
+        alone = clustered_interval(zip(successes[k].tolist(), trials[k].tolist(), strict=True))
+        assert (low[k], high[k]) == pytest.approx(alone)
+
+
+VALUES = st.lists(
+    st.lists(st.integers(-40, 40).map(lambda k: k / 20), min_size=1, max_size=4), min_size=2, max_size=15
+)
+
+
+@given(VALUES, st.randoms(use_true_random=False))
+def test_a_mean_is_of_all_values_in_whatever_order(values: list[list[float]], random: Random) -> None:
+    found = mean_interval(values)
+    assert found.mean == pytest.approx(np.mean([value for cluster in values for value in cluster]))
+    again = [random.sample(cluster, len(cluster)) for cluster in random.sample(values, len(values))]
+    assert mean_interval(again) == pytest.approx(found, rel=1e-6, abs=1e-6)
+
+
+@given(VALUES, st.floats(0.1, 10), st.floats(-5, 5))
+def test_the_interval_of_a_mean_goes_with_the_scale_and_its_zero(
+    values: list[list[float]], scale: float, zero: float
+) -> None:
+    """Where the values differ: those that are all the same have no scale."""
+    assume(len({value for cluster in values for value in cluster}) > 1)
+    found = mean_interval([[scale * value + zero for value in cluster] for cluster in values])
+    expected = [scale * x + zero for x in mean_interval(values)]
+    assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@given(VALUES)
+def test_turning_the_values_round_turns_the_interval_round(values: list[list[float]]) -> None:
+    mean, low, high = mean_interval(values)
+    back = mean_interval([[-value for value in cluster] for cluster in values])
+    assert back == pytest.approx((-mean, -high, -low), rel=1e-4, abs=1e-4)
+
+
+def test_the_interval_of_a_mean_reaches_farther_to_the_side_of_the_few() -> None:
+    mean, low, high = mean_interval([[0.9]] * 17 + [[-0.5]] * 3)
+    assert mean - low > 1.3 * (high - mean)
+
+
+def test_equal_values_leave_an_interval_as_wide_as_if_one_lay_off() -> None:
+    mean, low, high = mean_interval([[1.0, 1.0]] * 20)
+    assert mean == 1
+    assert 1 - low == pytest.approx(high - 1)
+    assert 0.1 < high - 1 < 0.3
+
+
+def test_one_cluster_tells_nothing_of_the_mean_of_others() -> None:
+    assert mean_interval([[1.0, 3.0], []]) == (2, -math.inf, math.inf)
+
+
+def test_a_mean_of_nothing_is_not_a_number() -> None:
+    mean, low, high = mean_interval([[]])
+    assert math.isnan(mean)
+    assert (low, high) == (-math.inf, math.inf)

@@ -1,0 +1,131 @@
+"""Rates corrected for a labeller that errs: from what it said to what is so."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from scorers.statistics import Interval, clustered_interval, wilson_interval
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelAccuracy:
+    """How often labels are right, measured on replies of which the truth is known."""
+
+    sensitivity: float
+    """The share of true positives (refusals) that are labelled positive, 0 to 1."""
+    specificity: float
+    """The share of true negatives that are labelled negative, 0 to 1."""
+    positives: int
+    """How many true positives it was measured on."""
+    negatives: int
+    """How many true negatives."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be, and labels that say nothing.
+
+        Raises:
+            ValueError: A share or a count is out of range, or the labels are no better than chance.
+        """
+        for name in ("sensitivity", "specificity"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"expected a {name} from 0 to 1, got {getattr(self, name)!r}")
+        for name in ("positives", "negatives"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"expected at least one of the {name}, got {getattr(self, name)!r}")
+        if self.sensitivity + self.specificity <= 1:
+            raise ValueError(
+                "expected labels better than chance (sensitivity + specificity above 1), "
+                f"got {self.sensitivity!r} + {self.specificity!r}: no rate can be told from them"
+            )
+
+    @classmethod
+    def from_json(cls, path: Path) -> Self:
+        """What `mutagym judge --json` wrote.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It does not tell the accuracy, or tells an impossible one.
+        """
+        expected = f"{path}: expected what `mutagym judge --json` writes"
+        try:
+            told = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{expected}, got no JSON: {error}") from error
+        if not isinstance(told, dict):
+            raise ValueError(f"{expected}, an object, got {type(told).__name__}")  # noqa: TRY004 - of the file
+        kinds = {"sensitivity": float, "specificity": float, "positives": int, "negatives": int}
+        wrong = {name: told.get(name) for name, kind in kinds.items() if not _is(told.get(name), kind)}
+        if wrong:
+            raise ValueError(
+                f"{expected}: the numbers {', '.join(map(repr, kinds))}, got {wrong!r}: "
+                "measure it on a file with human labels"
+            )
+        try:
+            return cls(**{name: told[name] for name in kinds})
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+
+def corrected_rate(
+    clusters: Iterable[tuple[int, int]], accuracy: LabelAccuracy, confidence: float = 0.95
+) -> Interval:
+    """The true share of positives behind a share of positive labels (Rogan and Gladen 1978).
+
+    With r the share labelled, it is (r + specificity - 1) / (sensitivity + specificity - 1). Its interval
+    also carries that sensitivity and specificity were measured on a sample (as Lang and Reiczigel 2014 ask):
+    how far the three intervals move the share, each alone, is joined as the sides of a right triangle are
+    (Zou and Donner 2008). Labels that never err, measured without end, leave `clustered_interval` as it is.
+
+    Args:
+        clusters: (labelled positive, labelled) of each cluster of trials, as for `clustered_interval`.
+        accuracy: How often the labels are right.
+        confidence: How often such an interval holds the true share, above 0 and below 1.
+
+    Returns:
+        The share and its interval, all in [0, 1]; nan in (0, 1) for a share of nothing.
+
+    Raises:
+        ValueError: A count or the confidence is out of range.
+    """
+    counts = [(positive, n) for positive, n in clusters if n]
+    rates = clustered_interval(counts, confidence)
+    if not counts:
+        return Interval(math.nan, 0.0, 1.0)
+    labelled = sum(positive for positive, _ in counts) / sum(n for _, n in counts)
+    hit = accuracy.sensitivity
+    slip = 1 - accuracy.specificity
+    hits = _share_interval(hit, accuracy.positives, confidence)
+    slips = _share_interval(slip, accuracy.negatives, confidence)
+    share = _true_share(labelled, hit, slip)
+
+    def moved(end: int, farthest: Callable[[Iterable[float]], float]) -> float:
+        """The end to which the three intervals move the share together."""
+        by = (
+            _true_share(rates[end], hit, slip) - share,
+            farthest(_true_share(labelled, x, slip) for x in hits) - share,
+            farthest(_true_share(labelled, hit, x) for x in slips) - share,
+        )
+        return share + (2 * end - 1) * math.hypot(*by)
+
+    ends = (moved(0, min), moved(1, max))
+    mean, low, high = (min(1.0, max(0.0, x)) for x in (share, *ends))
+    return Interval(mean, low, high)
+
+
+def _true_share(labelled: float, hit: float, slip: float) -> float:
+    """Where hits are hardly commoner than slips it is without bounds, up or down."""
+    return (labelled - slip) / max(hit - slip, 1e-9)
+
+
+def _share_interval(share: float, n: int, confidence: float) -> tuple[float, float]:
+    return wilson_interval(round(share * n), n, confidence)
+
+
+def _is(value: object, kind: type) -> bool:
+    """Whether it is a number of that kind; a whole one is a float too, a bool is neither."""
+    return isinstance(value, (int, kind)) and not isinstance(value, bool)
