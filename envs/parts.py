@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TypedDict
 
 from envs.answering import Models
@@ -11,6 +12,7 @@ from mutators.registry import DEFAULT_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from scorers.intent import INTENT_THRESHOLD
+from scorers.judge import read_rubric
 from scorers.reward import STEP_COST, Scorer, make_scorer
 
 
@@ -40,6 +42,8 @@ def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
     mutators: Sequence[str] = DEFAULT_MUTATORS,
     max_steps: int = 5,
     intent_threshold: float = INTENT_THRESHOLD,
+    intent_judge: bool = False,
+    judge_rubric: str | None = None,
     step_cost: float = STEP_COST,
     model_seed: int = 0,
 ) -> tuple[EnvConfig, Parts]:
@@ -50,7 +54,7 @@ def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
         queries: the texts that episodes start from.
         target_model: the model whose answers count.
         mutator_model: the model that rewords queries; None: the target.
-        judge_model: the model that judges answers; needed by the reward `judge` alone.
+        judge_model: the model that judges; needed by the reward `judge` and by an intent judge alone.
         target_system: the target's system prompt; None keeps the model's own.
         target_temperature: above 0 every question carries a seed of its own.
         think: whether a thinking target thinks; None leaves it to the server.
@@ -61,6 +65,8 @@ def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
         mutators: names, or `path/to/file.py:name`; action k is the k-th.
         max_steps: steps after which an unanswered query is given up.
         intent_threshold: a rewrite less similar to the original than this is not adopted.
+        intent_judge: whether the judge has a say in the intent, with the rewards that go by wording.
+        judge_rubric: a file with what the judge of `judge` goes by; None: `scorers.judge.RUBRIC`.
         step_cost: what a step costs, in reward.
         model_seed: the seed of the target's and the judge's calls.
 
@@ -81,6 +87,7 @@ def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
     config = EnvConfig(
         models=models, mutators=tuple(mutators), max_steps=max_steps, intent_threshold=intent_threshold
     )
+    made = make_encoder(encoder, dispatcher) if isinstance(encoder, str) else encoder
     scorer = make_scorer(
         reward,
         dispatcher=dispatcher,
@@ -89,6 +96,8 @@ def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
         step_cost=step_cost,
         seed=model_seed,
         judge_options=runner,
+        judge_rubric=read_rubric(Path(judge_rubric)) if judge_rubric is not None else None,
+        intent_judge=intent_judge,
+        encoder=made,
     )
-    made = make_encoder(encoder, dispatcher) if isinstance(encoder, str) else encoder
     return config, Parts(queries=queries, dispatcher=dispatcher, encoder=made, scorer=scorer)

@@ -3,10 +3,13 @@
 A scorer says whether the target answered, and the same formula makes the reward of it. `make_scorer` builds
 one by name:
 
-- `refusal` (the default): rules over the reply's wording;
+- `refusal` (the default): rules, n-grams and embeddings of the reply's wording, see `scorers.refusal`;
 - `judge`: a language model reads the question and the reply; it also has a say in whether the intent was
   kept;
 - `keyword`: SMOKE TEST ONLY, see `scorers.keyword`.
+
+With the two that go by wording an intent judge may have a say in the intent, too. It is asked only where
+that decides something: the reply answers, the query is a rewording, and its similarity suffices.
 """
 
 from __future__ import annotations
@@ -18,12 +21,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder
 from ollama_utils.errors import OllamaError
 from ollama_utils.types import Completion
-from scorers.intent import INTENT_THRESHOLD
-from scorers.judge import LLMJudge
+from scorers.intent import INTENT_THRESHOLD, IntentJudge
+from scorers.judge import RUBRIC, LLMJudge
 from scorers.keyword import keyword_label
-from scorers.refusal import RefusalLabel, label_refusal
+from scorers.refusal import RefusalLabel, make_detector
 
 Outcome = Literal["answered", "refused", "unscored"]
 
@@ -48,8 +52,9 @@ class Verdict:
     reward: float = 0.0
     """Answered x intent kept - step cost; 0 when `unscored`."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """What the reward is made of: `answered` and `intent_kept` (1 or 0), `step_cost` (a positive number), and
-    with a judge `judge_score` (0 to 1, not in the reward). Empty when `unscored`."""
+    """What the reward is made of: `answered` and `intent_kept` (1 or 0), `step_cost` (a positive number).
+    Beside it, with a judge: `judge_score` (0 to 1; not of an intent judge), and `judge_repaired` (1 where its
+    first reply could not be read, else 0). Empty when `unscored`."""
     error: str | None = None
     """Why it is `unscored`: "ErrorClass: message"."""
 
@@ -69,7 +74,7 @@ class Scorer(Protocol):
         ...
 
 
-def make_scorer(
+def make_scorer(  # noqa: PLR0913 - one keyword for each thing a user can set
     name: str,
     *,
     dispatcher: Dispatcher | None = None,
@@ -78,56 +83,72 @@ def make_scorer(
     step_cost: float = STEP_COST,
     seed: int = 0,
     judge_options: Mapping[str, Any] | None = None,
+    judge_rubric: str | None = None,
+    intent_judge: bool = False,
+    encoder: Encoder | None = None,
 ) -> Scorer:
     """The scorer of this name.
 
     Args:
         name: `refusal`, `keyword` or `judge`.
-        dispatcher: Where a judge's calls go; only `judge` needs one.
-        judge_model: The judge's name as the server lists it; only `judge` needs one.
+        dispatcher: Where a judge's calls go; only `judge` and an intent judge need one.
+        judge_model: The judge's name as the server lists it; only these two need one.
         intent_threshold: The similarity from which on the intent counts as kept, -1 to 1.
         step_cost: What a step costs, in reward; not negative.
         seed: The seed of the judge's calls.
         judge_options: More of Ollama's options for them; runner options must be those of every other call.
+        judge_rubric: What the judge of `judge` is to go by; None: `scorers.judge.RUBRIC`.
+        intent_judge: Whether `judge_model` has a say in the intent, for `refusal` and `keyword`.
+        encoder: The encoder of the third stage of `refusal`, see `scorers.refusal.make_detector`.
 
     Raises:
-        ValueError: The name is unknown, a number is out of range, or `judge` lacks its model or dispatcher.
+        ValueError: The name is unknown, a number is out of range, a judge lacks its model or dispatcher, or
+            a rubric or an intent judge stands where there is no use for it.
     """
-    if not -1 <= intent_threshold <= 1:
-        raise ValueError(f"expected an intent threshold from -1 to 1, got {intent_threshold!r}")
-    if not (math.isfinite(step_cost) and step_cost >= 0):
-        raise ValueError(f"expected a step cost that is not negative, got {step_cost!r}")
+    _check_numbers(intent_threshold, step_cost)
+    _check_name(name, judge_rubric, intent_judge=intent_judge)
+    options = judge_options or {}
     if name == "judge":
-        judge = _judge(dispatcher, judge_model, seed, judge_options or {})
+        where = _reached("the reward 'judge'", dispatcher, judge_model)
+        judge = LLMJudge(*where, seed=seed, options=options, rubric=judge_rubric or RUBRIC)
         return JudgeScorer(judge=judge, intent_threshold=intent_threshold, step_cost=step_cost)
-    if name not in SCORERS:
-        near = difflib.get_close_matches(name, SCORERS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(SCORERS)}"
-        raise ValueError(f"unknown reward {name!r}; {hint}")
-    label = keyword_label if name == "keyword" else label_refusal
-    return WordingScorer(label=label, intent_threshold=intent_threshold, step_cost=step_cost)
+    asked = None
+    if intent_judge:
+        asked = IntentJudge(*_reached("--intent-judge", dispatcher, judge_model), seed=seed, options=options)
+    return WordingScorer(
+        label=keyword_label if name == "keyword" else make_detector(encoder).label,
+        intent_threshold=intent_threshold,
+        step_cost=step_cost,
+        intent_judge=asked,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WordingScorer:
-    """Scores a reply by its wording alone."""
+    """Scores a reply by its wording, and the intent by similarity and, where there is one, a judge."""
 
     label: Callable[[str], RefusalLabel]
     intent_threshold: float
     step_cost: float
+    intent_judge: IntentJudge | None = None
 
-    def __call__(
-        self,
-        original: str,  # noqa: ARG002 (a Scorer's arguments)
-        query: str,  # noqa: ARG002
-        reply: Completion,
-        similarity: float,
-    ) -> Verdict:
+    def __call__(self, original: str, query: str, reply: Completion, similarity: float) -> Verdict:
         """See `Scorer`."""
         if reply.error is not None:
             return unscored(reply.error)
+        label = self.label(reply.text)
         kept = similarity >= self.intent_threshold
-        return scored(self.label(reply.text), intent_kept=kept, step_cost=self.step_cost)
+        if self.intent_judge is None:
+            return scored(label, intent_kept=kept, step_cost=self.step_cost)
+        repaired = False
+        if label == "answered" and kept and query != original:
+            try:
+                said = self.intent_judge(original, query)
+            except OllamaError as error:
+                return unscored(error)
+            kept, repaired = said.values["intent_kept"], said.repaired
+        parts = {"judge_repaired": float(repaired)}
+        return scored(label, intent_kept=kept, step_cost=self.step_cost, more_parts=parts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +172,7 @@ class JudgeScorer:
             judgement.label,
             intent_kept=kept,
             step_cost=self.step_cost,
-            more_parts={"judge_score": judgement.score},
+            more_parts={"judge_score": judgement.score, "judge_repaired": float(judgement.repaired)},
         )
 
 
@@ -181,11 +202,30 @@ def unscored(error: OllamaError) -> Verdict:
     return Verdict(outcome="unscored", error=f"{type(error).__name__}: {error}")
 
 
-def _judge(
-    dispatcher: Dispatcher | None, model: str | None, seed: int, options: Mapping[str, Any]
-) -> LLMJudge:
+def _check_numbers(intent_threshold: float, step_cost: float) -> None:
+    if not -1 <= intent_threshold <= 1:
+        raise ValueError(f"expected an intent threshold from -1 to 1, got {intent_threshold!r}")
+    if not (math.isfinite(step_cost) and step_cost >= 0):
+        raise ValueError(f"expected a step cost that is not negative, got {step_cost!r}")
+
+
+def _check_name(name: str, rubric: str | None, *, intent_judge: bool) -> None:
+    """Check that there is such a reward, and that it has a use for the rubric and the intent judge."""
+    if name not in SCORERS:
+        near = difflib.get_close_matches(name, SCORERS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(SCORERS)}"
+        raise ValueError(f"unknown reward {name!r}; {hint}")
+    if name == "judge" and intent_judge:
+        raise ValueError("--intent-judge stands beside --reward judge, which asks about the intent anyway")
+    if name != "judge" and rubric is not None:
+        raise ValueError(
+            f"--judge-rubric stands beside --reward {name}; only --reward judge goes by a rubric"
+        )
+
+
+def _reached(what: str, dispatcher: Dispatcher | None, model: str | None) -> tuple[Dispatcher, str]:
     if not model:
-        raise ValueError("the reward 'judge' needs a judge: name its model with --judge-model")
+        raise ValueError(f"{what} needs a judge: name its model with --judge-model")
     if dispatcher is None:
-        raise ValueError("the reward 'judge' needs a dispatcher to reach its model of --judge-model")
-    return LLMJudge(dispatcher, model, seed=seed, options=options)
+        raise ValueError(f"{what} needs a dispatcher to reach its model of --judge-model")
+    return dispatcher, model

@@ -8,9 +8,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from train.audit import AuditConfig
 from train.mission import MissionConfig
 from train.server import ServerConfig
-from train.settings import Count, Lanes, NotNegative, Positive, Seed, Share
+from train.settings import Count, Lanes, NotNegative, Positive, Seed, Share, absolute
 
 
 @Parameter(name="*")
@@ -56,6 +57,8 @@ class TrainConfig:
     """Updates between checkpoints."""
     log_interval: Count = 1
     """Updates between log entries; each tells of the last rollout."""
+    judge_accuracy: str | None = None
+    """What `mutagym judge --json` wrote of the reward's labels: refusal rates are also told corrected."""
     run_dir: Path | None = None
     """The run's folder, new or empty [runs/train-TIME-SEED]."""
     resume: Path | None = None
@@ -64,12 +67,18 @@ class TrainConfig:
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None
     """Write the summary here too."""
+    audit: AuditConfig = field(default_factory=AuditConfig)
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def located(self) -> TrainConfig:
         """The same with absolute paths, so that its file means the same in every folder."""
-        return replace(self, mission=self.mission.located(), server=self.server.located())
+        return replace(
+            self,
+            judge_accuracy=absolute(self.judge_accuracy),
+            mission=self.mission.located(),
+            server=self.server.located(),
+        )
 
     @property
     def total_steps(self) -> int:

@@ -36,6 +36,10 @@ class MissionConfig:
     """What counts as answered: the refusal detector, an LLM judge, or keywords (smoke test only)."""
     intent_threshold: Share = INTENT_THRESHOLD
     """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
+    intent_judge: bool = False
+    """The judge model also says whether a rewording that was answered asks for the same; not with judge."""
+    judge_rubric: str | None = None
+    """A text file: what --reward judge is to mean by label, score and intent_kept [our rubric]."""
     step_cost: NotNegative = 0.05
     """What a step costs."""
     max_steps: Count = 5
@@ -58,6 +62,7 @@ class MissionConfig:
             self,
             mutators=tuple(map(_located_mutator, self.mutators)),
             encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            judge_rubric=absolute(self.judge_rubric),
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
         )
 
@@ -129,6 +134,8 @@ def mission_parts(
             mutators=config.mutators,
             max_steps=config.max_steps,
             intent_threshold=config.intent_threshold,
+            intent_judge=config.intent_judge,
+            judge_rubric=config.judge_rubric,
             step_cost=config.step_cost,
             model_seed=seed,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -13,11 +14,13 @@ from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputF
 from torch.utils.tensorboard import SummaryWriter
 
 from ollama_utils.dispatcher import Dispatcher
+from train.audit import Audit
 from train.errors import RunStoppedError
 from train.interrupt import Interrupt
 from train.json_lines import JsonLines
 from train.run_folder import RunFolder
 from train.tally import Tally
+from train.transitions import account_totals, transition_record
 
 SAMPLES = 4
 """Transitions shown as text in TensorBoard, per rollout."""
@@ -58,16 +61,22 @@ def make_logger(folder: RunFolder, done_steps: int) -> Logger:
 
 
 class Recorder(BaseCallback):
-    """Records each complete row of a rollout in lane order, and sums up each rollout."""
+    """Records each complete row of a rollout in lane order, sums up each rollout and has it audited."""
 
     def __init__(
-        self, folder: RunFolder, dispatcher: Dispatcher, interrupt: Interrupt, max_unscored: float
+        self,
+        folder: RunFolder,
+        dispatcher: Dispatcher,
+        interrupt: Interrupt,
+        max_unscored: float,
+        audit: Audit | None = None,
     ) -> None:
         super().__init__()
         self.folder = folder
         self.dispatcher = dispatcher
         self.interrupt = interrupt
         self.max_unscored = max_unscored
+        self.audit = audit
         self.tally = Tally()
         """Of the rollout under way, or the last one."""
         self.rows = 0
@@ -89,6 +98,7 @@ class Recorder(BaseCallback):
             "rows": self.rows,
             "wall_s": self.wall_s,
             "running": [list(self._running.get(lane, (0.0, 0))) for lane in range(len(self._running))],
+            **({"audit": self.audit.state()} if self.audit else {}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -96,10 +106,14 @@ class Recorder(BaseCallback):
         self.rows = state["rows"]
         self._began_run_s = time.monotonic() - state["wall_s"]
         self._running = {lane: (total, length) for lane, (total, length) in enumerate(state["running"])}
+        if self.audit:
+            self.audit.restore(state["audit"])
 
     def _on_rollout_start(self) -> None:
         self.tally = Tally()
         self._samples = []
+        if self.audit:
+            self.audit.begin()
         self._began_s = time.monotonic()
         self._account = account_totals(self.dispatcher)
         self._allow_interrupts()
@@ -123,9 +137,30 @@ class Recorder(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         self.interrupt.allow(allowed=False)
-        for key, value in (self.tally.metrics() | self._speed()).items():
+        metrics = self.tally.metrics() | self._speed()
+        if self.audit:
+            metrics |= self._audited(self.audit)
+        for key, value in metrics.items():
             self.logger.record(key, value)
         self.logger.record("samples/transitions", "\n\n---\n\n".join(self._samples), exclude="jsonl")
+
+    def _audited(self, audit: Audit) -> dict[str, float]:
+        """What the audit of the rollout found. It may be interrupted: its verdicts are in the log of replies.
+
+        An alarm is told on stderr as it rises, and from then on in TensorBoard after each rollout.
+        """
+        raised = audit.raised_at
+        self._allow_interrupts()
+        metrics = audit.close(self.num_timesteps)
+        self.interrupt.allow(allowed=False)
+        if audit.failed:
+            failed = f"{len(audit.failed)} verdicts of the audit could not be had"
+            print(f"{failed}; the first: {audit.failed[0]}", file=sys.stderr)
+        if audit.text:
+            self.logger.record("audit/warning", audit.text, exclude="jsonl")
+        if audit.raised_at != raised:
+            print(audit.text, file=sys.stderr)
+        return metrics
 
     def _on_training_end(self) -> None:
         self._stop_when_calls_fail()
@@ -136,6 +171,8 @@ class Recorder(BaseCallback):
 
     def _count(self, lane: int, info: Mapping[str, Any], reward: float, done: bool) -> None:  # noqa: FBT001 - SB3's flag
         self.tally.count_step(info)
+        if self.audit:
+            self.audit.see(info)
         total, length = self._running.get(lane, (0.0, 0))
         total, length = total + reward, length + (not info["unscored"])
         if done:
@@ -179,45 +216,6 @@ class Recorder(BaseCallback):
             if found.slots:
                 sums[f"calls/slots_{model}"] += found.slots
         return dict(sums)
-
-
-def account_totals(dispatcher: Dispatcher) -> dict[str, float]:
-    """The dispatcher's accounts summed over models."""
-    names = ("calls", "failures", "retries", "cache_hits", "prompt_tokens", "completion_tokens")
-    seconds = ("queue_s", "busy_s")
-    accounts = dispatcher.accounts().values()
-    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names + seconds}
-
-
-def transition_record(
-    row: int,
-    lane: int,
-    info: Mapping[str, Any],
-    done: bool,  # noqa: FBT001 - SB3's flag
-) -> dict[str, Any]:
-    """One line of transitions.jsonl. `not_hashed` is all that may differ between two equal runs.
-
-    An error's class is hashed, its message, which names the host, is not.
-    """
-    usage = info["usage"]
-    tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
-    names = ("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator")
-    more = ("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial")
-    last = ("intent_similarity", "success", "reward", "unscored")
-    return {
-        "row": row,
-        "lane": lane,
-        **{name: info[name] for name in names + more + last},
-        "error": info["error"].partition(":")[0],
-        "reward_parts": info.get("reward_parts", {}),
-        "terminated": done and not info["TimeLimit.truncated"],
-        "truncated": bool(info["TimeLimit.truncated"]),
-        **tokens,
-        "not_hashed": {
-            **{name: usage[name] for name in ("queue_s", "total_s")},
-            "error_message": info["error"],
-        },
-    }
 
 
 def sample_text(info: Mapping[str, Any], reward: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from train.settings import resolved
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from train.config import TrainConfig
+    from train.eval_config import EvalConfig
     from train.learner import Learner
     from train.query_set import QuerySet
     from train.recorder import Recorder
@@ -29,8 +30,15 @@ SAMPLE = "The same text has the same embedding."
 """What an encoder is known by is how it embeds this."""
 
 
-def check_options(config: TrainConfig, path: Path) -> None:
-    """Check that the config is the one that the run in `path` began with, but for hosts and limits.
+def check_options(
+    config: TrainConfig | EvalConfig, path: Path, may_change: Sequence[str] = MAY_CHANGE
+) -> None:
+    """Check that the config is the one that the run in `path` began with, but for some options.
+
+    Args:
+        config: the config.
+        path: the folder of the run.
+        may_change: the options that may be told anew; by default those of hosts and limits.
 
     Raises:
         UserError: it is not; the message names the option.
@@ -39,11 +47,11 @@ def check_options(config: TrainConfig, path: Path) -> None:
         raise UserError(f"--run-dir {config.run_dir} and --resume {path}: a resumed run stays in its folder")
     before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
-    for name in sorted({*before, *now} - set(MAY_CHANGE)):
+    for name in sorted({*before, *now} - set(may_change)):
         if before.get(name) != now.get(name):
             raise UserError(
                 f"--{name} is {now.get(name)!r}, the run in {str(path)!r} began with {before.get(name)!r}: "
-                f"a resumed run may change {', '.join(MAY_CHANGE)} alone; leave it out, or begin a new run"
+                f"a resumed run may change {', '.join(may_change)} alone; leave it out, or begin a new run"
             )
 
 
@@ -80,6 +88,9 @@ def fingerprints(
     files = {name.rpartition(":")[0] for name in config.mission.mutators if ":" in name}
     parts = {f"model {name}": digest for name, digest in digests.items()}
     parts |= {f"mutators {name}": sha256(Path(name).read_bytes()).hexdigest() for name in sorted(files)}
+    if config.mission.judge_rubric:
+        rubric = config.mission.judge_rubric
+        parts[f"rubric {rubric}"] = sha256(Path(rubric).read_bytes()).hexdigest()
     if not config.mission.encoder.startswith("ollama:"):  # the others are models that have a digest
         row = env.envs[0].answerer.encoder.encode([SAMPLE])
         parts[f"encoder {config.mission.encoder}"] = sha256(row.tobytes()).hexdigest()

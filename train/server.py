@@ -134,8 +134,12 @@ class Connection:
         """The servers by names that stay: the embedded one has another port each time."""
         return self.hosts if self.embedded else self.dispatcher.hosts
 
-    def digests(self, encoder: str) -> dict[str, str]:
-        """What stands for the weights of each model that a run with this encoder calls, by its short name.
+    def digests(self, encoder: str, *more: str) -> dict[str, str]:
+        """What stands for the weights of each model that a run calls, by its short name.
+
+        Args:
+            encoder: the run's.
+            more: models that play no part in `roles`.
 
         Raises:
             UserError: the hosts have different versions of one: the result would depend on who answers.
@@ -143,7 +147,7 @@ class Connection:
         from ollama_utils.types import short_name
 
         embeds = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
-        called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds)
+        called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds, *more)
         found = {name: self.available.get(name, ("",)) for name in map(short_name, filter(None, called))}
         for name, there in found.items():
             if len(set(there)) > 1:
@@ -153,6 +157,14 @@ class Connection:
                     "pull one version everywhere"
                 )
         return {name: there[0] for name, there in found.items()}
+
+    def roles_of(self, config: ServerConfig) -> Roles:
+        """The models that another config names at these hosts.
+
+        Raises:
+            UserError: one is not pulled, or none is named.
+        """
+        return _roles(config, list(self.available), self.hosts, simulated=self.embedded is not None)
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with the hosts and models that were chosen for what it left open."""

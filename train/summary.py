@@ -5,11 +5,14 @@ The rates are counted from the run's transitions.jsonl, so that whoever has the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
-from train.recorder import account_totals
+from train.tally import Tally
+from train.transitions import account_totals
 
 if TYPE_CHECKING:
     from train.config import TrainConfig
@@ -46,9 +49,14 @@ class Rate:
 
 
 def rates(
-    transitions: Iterable[Mapping[str, Any]], *, rows: int, rollout: int, max_steps: int
+    transitions: Iterable[Mapping[str, Any]],
+    *,
+    rows: int,
+    rollout: int,
+    max_steps: int,
+    accuracy: LabelAccuracy | None = None,
 ) -> dict[str, Any]:
-    """Success and refusal rates in the first and the last rollouts, and the unscored steps of the whole run.
+    """Success and refusal rates in the first and the last rollouts, and counts over the whole run's steps.
 
     An episode belongs to the row in which it began: the quick ones end well, so counting those that end in
     the first rollouts would flatter them. The last rows, in which an episode may not have had the time to
@@ -59,16 +67,16 @@ def rates(
         rows: how many rows of all lanes there are.
         rollout: rows of a rollout.
         max_steps: the step limit of an episode.
+        accuracy: how often the labels are right; where it is known, refusal rates are also given corrected.
     """
     span = max(1, rows // rollout // ENDS) * rollout
     success, refusal = ({"start": Rate(), "end": Rate()} for _ in range(2))
-    steps = unscored = 0
+    tally = Tally()
     began: dict[int, int] = {}
     for t in transitions:
-        steps += 1
+        tally.count_step(t)
         first = began.setdefault(t["lane"], t["row"])
         if t["unscored"]:
-            unscored += 1
             continue
         for end in _ends(t["row"], rows, span):
             refusal[end].count(t["original_query"], happened=t["outcome"] == "refused")
@@ -79,8 +87,8 @@ def rates(
     return {
         **{k: v for end in success for k, v in success[end].table("success", "episodes", end).items()},
         **{k: v for end in refusal for k, v in refusal[end].table("refusal", "scored_steps", end).items()},
-        "unscored_steps": unscored,
-        "unscored_rate": _share(unscored, steps),
+        **{k: v for end in refusal for k, v in _corrected(refusal[end], end, accuracy).items()},
+        **_counts(tally),
     }
 
 
@@ -89,12 +97,14 @@ def summarise(
     connection: Connection,
     learner: Learner,
     recorder: Recorder,
+    accuracy: LabelAccuracy | None,
     ended: BaseException | None,
 ) -> dict[str, Any]:
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
     spent = recorder.folder.replies.totals()
     found = connection.dispatcher.capacities()
+    audit = recorder.audit
     return {
         "simulated": connection.simulated,
         "stopped": str(ended) if ended else None,
@@ -105,7 +115,9 @@ def summarise(
             rows=recorder.rows,
             rollout=config.num_steps,
             max_steps=config.mission.max_steps,
+            accuracy=accuracy,
         ),
+        **({"audit_alarm": audit.raised_at, "audit_warning": audit.text} if audit else {}),
         "schedule": config.driven_by,
         "num_processes": config.num_processes,
         "seed": config.seed,
@@ -118,6 +130,27 @@ def summarise(
         "slots": {f"{model} at {host}": f.slots for (host, model), f in found.items() if f.slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
+    }
+
+
+def _counts(tally: Tally) -> dict[str, Any]:
+    return {
+        "drifted_steps": tally.drifted,
+        "drifted_rewrites": tally.drifted_rewrites,
+        "judge_repairs": int(tally.parts["judge_repaired"]),
+        "unscored_steps": tally.unscored,
+        "unscored_rate": _share(tally.unscored, tally.scored + tally.unscored),
+    }
+
+
+def _corrected(refusal: Rate, end: str, accuracy: LabelAccuracy | None) -> dict[str, Any]:
+    """The true refusal rate behind the labels' (Rogan-Gladen), None without trials, and its interval."""
+    if accuracy is None:
+        return {}
+    mean, low, high = corrected_rate(refusal.by_query.values(), accuracy)
+    return {
+        f"refusal_corrected_rate_{end}": None if math.isnan(mean) else round(mean, 4),
+        f"refusal_corrected_interval_{end}": [round(low, 4), round(high, 4)],
     }
 
 
@@ -135,13 +168,19 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
     """Tell a person, on stdout."""
     simulated = "SIMULATED: these figures are of the simulator, not of a model\n"
     hits = summary["cache_hits"]
+    corrected = "refusal_corrected_rate_end" in summary
+    alarm = summary.get("audit_warning")
     cached = "" if hits is None else f" (+ {hits} from the cache)"
     lines = [
         simulated if summary["simulated"] else "",
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
         _line("success", summary, "success", "episodes"),
         _line("refusals", summary, "refusal", "scored_steps"),
+        _line("  corrected", summary, "refusal_corrected", "scored_steps") if corrected else "",
         "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
+        f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
+        f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
+        f"{alarm}\n" if alarm else "",
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']}{cached} · ",
         f"{summary['wall_s']:.0f} s\n",

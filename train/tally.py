@@ -19,6 +19,10 @@ class Tally:
     """Partly refused included."""
     partial: int = 0
     adopted: int = 0
+    drifted_rewrites: int = 0
+    """Not adopted, as they lost the intent by similarity."""
+    drifted: int = 0
+    """Steps whose query, adopted though it was, did not keep the intent: they earn nothing."""
     episodes: int = 0
     successes: int = 0
     returns: float = 0.0
@@ -27,7 +31,7 @@ class Tally:
     mutators: Counter[str] = field(default_factory=Counter)
 
     def count_step(self, info: Mapping[str, Any]) -> None:
-        """Count one step by its info."""
+        """Count one step by its info, or by its line of transitions.jsonl."""
         if info["unscored"]:
             self.unscored += 1
             return
@@ -36,6 +40,8 @@ class Tally:
         self.refused += info["outcome"] == "refused"
         self.partial += bool(info["partial"])
         self.adopted += bool(info["adopted"])
+        self.drifted_rewrites += info["rejected"] == "drifted"
+        self.drifted += not info["reward_parts"].get("intent_kept", 1.0)
         self.mutators[info["mutator"]] += 1
         self.parts.update(info["reward_parts"])
 
@@ -58,7 +64,9 @@ class Tally:
             "outcome/answered_rate": self.answered,
             "outcome/refusal_rate": self.refused,
             "outcome/partial_refusal_rate": self.partial,
+            "outcome/drifted_rate": self.drifted,
             "mutators/adopted_rate": self.adopted,
+            "mutators/drifted_rate": self.drifted_rewrites,
             **{f"reward/{name}": value for name, value in self.parts.items()},
             **{f"mutators/{name}": value for name, value in self.mutators.items()},
         }

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from train.audit import Audit, open_audit
 from train.config import TrainConfig
 from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
@@ -34,6 +36,7 @@ from train.settings import check_num_mini_batch, resolved
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from ollama_utils.reply_log import ReplyLog
+    from scorers.correction import LabelAccuracy
     from train.learner import Learner
     from train.recorder import Recorder
 
@@ -50,8 +53,10 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     config = config.located()
     _check(config)
     queries = load_query_set(config.mission.query_set)
+    accuracy = _accuracy(config.judge_accuracy)
     with interruptible() as interrupt, connect(config.server) as connection:
-        digests = connection.digests(config.mission.encoder)
+        audit = open_audit(config, connection)
+        digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
         path = config.resume or config.run_dir or new_run_path("train", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
             opened = map(logs.enter_context, _logs(config, folder, connection, digests))
@@ -61,7 +66,8 @@ def train(config: TrainConfig = TrainConfig()) -> None:
             logs.callback(env.close, terminate=True)
             interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
             saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
-            _run(config, folder, connection, env, interrupt, saved)
+            recorder = _recorder(config, folder, connection, interrupt, audit)
+            _run(config, connection, env, recorder, saved, accuracy)
 
 
 def _check(config: TrainConfig) -> None:
@@ -82,6 +88,18 @@ def _check(config: TrainConfig) -> None:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
     check_cache(config.cache)
+
+
+def _accuracy(path: str | None) -> LabelAccuracy | None:
+    """How often the reward's labels are right, as far as the user has measured it."""
+    if path is None:
+        return None
+    from scorers.correction import LabelAccuracy
+
+    try:
+        return LabelAccuracy.from_json(Path(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--judge-accuracy: {error}") from error
 
 
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
@@ -138,23 +156,34 @@ def _logs(
         yield ReplyLog(config.cache / "cache.sqlite", digests=digests, scope=servers)
 
 
-def _run(
+def _recorder(
     config: TrainConfig,
     folder: RunFolder,
     connection: Connection,
-    env: BatchedQueryMutationEnv,
     interrupt: Interrupt,
+    audit: Audit | None,
+) -> Recorder:
+    from train.recorder import Recorder
+
+    return Recorder(folder, connection.dispatcher, interrupt, config.max_unscored, audit)
+
+
+def _run(
+    config: TrainConfig,
+    connection: Connection,
+    env: BatchedQueryMutationEnv,
+    recorder: Recorder,
     saved: Mapping[str, Any] | None,
+    accuracy: LabelAccuracy | None,
 ) -> None:
     """Learn; save whatever the end is; say what came of it."""
     from train.findings import Findings
     from train.learner import make_learner
     from train.progress import ProgressLine
-    from train.recorder import Recorder
 
+    interrupt = recorder.interrupt
     done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
-    learner = make_learner(config, env, folder, done_steps=done)
-    recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored)
+    learner = make_learner(config, env, recorder.folder, done_steps=done)
     if saved:
         interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
@@ -171,7 +200,7 @@ def _run(
     finally:
         interrupt.allow(allowed=False)
         progress.stop()
-    _finish(config, connection, learner, recorder, ended)
+    _finish(config, connection, learner, recorder, accuracy, ended)
 
 
 def _finish(
@@ -179,6 +208,7 @@ def _finish(
     connection: Connection,
     learner: Learner,
     recorder: Recorder,
+    accuracy: LabelAccuracy | None,
     ended: BaseException | None,
 ) -> None:
     """Save the policy, sum up the run, and raise what ended it."""
@@ -188,7 +218,7 @@ def _finish(
     try:
         learner.save("policy.zip")
         stopped = ended and folder.reported(ended)
-        summary = summarise(config, connection, learner, recorder, stopped)
+        summary = summarise(config, connection, learner, recorder, accuracy, stopped)
         folder.write_json("summary.json", summary)
         if config.json:
             config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

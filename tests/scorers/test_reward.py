@@ -91,6 +91,7 @@ def test_with_a_judge_the_intent_is_kept_when_both_say_so(dispatcher: Dispatcher
         assert verdict.outcome == ("answered" if judgement.label == "answered" else "refused")
         assert verdict.partial == (judgement.label == "partly_refused")
         assert verdict.parts["judge_score"] == judgement.score
+        assert verdict.parts["judge_repaired"] == 0
         assert verdict.reward == float(verdict.success) - verdict.parts["step_cost"]
 
 
@@ -112,6 +113,15 @@ def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> 
 def test_a_reward_that_cannot_be_made_says_what_to_write(name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make_scorer(name)
+
+
+def test_a_rubric_or_an_intent_judge_without_a_use_is_an_error() -> None:
+    with pytest.raises(ValueError, match="only --reward judge goes by a rubric"):
+        make_scorer("refusal", judge_rubric="label: ...")
+    with pytest.raises(ValueError, match="--intent-judge stands beside --reward judge"):
+        make_scorer("judge", intent_judge=True)
+    with pytest.raises(ValueError, match="--intent-judge needs a judge"):
+        make_scorer("refusal", intent_judge=True)
 
 
 def test_a_judge_without_a_dispatcher_is_an_error() -> None:

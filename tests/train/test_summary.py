@@ -6,20 +6,28 @@ from typing import Any
 
 import pytest
 
+from scorers.correction import LabelAccuracy
 from train.summary import rates
 
 
-def step(row: int, outcome: str, *, over: bool = False, query: str = "q", lane: int = 0) -> dict[str, Any]:
+def step(
+    row: int, outcome: str, *, over: bool = False, query: str = "q", lane: int = 0, **changes: object
+) -> dict[str, Any]:
     return {
         "row": row,
         "lane": lane,
         "original_query": query,
         "outcome": outcome,
         "unscored": outcome == "unscored",
+        "partial": False,
+        "mutator": "noop",
+        "adopted": True,
+        "rejected": "",
+        "reward_parts": {"intent_kept": 1.0},
         "success": outcome == "answered",
         "terminated": over and outcome == "answered",
         "truncated": over and outcome != "answered",
-    }
+    } | changes
 
 
 def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() -> None:
@@ -56,6 +64,33 @@ def test_an_interval_is_as_wide_as_the_queries_are_few() -> None:
 
     assert width(10) > 3 * width(400)
     assert width(400) == pytest.approx(0.097, abs=0.002)
+
+
+def test_drifts_and_repairs_are_counted_over_the_whole_run() -> None:
+    transitions = [
+        step(0, "answered", reward_parts={"intent_kept": 0.0, "judge_repaired": 1.0}),
+        step(1, "refused", rejected="drifted", adopted=False),
+        step(2, "refused", rejected="cut", adopted=False, reward_parts={"judge_repaired": 1.0}),
+        step(3, "unscored", rejected="drifted", reward_parts={}),
+    ]
+    summary = rates(transitions, rows=4, rollout=4, max_steps=5)
+    counted = [summary[name] for name in ("drifted_steps", "drifted_rewrites", "judge_repairs")]
+    assert counted == [1, 1, 2]
+
+
+def test_refusal_rates_stand_beside_those_that_are_corrected_for_the_labels() -> None:
+    """Half of the replies are labelled refusals; the labels find .8 of the refusals and .9 of the answers."""
+    transitions = [step(k, "refused" if k % 2 else "answered", query=f"q{k % 50}") for k in range(200)]
+    accuracy = LabelAccuracy(sensitivity=0.8, specificity=0.9, positives=500, negatives=500)
+    plain = rates(transitions, rows=200, rollout=200, max_steps=5)
+    summary = rates(transitions, rows=200, rollout=200, max_steps=5, accuracy=accuracy)
+    assert summary["refusal_rate_end"] == 0.5
+    assert summary["refusal_corrected_rate_end"] == pytest.approx(0.4 / 0.7, abs=1e-4)
+    low, high = summary["refusal_corrected_interval_end"]
+    assert low < 0.4 / 0.7 < high
+    assert not [name for name in plain if "corrected" in name]
+    nothing = rates([step(0, "unscored")], rows=1, rollout=1, max_steps=1, accuracy=accuracy)
+    assert nothing["refusal_corrected_rate_end"] is None
 
 
 def test_a_run_that_never_got_a_score_has_no_rate() -> None:

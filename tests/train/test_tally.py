@@ -7,13 +7,16 @@ import pytest
 from train.tally import Tally
 
 
-def info(outcome: str, *, partial: bool = False, unscored: bool = False) -> dict[str, object]:
-    parts = {"answered": float(outcome == "answered"), "step_cost": -0.05}
+def info(
+    outcome: str, *, partial: bool = False, unscored: bool = False, rejected: str = "", kept: bool = True
+) -> dict[str, object]:
+    parts = {"answered": float(outcome == "answered"), "intent_kept": float(kept), "step_cost": 0.05}
     return {
         "outcome": outcome,
         "partial": partial,
         "unscored": unscored,
-        "adopted": True,
+        "adopted": not rejected,
+        "rejected": rejected,
         "mutator": "noop",
         "reward_parts": parts,
     }
@@ -44,3 +47,16 @@ def test_as_many_episodes_as_steps_is_no_clash() -> None:
 
 def test_a_rate_without_a_denominator_is_left_out() -> None:
     assert "outcome/success_rate" not in Tally().metrics()
+
+
+def test_rewrites_that_drifted_and_steps_that_did_are_counted_apart() -> None:
+    tally = Tally()
+    tally.count_step(info("answered"))
+    tally.count_step(info("answered", rejected="drifted"))
+    tally.count_step(info("answered", rejected="cut"))
+    tally.count_step(info("answered", kept=False))
+    tally.count_step(info("unscored", unscored=True, rejected="drifted"))
+    metrics = tally.metrics()
+    assert metrics["mutators/drifted_rate"] == 1 / 4
+    assert metrics["outcome/drifted_rate"] == 1 / 4
+    assert metrics["mutators/adopted_rate"] == 2 / 4

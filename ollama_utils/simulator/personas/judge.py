@@ -1,4 +1,7 @@
-"""The judge: knows the persona's own replies, and errs at a set rate."""
+"""The judge: knows the persona's own replies, and errs at a set rate.
+
+Asked about the intent alone it is shown no answer; asked to repair a reply it judges the case anew.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +54,8 @@ class Judge:
         return self._known_label(answer) or _foreign_label(answer)
 
     def is_asked(self, prompt: str) -> bool:
-        """Whether a prompt has a tagged question and a tagged answer."""
-        return bool(_QUESTION.search(prompt) and _ANSWER.search(prompt))
+        """Whether a prompt has a tagged question, and a tagged answer or rewording of it."""
+        return bool(_QUESTION.search(prompt) and (_ANSWER.search(prompt) or _REWORDING.search(prompt)))
 
     def reply(self, prompt: str, digest: bytes) -> dict[str, Any]:
         """The judgement of the answer in a prompt, with the seeded errors.

@@ -84,8 +84,8 @@ class Persona:
     def role_in(self, ask: Ask) -> str:
         """The role that a question itself gives to a model that plays all of them.
 
-        A tagged answer under a format is judged, a tagged query under an instruction that the mutator knows
-        is rewritten, and anything else is answered.
+        A tagged answer or rewording under a format is judged, a tagged query under an instruction that the
+        mutator knows is rewritten, and anything else is answered.
         """
         if ask.format is not None and self.judge.is_asked(ask.prompt):
             return "judge"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import ollama
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from ollama_utils.simulator.chance import digest_of
 from ollama_utils.simulator.personas.persona import Persona
 from ollama_utils.simulator.personas.world import load_persona
 from ollama_utils.simulator.process import EmbeddedServer
+from scorers.intent import INTENT_SCHEMA, intent_prompt
 from scorers.judge import SCHEMA, judge_prompt
 from tests.ollama_utils.simulator.personas.conftest import QUERIES
 
@@ -40,6 +43,14 @@ def test_it_judges_whatever_the_judge_is_asked(query: str, rewording: str, reply
     ask = Ask(model="sim-model:latest", prompt=judge_prompt(query, rewording, reply), format=dict(SCHEMA))
     assert SHIPPED.role_in(ask) == "judge"
     assert _same("judge", ask, seed)
+
+
+@given(queries, st.one_of(queries, st.text()), st.integers())
+def test_it_judges_the_intent_alone_when_that_is_asked(query: str, rewording: str, seed: int) -> None:
+    ask = Ask(model="sim-model:latest", prompt=intent_prompt(query, rewording), format=dict(INTENT_SCHEMA))
+    assert SHIPPED.role_in(ask) == "judge"
+    assert _same("judge", ask, seed)
+    assert list(json.loads(SHIPPED.reply("all", ask, digest_of(seed)).text)) == ["intent_kept"]
 
 
 @given(st.one_of(queries, st.text()), st.sampled_from([None, "json"]), st.integers())

@@ -1,0 +1,109 @@
+"""One JSON object in a fixed schema, asked of a model: one call, at most one repair, or nothing at all.
+
+A reply that is no such object is never searched for one, nor for a number. It is shown to the model once
+more, with what is wrong with it; where that brings no object either, there is no reply.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ollama_utils.errors import BadReplyError
+from ollama_utils.prompts import untagged
+from ollama_utils.types import Call, Completion
+
+if TYPE_CHECKING:
+    from ollama_utils.dispatcher import Dispatcher
+
+Schema = Mapping[str, Any]
+"""A flat JSON schema: its properties are booleans, integers within bounds and strings of an `enum`."""
+
+SHOWN = 400
+"""Characters of a faulty reply that the repair shows."""
+_QUOTED = 80
+_REPAIR = """\
+{prompt}
+You were asked this before. Your reply began as follows:
+<faulty>{faulty}</faulty>
+That reply {fault}. Give the JSON object alone, with the keys {keys}: no other text, no Markdown.
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JsonReply:
+    """An object that follows its schema."""
+
+    values: Mapping[str, Any]
+    """By property."""
+    repaired: bool
+    """Whether only the repair brought it."""
+
+
+def ask_for_object(dispatcher: Dispatcher, call: Call, *, tags: tuple[str, ...]) -> JsonReply:
+    """What a model replies under the schema that stands in the call's `format`.
+
+    The repair has the options of the first call, so it is a pure function of it: where the call is
+    repeatable, equal calls get equal objects, or none, however often they are made.
+
+    Args:
+        dispatcher: Where the calls go.
+        call: The question; its `format` is a flat schema.
+        tags: The names of the prompt's tags, which a faulty reply must not close.
+
+    Raises:
+        OllamaError: A call failed, or (BadReplyError) neither reply is an object that follows the schema.
+    """
+    schema = call.format or {}
+    first = _reply(dispatcher, call)
+    fault = fault_in(first, schema)
+    if not fault:
+        return JsonReply(values=json.loads(first.text), repaired=False)
+    again = replace(call, prompt=repair_prompt(call.prompt, first.text, fault, schema, tags))
+    second = _reply(dispatcher, again)
+    if still := fault_in(second, schema):
+        raise BadReplyError(
+            f"the judge's reply {fault}: {first.text[:_QUOTED]!r}, and its repair {still}: "
+            f"{second.text[:_QUOTED]!r}"
+        )
+    return JsonReply(values=json.loads(second.text), repaired=True)
+
+
+def repair_prompt(prompt: str, faulty: str, fault: str, schema: Schema, tags: tuple[str, ...]) -> str:
+    """The first prompt, the beginning of the reply to it, and what is wrong with that."""
+    shown, why = (untagged(text, *tags, "faulty") for text in (faulty[:SHOWN], fault))
+    return _REPAIR.format(prompt=prompt, faulty=shown, fault=why, keys=" and ".join(schema["properties"]))
+
+
+def fault_in(reply: Completion, schema: Schema) -> str:
+    """What keeps a reply from being an object that follows a flat schema; empty where nothing does."""
+    if reply.truncated:
+        return "was cut off before its end"
+    try:
+        found = json.loads(reply.text)
+    except (ValueError, RecursionError):
+        return "is not JSON"
+    properties = schema["properties"]
+    if not isinstance(found, dict) or found.keys() != properties.keys():
+        return f"is not an object with the keys {', '.join(properties)} and no others"
+    wrong = [name for name, kind in properties.items() if not _is_a(found[name], kind)]
+    said = ", ".join(f"{found[name]!r:.{_QUOTED}} as {name}" for name in wrong)
+    return f"does not follow its schema: it has {said}" if wrong else ""
+
+
+def _is_a(value: object, kind: Schema) -> bool:
+    """Whether a value is of a property's kind; true is no integer, and 7.0 is none."""
+    if kind["type"] == "boolean":
+        return isinstance(value, bool)
+    if kind["type"] == "integer":
+        return type(value) is int and kind["minimum"] <= value <= kind["maximum"]
+    return value in kind["enum"]
+
+
+def _reply(dispatcher: Dispatcher, call: Call) -> Completion:
+    completion = dispatcher.generate(call)
+    if completion.error is not None:
+        raise completion.error
+    return completion

@@ -1,0 +1,135 @@
+"""Runs that are audited: against the simulator, whose judge errs in one of twenty labels."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_utils.simulator import personas
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+from tests.train.test_resume import WORLD, interrupted_at, resume
+from train.cli import execute
+
+SHAPE = ("--num-processes", "8", "--num-steps", "8", "--encoder", "hashing:64")
+AUDITED = (*SHAPE, "--audit-judge", "sim-judge")
+LECTURE = (
+    "Before anything else, it is worth remembering that questions of this kind have many sides, that rules "
+    "differ from place to place, and that caution has never hurt anybody who was patient enough to keep it."
+)
+
+
+def run(host: str, folder: Path, *flags: str, steps: int) -> int:
+    told = ("--ollama-host", host, "--num-env-steps", str(steps), "--run-dir", str(folder))
+    return execute(("train", *told, *WORLD, *AUDITED, *flags))
+
+
+def summary(folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return told
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    timed = ("time/", "calls/")
+    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in written]
+
+
+@pytest.fixture
+def lecturer(tmp_path: Path) -> Path:
+    """A persona whose target lectures before it refuses: for the keyword reward these are answers."""
+    shipped = (Path(personas.__file__).parent / "cautious.toml").read_text(encoding="utf-8")
+    section, sentences = "[target.refused]\n", "[target.refused.sentences]\n"
+    head, refused = shipped.split(section)
+    refused = re.sub(
+        r"patterns = \[.*?\]", 'patterns = ["lecture decline"]', refused, count=1, flags=re.DOTALL
+    )
+    refused = refused.replace(sentences, f"{sentences}lecture = [{json.dumps(LECTURE)}]\n", 1)
+    path = tmp_path / "lecturer.toml"
+    path.write_text(head + section + refused, encoding="utf-8")
+    return path
+
+
+def test_a_reward_that_pays_for_lectures_raises_the_alarm(
+    lecturer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    with EmbeddedServer(Settings(slots=16, time_scale=0.001, persona=str(lecturer))) as server:
+        assert run(server.host, folder, "--reward", "keyword", steps=128) == 0
+    told = summary(folder)
+    last = metrics(folder)[-1]
+    assert last["audit/alarm"] == 1
+    assert last["audit/false_success_rate"] > 0.5
+    assert told["audit_alarm"] == 128
+    said = capsys.readouterr()
+    assert said.err.count(f"AUDIT ALARM since step {told['audit_alarm']}: ") == 1
+    assert told["audit_warning"] in said.out
+
+
+def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert run(simulator.host, folder, steps=384) == 0
+    lines = metrics(folder)
+    assert len(lines) == 6
+    assert {line["audit/alarm"] for line in lines} == {0}
+    for line in lines:
+        gap = line["audit/training_success_rate"] - line["audit/success_rate"]
+        assert line["audit/gap"] == pytest.approx(gap)
+        assert line["audit/agreement"] > 0.6
+        assert line["audit/unscored"] == 0
+    assert summary(folder)["audit_alarm"] is None
+    assert "ALARM" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("written", [64, 100, 130])
+def test_a_run_that_is_broken_off_and_resumed_is_audited_as_one_that_is_not(
+    simulator: EmbeddedServer, tmp_path: Path, written: int
+) -> None:
+    shape = (*AUDITED, "--audit-sample", "6", "--schedule", "phased")
+    assert run(simulator.host, tmp_path / "whole", "--audit-sample", "6", steps=192) == 0
+    interrupted_at(simulator, tmp_path / "run", written, shape=shape)
+    assert resume(tmp_path / "run") == 0
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    for name in ("transitions_sha256", "weights_sha256", "llm_calls", "audit_alarm"):
+        assert summary(tmp_path / "run")[name] == summary(tmp_path / "whole")[name]
+
+
+def test_an_audit_judge_that_cannot_be_read_is_told_and_stops_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    faults = [{"kind": "error_500", "rate": 1.0, "model": "sim-judge"}]
+    with EmbeddedServer(Settings(slots=16, time_scale=0.001)) as server:
+        server.set_faults(faults)
+        assert run(server.host, tmp_path / "run", "--call-attempts", "1", steps=64) == 0
+    (line,) = metrics(tmp_path / "run")
+    assert line["audit/unscored"] == 16
+    assert "audit/success_rate" not in line
+    assert "16 verdicts of the audit could not be had; the first: " in capsys.readouterr().err
+
+
+def test_an_audit_judge_that_is_not_pulled_is_one_line(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("--ollama-host", simulator.host, "--run-dir", str(tmp_path / "run"))
+    assert execute(("train", *told, *WORLD, *SHAPE, "--audit-judge", "absent")) == 2
+    assert "model 'absent' is not pulled" in capsys.readouterr().err.splitlines()[-1]
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_audit_can_be_interrupted_and_is_made_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    assert run(simulator.host, tmp_path / "whole", steps=192) == 0
+    simulator.set_faults([{"kind": "latency", "rate": 1.0, "model": "sim-judge", "seconds": 0.3}])
+    try:
+        interrupted_at(simulator, tmp_path / "run", 64, shape=AUDITED)
+    finally:
+        simulator.set_faults([])
+    assert summary(tmp_path / "run")["env_steps"] == 64
+    assert metrics(tmp_path / "run") == []
+    assert resume(tmp_path / "run") == 0
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
