@@ -97,12 +97,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     for p in p_values:
         if not 0 <= p <= 1:
             raise ValueError(f"expected p-values from 0 to 1, got {p!r}")
-    if not p_values:
-        return []
-    # It takes longer to import than a command's help may; it ships no types.
-    from statsmodels.stats.multitest import multipletests  # type: ignore[import-untyped]
-
-    return [float(p) for p in multipletests(p_values, method="holm")[1]]
+    raw = np.array(p_values, float)
+    order = np.argsort(raw, kind="stable")
+    stepped = np.maximum.accumulate(raw[order] * np.arange(len(raw), 0, -1))
+    corrected = np.empty_like(raw)
+    corrected[order] = np.minimum(1.0, stepped)
+    return [float(p) for p in corrected]
 
 
 def _mcnemar(wins: int, losses: int) -> float:

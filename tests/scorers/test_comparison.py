@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binomtest  # type: ignore[import-untyped]
 
@@ -168,7 +168,6 @@ def test_holm_multiplies_the_smallest_by_how_many_there_are() -> None:
     assert holm([]) == []
 
 
-@settings(max_examples=20)  # statsmodels collects garbage at every call
 @given(P_VALUES)
 def test_corrected_p_values_are_no_smaller_and_keep_their_order(p_values: list[float]) -> None:
     found = holm(p_values)
