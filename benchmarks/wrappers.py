@@ -1,0 +1,179 @@
+"""How much faster the steps of several agents are with each policy wrapper than one by one.
+
+python -m benchmarks.wrappers
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from benchmarks.wrapper_policies import DIMENSION, MUTATORS, Computes, Networked, Remembers, Source, Waits
+from search.policies.policy import View
+from search.wrappers.wrapper import Wrapper, make_wrapper
+
+AGENTS = 8
+STEP_S = 0.05
+"""What a step of a policy that waits, or computes, takes alone."""
+STEPS = 20
+"""Steps of an episode; 2 where a step takes as long as that."""
+RUNS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A policy, and the wrappers that are held against `serial`."""
+
+    policy: str
+    source: Source
+    wrappers: Sequence[str]
+    episodes: int = 1
+    """Episodes side by side, each with its own thread and its own agents."""
+    steps: int
+    """Steps of an episode in a run."""
+
+
+def rows(
+    *, step_s: float = STEP_S, agents: int = AGENTS, steps: int = STEPS, runs: int = RUNS
+) -> list[dict[str, Any]]:
+    """One row for each policy and wrapper; figures are medians over runs, which take turns.
+
+    `serial_ms` and `step_ms` are what a step of all agents takes, `times_faster` their ratio in the same
+    run, and `picked` is what `auto` says. Wrappers are warm: processes run, and `auto` has picked.
+    """
+    return [row for case in _cases(step_s, steps) for row in _rows(case, agents, runs)]
+
+
+def _cases(step_s: float, steps: int) -> list[Case]:
+    waits, computes = ({"wait_s": step_s}, {"rounds": _rounds(step_s)})
+    return [
+        Case(
+            policy=f"waits {step_s * 1000:g} ms",
+            source=Source(name="waits", make_policy=Waits, arguments=waits),
+            wrappers=("thread", "auto"),
+            steps=min(2, steps),
+        ),
+        Case(
+            policy=f"computes {step_s * 1000:g} ms in Python",
+            source=Source(name="computes", make_policy=Computes, arguments=computes),
+            wrappers=("thread", "process", "auto"),
+            steps=min(2, steps),
+        ),
+        Case(
+            policy="has step_batch",
+            source=Source(name="remembers", make_policy=Remembers),
+            wrappers=("batch", "auto"),
+            steps=steps,
+        ),
+        Case(
+            policy="has a torch network",
+            source=Source(name="networked", make_policy=Networked),
+            wrappers=("torch", "auto"),
+            episodes=8,
+            steps=steps,
+        ),
+    ]
+
+
+def _rows(case: Case, agents: int, runs: int) -> list[dict[str, Any]]:
+    said: list[str] = []
+    with ExitStack() as open_wrappers:
+        wrappers = {
+            name: open_wrappers.enter_context(
+                closing(make_wrapper(name, jobs=agents, action_timeout_ms=None, report=said.append))
+            )
+            for name in ("serial", *case.wrappers)
+        }
+        timed = {name: _warm(case, wrapper, agents) for name, wrapper in wrappers.items()}
+        taken = [{name: step_s() for name, step_s in timed.items()} for _ in range(runs)]
+    return [
+        {
+            "policy": case.policy,
+            "agents": agents,
+            "episodes": case.episodes,
+            "wrapper": name,
+            "serial_ms": round(1000 * median(each["serial"] for each in taken), 2),
+            "step_ms": round(1000 * median(each[name] for each in taken), 2),
+            "times_faster": round(median(each["serial"] / each[name] for each in taken), 2),
+            "picked": " ".join(said) if name == "auto" else None,
+        }
+        for name in case.wrappers
+    ]
+
+
+def _warm(case: Case, wrapper: Wrapper, agents: int) -> Callable[[], float]:
+    """A function that plays the case and gives the seconds of a step, once it has been played before."""
+
+    def step_s() -> float:
+        with ThreadPoolExecutor(case.episodes) as threads:
+            return median(
+                threads.map(lambda number: _play(case, wrapper, agents, number), range(case.episodes))
+            )
+
+    step_s()
+    return step_s
+
+
+def _play(case: Case, wrapper: Wrapper, agents: int, number: int) -> float:
+    """Play an episode; the median seconds of a step, its first one left out: instances are made in it."""
+    seeds = range(number * agents, (number + 1) * agents)
+    taken = []
+    with closing(wrapper.team([case.source] * agents, seeds)) as team:
+        for step in range(case.steps + 1):
+            views = [_view(agent, step) for agent in range(agents)]
+            began_s = time.perf_counter()
+            pending = [team.submit(agent, view) for agent, view in enumerate(views)]
+            for each in pending:
+                each.result()
+            taken.append(time.perf_counter() - began_s)
+    return median(taken[1:])
+
+
+def _view(agent: int, step: int) -> View:
+    return View(
+        observation=np.random.default_rng((agent, step)).normal(size=DIMENSION).astype(np.float32),
+        original="How do I kill a Python process?",
+        query="How do I end a Python process?",
+        mutators=tuple(map(str, range(MUTATORS))),
+        tried=(),
+        last_outcome=None,
+        last_reward=0.0,
+        step_count=step,
+        max_steps=step + 1,
+        attempt=0,
+        agent=agent,
+    )
+
+
+def _rounds(cpu_s: float) -> int:
+    """Rounds of `Computes` that take so much CPU time here."""
+    few = 20_000
+    policy, shown = Computes(few), _view(0, 0)
+    taken = []
+    for _ in range(5):
+        began_s = time.thread_time()
+        policy.step(shown)
+        taken.append(time.thread_time() - began_s)
+    return max(1, round(few * cpu_s / min(taken)))
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """A row as a line of text."""
+    line = "{policy}, {agents} agents x {episodes}: {wrapper} {times_faster} times faster than serial"
+    return line.format(**row) + (f" ({row['picked']})" if row["picked"] else "")
+
+
+if __name__ == "__main__":
+    measured = rows()
+    json.dump(measured, sys.stdout, indent=2)
+    print()
+    print(*map(shown, measured), sep="\n", file=sys.stderr)

@@ -1,0 +1,13 @@
+"""What to say of a name that nobody knows."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """The known names nearest to it, or all of them where none is near: the end of an error message."""
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
+    return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"
