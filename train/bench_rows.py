@@ -19,7 +19,7 @@ from train.bench_environments import World, make_vec_env
 from train.bench_plan import Setting
 from train.bench_resources import cpu_s, forget_peak, peak_rss_mib
 from train.json_lines import LinesHash
-from train.recorder import transition_record
+from train.transitions import transition_record
 
 Steps = list[list[tuple[Mapping[str, Any], bool]]]
 """Steps[row][lane]: the step's info, and whether it ended an episode."""

@@ -8,24 +8,34 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from cyclopts import App, CycloptsError
-from cyclopts.config import Toml
+from cyclopts.config import Dict, Toml
 
 from ollama_utils.errors import OllamaError
 from ollama_utils.types import is_text
 from train.errors import RunStoppedError, UserError
 from train.interrupt import SIGNALS, Interrupted, interruptible
+from train.run_defaults import CONFIG, defaults_of_run, mission_keys, run_named
+from train.toml_files import read_toml
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 COMMANDS = {
     "train": (
         "train.train_query_mutator:train",
         "Train a policy with PPO to choose how a query is reworded; --config FILE reads flags from TOML",
+    ),
+    "eval": (
+        "train.evaluate:evaluate",
+        "Compare policies on held-out queries, several missions, episodes and agents at once",
+    ),
+    "ask": ("train.ask:ask", "Reword a query as a trained policy does, ask the target, show what came of it"),
+    "judge": (
+        "train.judge:judge",
+        "Label completions as answered or refused, and say how far that agrees with people's labels",
     ),
     "bench": ("train.bench:bench", "Time the same rollout under each schedule, on one simulator"),
     "serve": ("train.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
@@ -104,23 +114,25 @@ def _check_text(tokens: Sequence[str]) -> None:
 def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     """Make the keys of `--config FILE`, or those of the run that `--resume` names, defaults under the flags.
 
-    `--config` is taken out of the tokens.
+    Under these come the keys of the run that `--policy` names. `--config` is taken out of the tokens.
     """
     rest, named = _taken(tokens, "--config")
     _, resumed = _taken(tokens, "--resume")
     if named and resumed:
         raise UserError("--config and --resume cannot stand together: a run has its own config.toml")
-    path = Path(named[0]) if named else Path(resumed[0]) / "config.toml" if resumed else None
-    if path is None:
-        return tokens
-    if not path.is_file():
+    path = Path(named[0]) if named else Path(resumed[0]) / CONFIG if resumed else None
+    if path and not path.is_file():
         raise UserError(
             f"--config names {str(path)!r}; expected a TOML file"
             if named
             else f"--resume names {resumed[0]!r}; expected the folder of a run, with its config.toml"
         )
-    _check_toml(path)
-    app.config = (Toml(path, use_commands_as_keys=False),)
+    table = read_toml(path) if path else {}
+    layers: list[Callable[..., None]] = [Toml(path, use_commands_as_keys=False)] if path else []
+    if not resumed and (run := run_named(tokens, table)):
+        defaults = defaults_of_run(run, mission_keys())
+        layers.append(Dict(defaults, source=str(run), use_commands_as_keys=False))
+    app.config = tuple(layers)
     return rest
 
 
@@ -139,28 +151,6 @@ def _taken(tokens: list[str], flag: str) -> tuple[list[str], list[str]]:
     end = places[0] + (1 if equals else 2)
     value = value if equals else "".join(tokens[places[0] + 1 : end])
     return tokens[: places[0]] + tokens[end:], [value]
-
-
-def _check_toml(path: Path) -> None:
-    """What cyclopts would pass over in silence."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{str(path)!r} is no TOML file: {error}") from error
-    for key, value in table.items():
-        if isinstance(value, dict):
-            raise UserError(
-                f"{str(path)!r} has a table [{key}]; expected the flags' names as keys at the top"
-            )
-        for item in value if isinstance(value, list) else [value]:
-            if not isinstance(item, str | int | float):
-                raise UserError(
-                    f"{str(path)!r}: {key!r} holds a {type(item).__name__}; "
-                    "expected text, a number, true or false, or a list of these"
-                )
-        if key.replace("_", "-").startswith("no-"):
-            positive = "use-batching" if key[3:] == "batching" else key[3:]
-            raise UserError(f"{str(path)!r} has the key {key!r}; write '{positive} = false' instead")
 
 
 def _version() -> str:

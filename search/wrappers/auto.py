@@ -54,6 +54,8 @@ class AutoWrapper:
         self._costs: defaultdict[str, list[Cost]] = defaultdict(list)
         self._picks: dict[str, Pick] = {}
         self._said: set[str] = set()
+        self._kept: defaultdict[str, list[_AutoStep]] = defaultdict(list)
+        """By name the steps that are handed in once the way is picked."""
         self._lock = threading.Lock()
         self.measuring = threading.Lock()
         """Held while a step is measured: beside others each would seem to wait."""
@@ -75,15 +77,26 @@ class AutoWrapper:
         """How a policy is to be stepped; None while that is open."""
         return self._picks.get(name)
 
+    def keep(self, name: str, step: _AutoStep) -> bool:
+        """Keep a step until the way of its policy is picked; False where it is picked already."""
+        with self._lock:
+            if name not in self._picks:
+                self._kept[name].append(step)
+            return name not in self._picks
+
     def note(self, name: str, cost: Cost) -> None:
         """Note what a step of a policy cost; the last of the first few decides."""
         with self._lock:
             costs = self._costs[name]
             costs.append(cost)
-            if len(costs) >= MEASURED_STEPS and name not in self._picks:
-                pick, why = pick_way(costs, jobs=self._jobs, cpus=count_cpus())
-                self._picks[name] = pick
-                self._say(name, f"{pick}: {why}")
+            if len(costs) < MEASURED_STEPS or name in self._picks:
+                return
+            pick, why = pick_way(costs, jobs=self._jobs, cpus=count_cpus())
+            self._picks[name] = pick
+            self._say(name, f"{pick}: {why}")
+            kept = self._kept.pop(name, [])
+        for step in kept:  # side by side from here on, though their results are asked for one by one
+            step.hand_in()
 
     def fall_back(self, name: str, why: Exception) -> None:
         """Step a policy serially from now on, for a process cannot have it."""
@@ -139,23 +152,29 @@ class AutoSeat:
         self._measured = auto.ways.serial.seat(_Clocked(player, auto.note)) if player else None
 
     def submit(self, view: View) -> Pending:
-        """Hand the view in where the policy is, or keep it until its action is asked for."""
-        pick = self._auto.pick_of(self._source.name)
-        if self._seat is None and pick is not None:
-            self._seat = self._moved(pick)
-        return _AutoStep(self, view, None if self._seat is None else self._seat.submit(view))
+        """Hand the view in, or keep it until its way is picked or its action asked for."""
+        step = _AutoStep(self, view)
+        if not self._auto.keep(self._source.name, step):
+            step.hand_in()
+        return step
+
+    def step(self, view: View) -> Pending:
+        """Hand the view in; the way of the policy is picked."""
+        if self._seat is None:
+            self._seat = self._moved(self._auto.pick_of(self._source.name) or "serial")
+        return self._seat.submit(view)
 
     def close(self) -> None:
         """Close the seat that it moved to."""
         if self._seat is not None:
             self._seat.close()
 
-    def measure(self, view: View) -> int:
-        """Do a step in place and note what it costs; where its way was picked meanwhile, do it there."""
+    def measure(self, step: _AutoStep) -> int | None:
+        """Do a step in place and note what it costs; None where its way was picked meanwhile."""
         with self._auto.measuring:
-            if self._measured is not None and self._auto.pick_of(self._source.name) is None:
-                return self._measured.submit(view).result()
-        return self.submit(view).result()
+            if self._measured is not None and step.claim():
+                return self._measured.submit(step.view).result()
+        return None
 
     def bring_back(self, why: WorkerLoadError) -> None:
         """Step the policy here after all: the process could not unpickle it, and has changed nothing."""
@@ -176,22 +195,45 @@ class AutoSeat:
         return way.seat(self._player) if self._player else seated(self._source, self._seed, way.seat)
 
 
-@dataclass(frozen=True)
 class _AutoStep:
-    """A step of a policy whose way may still be open."""
+    """A step of a policy whose way may still be open: it is measured in place, or handed in, but not both."""
 
-    seat: AutoSeat
-    view: View
-    pending: Pending | None
+    def __init__(self, seat: AutoSeat, view: View) -> None:
+        self.view = view
+        self._seat = seat
+        self._claimed = threading.Lock()
+        self._handed_in = threading.Event()
+        self._pending: Pending | None = None
+        self._error: Exception | None = None
+
+    def claim(self) -> bool:
+        """Whether the caller is the one to do it."""
+        return self._claimed.acquire(blocking=False)
+
+    def hand_in(self) -> None:
+        """Hand it in where the policy steps for good, unless it is being measured."""
+        if not self.claim():
+            return
+        try:
+            self._pending = self._seat.step(self.view)
+        except Exception as error:  # noqa: BLE001 - whoever waits for this step is told, not who picked the way
+            self._error = error
+        self._handed_in.set()
 
     def result(self) -> int:
-        if self.pending is None:
-            return self.seat.measure(self.view)
+        """The action; raises what stands in its place."""
+        if not self._handed_in.is_set():
+            measured = self._seat.measure(self)
+            if measured is not None:
+                return measured
+        self._handed_in.wait()
+        if self._error is not None or self._pending is None:
+            raise self._error or RuntimeError("a step was handed in twice")
         try:
-            return self.pending.result()
+            return self._pending.result()
         except WorkerLoadError as error:
-            self.seat.bring_back(error)
-        return self.seat.submit(self.view).result()
+            self._seat.bring_back(error)
+        return self._seat.step(self.view).result()
 
 
 class _Clocked:

@@ -162,6 +162,19 @@ class Meeting:
         return view.agent
 
 
+class LateMeeting(Meeting):
+    """Waits for itself alone in its first three steps ever, and then for the others."""
+
+    steps: ClassVar[int] = 0
+
+    def step(self, view: View) -> int:
+        LateMeeting.steps += 1
+        if LateMeeting.steps <= 3:
+            time.sleep(0.02)
+            return view.agent
+        return super().step(view)
+
+
 class Crowd:
     """Counts how many instances step at once, and how many steps an instance does at once."""
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from ollama_utils.simulator.process import EmbeddedServer
+from train.cli import execute
 
 
 @pytest.fixture(scope="module")
@@ -15,3 +19,20 @@ def one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="session")
+def trained_run(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of 128 steps; its policy is hardly trained."""
+    folder = tmp_path_factory.mktemp("runs") / "small"
+    server = (
+        "--ollama-host",
+        simulator.host,
+        "--target-model",
+        "sim-target",
+        "--mutator-model",
+        "sim-mutator",
+    )
+    shape = ("--num-processes", "4", "--num-steps", "32", "--num-env-steps", "128", "--encoder", "hashing")
+    assert execute(("train", *server, *shape, "--intent-threshold", "0.1", "--run-dir", str(folder))) == 0
+    return folder

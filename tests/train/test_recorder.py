@@ -14,8 +14,9 @@ from stable_baselines3.common.logger import Logger
 
 from ollama_utils.dispatcher import Dispatcher
 from train.interrupt import Interrupted, interruptible
-from train.recorder import Recorder, transition_record
+from train.recorder import Recorder
 from train.run_folder import RunFolder
+from train.transitions import transition_record
 
 INFO: dict[str, Any] = {
     "original_query": "q",

@@ -145,6 +145,13 @@ def test_a_process_ends_soon_after_the_evaluation_however_that_ends() -> None:
     os.close(worker)
 
 
+def test_auto_steps_the_rest_of_a_row_side_by_side_once_the_first_have_told_that_they_wait() -> None:
+    policies.LateMeeting.barrier, policies.LateMeeting.steps = threading.Barrier(4), 0
+    with wrapper_of("auto", jobs=7) as wrapper:
+        found = play_episode(wrapper, [source(policies.LateMeeting)] * 7, steps=1)
+    assert found == [[agent] for agent in range(7)]
+
+
 @pytest.mark.skipif(count_cpus() == 1, reason="auto picks no process where there is one CPU")
 @pytest.mark.parametrize(
     ("kind", "line"),

@@ -1,0 +1,186 @@
+"""How busy an evaluation keeps the server: its pace over that of a schedule of the same calls at no cost.
+
+    python -m benchmarks.eval_throughput
+
+The schedule is computed from the times that the server reported for the very calls of the evaluation: its
+steps, in the same order, with the same barriers, on as many slots, each begun the moment a slot is free.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.rollouts import LOGNORMAL, Scale
+from benchmarks.tables import Section, at_least
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+from train.bench import MODEL
+
+SLOTS = 32
+TARGET = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """An evaluation to be timed."""
+
+    missions: int = 1
+    episodes: int = 1
+    agents: int = 1
+    max_in_flight: str = str(SLOTS)
+
+
+ALL = Case(missions=4, episodes=8, agents=4)
+CASES = (ALL, replace(ALL, max_in_flight="auto"), Case(missions=4), Case(episodes=8), Case(agents=4))
+"""All three levels at once, with the server's slots told and found; then each level alone."""
+COLUMNS = {
+    "missions": "missions",
+    "episodes": "episodes",
+    "agents": "agents",
+    "max_in_flight": "in flight",
+    "seeds": "seeds",
+    "steps": "steps",
+    "wall_s": "seconds",
+    "zero_overhead_s": "at no cost",
+    "fraction": "of that pace",
+    "slots_busy": "slots busy",
+    "speedup": "times one at a time",
+}
+Steps = Sequence[Sequence[float]]
+"""Of an episode: for each step, the seconds that the calls of each agent in it took the server."""
+
+
+def time_evaluation(scale: Scale) -> Section:
+    """Evaluations of several shapes, beside the schedule at no cost."""
+    rows = [_medians(case, scale) for case in CASES]
+    return Section(
+        title="Evaluation: missions, episodes and agents side by side",
+        about=(
+            f"`mutagym eval` with a random policy, {SLOTS} slots and jobs, replies of `{LOGNORMAL}` tokens, "
+            "mutators by model, a target at temperature 0.7 so that no two calls are equal. A step "
+            "gathers the actions of all agents of its episode before any goes on. *At no cost* is the "
+            "schedule of the same steps in the same order, with the same barriers, where each begins the "
+            "moment a slot is free; *one at a time* the sum of their times. With `--max-in-flight auto` the "
+            "slots have to be found first, in some round trips of fewer calls. The wall time is the "
+            "command's, from the first call to the last result, with every reply written down. "
+            "`python -m benchmarks.eval_throughput`"
+        ),
+        rows=rows,
+        columns=COLUMNS,
+        checks=[
+            at_least("pace of 4 x 8 x 4, of that at no cost, median over seeds", TARGET, rows[0]["fraction"])
+        ],
+    )
+
+
+def zero_overhead_s(episodes: Sequence[Steps], jobs: int) -> float:
+    """The seconds that list scheduling takes, where whatever may begin does so at once.
+
+    Args:
+        episodes: in the order in which they are opened; at most `jobs` are open at once.
+        jobs: plans at work at once, and no more than the server has slots.
+    """
+    ready: deque[tuple[int, float]] = deque()
+    left: dict[int, int] = {}
+    steps = [iter(episode) for episode in episodes]
+    to_open = iter(range(len(episodes)))
+    working: list[tuple[float, int]] = []
+    now_s = 0.0
+
+    def go_on(episode: int | None) -> None:
+        """The next step of an episode; once it has none, the next episode."""
+        while episode is not None and not (step := next(steps[episode], ())):
+            episode = next(to_open, None)
+        if episode is not None:
+            left[episode] = len(step)
+            ready.extend((episode, seconds) for seconds in step)
+
+    for _ in range(jobs):
+        go_on(next(to_open, None))
+    while ready or working:
+        while ready and len(working) < jobs:
+            episode, seconds = ready.popleft()
+            heapq.heappush(working, (now_s + seconds, episode))
+        now_s, episode = heapq.heappop(working)
+        left[episode] -= 1
+        if not left[episode]:
+            go_on(episode)
+    return now_s
+
+
+def _medians(case: Case, scale: Scale) -> dict[str, Any]:
+    """One row: medians over seeds."""
+    runs = [_run(case, seed, scale.time_scale) for seed in range(scale.seeds)]
+    return {
+        **asdict(case),
+        "seeds": scale.seeds,
+        **{key: median(run[key] for run in runs) for key in runs[0]},
+    }
+
+
+def _run(case: Case, seed: int, time_scale: float) -> dict[str, float]:
+    """Evaluate once."""
+    settings = Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=time_scale)
+    with EmbeddedServer(settings) as server, tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "train.cli", "eval", *_flags(case, seed, server.host, folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
+        busy_s = server.stats()["busy_slot_s"]
+        wall_s = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))["wall_s"]
+        with (Path(folder) / "transitions.jsonl").open(encoding="utf-8") as lines:
+            episodes = _episodes(map(json.loads, lines))
+    alone_s = sum(seconds for episode in episodes for step in episode for seconds in step)
+    best_s = zero_overhead_s(episodes, SLOTS)
+    return {
+        "steps": float(sum(len(step) for episode in episodes for step in episode)),
+        "wall_s": wall_s,
+        "zero_overhead_s": best_s,
+        "fraction": best_s / wall_s,
+        "slots_busy": busy_s / wall_s / SLOTS,
+        "speedup": alone_s / wall_s,
+    }
+
+
+def _flags(case: Case, seed: int, host: str, folder: str) -> list[str]:
+    flags = {
+        "--ollama-host": host,
+        "--target-model": MODEL,
+        "--target-temperature": "0.7",
+        "--mutators": ",".join(m.name for m in load_mutators(DEFAULT_MUTATORS) if m.kind == "model"),
+        "--encoder": "hashing",
+        "--policy": "random",
+        "--baselines": "",
+        "--episodes": str(case.episodes),
+        "--agents": str(case.agents),
+        "--max-in-flight": case.max_in_flight,
+        "--jobs": str(SLOTS),
+        "--seed": str(seed),
+        "--run-dir": folder,
+    }
+    # The limit on tokens, which hardly a reply meets, makes the calls of each mission calls of its own.
+    named = [f"--mission=name=mission {m},split-seed={m},num-predict={500 + m}" for m in range(case.missions)]
+    return [*(item for pair in flags.items() for item in pair), *named, "--save-transitions"]
+
+
+def _episodes(transitions: Iterable[Mapping[str, Any]]) -> list[Steps]:
+    """The seconds of every step, by episode in the order in which they were opened."""
+    found: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for t in transitions:
+        times = t["not_hashed"]
+        steps = found[t["episode_number"], t["mission"]]
+        steps[t["row"]].append(times["total_s"] - times["queue_s"])
+    return [[steps[row] for row in sorted(steps)] for steps in found.values()]
+
+
+if __name__ == "__main__":
+    print(time_evaluation(Scale()).markdown())

@@ -1,0 +1,190 @@
+"""What failing calls do to the rates of an evaluation, as `mutagym eval` counts them and as was done before.
+
+    python -m benchmarks.failures
+
+One team is evaluated on a server on which every call succeeds, and on one on which a tenth of them fail for
+good. From the steps of the latter the schemes of earlier systems are counted, too: a failed call is taken for
+a refusal, so that its step counts and the episode goes on; or an episode in which a call fails is dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rollouts import Scale
+from benchmarks.tables import Check, Section, at_least, at_most
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+from scorers.comparison import Comparison, compare
+from scorers.statistics import clustered_interval
+
+RATE = 0.1
+"""Of the calls that fail, each for good: there is one attempt."""
+POLICY = "random"
+"""It tries something else in each step, so that long episodes may succeed as well as short ones."""
+AGENTS, EPISODES, MAX_STEPS = 4, 120, 5
+SLOTS = 16
+NONE = "no call fails"
+OURS = "did not happen"
+REFUSAL = "counts as a refusal"
+DROPPED = "episode dropped"
+COLUMNS = {
+    "failed_call": "a failed call",
+    "success": "success",
+    "interval": "95 % interval",
+    "off_by": "off by",
+    "off_by_interval": "95 % interval of that",
+    "refused": "refused steps",
+    "episodes": "agents' episodes",
+    "failed": "failed apart",
+    "share": "share of all steps",
+}
+Attempts = Sequence[Mapping[str, Any]]
+"""An agent's lines of transitions.jsonl in one episode, those of failed steps among them."""
+Trials = Mapping[str, Sequence[bool]]
+"""By query, whether each agent's episode succeeded."""
+
+
+def count_failures(scale: Scale) -> Section:
+    """The same team with and without failing calls, and what earlier schemes would have counted."""
+    sound, faulty = ([a for seed in range(scale.seeds) for a in _play(seed, rate)] for rate in (0.0, RATE))
+    truth = did_not_happen(sound)
+    schemes = {
+        OURS: did_not_happen(faulty),
+        REFUSAL: counted_as_refusal(faulty),
+        DROPPED: without_failures(faulty),
+    }
+    rows = [_row(NONE, truth, truth, sound), *(_row(name, t, truth, faulty) for name, t in schemes.items())]
+    return Section(
+        title="Evaluation: calls that fail",
+        about=(
+            f"`mutagym eval -p {POLICY}` with {AGENTS} agents on {EPISODES} held-out queries, seeds 0 to "
+            f"{scale.seeds - 1}, on a server that answers every call and on one where {RATE:.0%} of them "
+            "fail after their only attempt (`--max-unscored 0.5`). *Did not happen* is what mutagym does: an "
+            "agent acts again, and what failed is counted apart. The last two rows are counted from the same "
+            "steps as earlier systems did. *Off by* is the difference to the server without failures, paired "
+            "by query. `python -m benchmarks.failures`"
+        ),
+        rows=rows,
+        columns=COLUMNS,
+        checks=_checks({name: _difference(trials, truth) for name, trials in schemes.items()}),
+    )
+
+
+def did_not_happen(episodes: Sequence[Attempts]) -> Trials:
+    """An episode is its scored steps; one that could not be finished is in no rate."""
+    return _by_query(episodes, lambda attempts: _ended([a for a in attempts if not a["unscored"]]))
+
+
+def counted_as_refusal(episodes: Sequence[Attempts]) -> Trials:
+    """A failed step is a step that was refused: the limit of steps is met sooner."""
+    return _by_query(episodes, lambda attempts: any(a["success"] for a in attempts[:MAX_STEPS]))
+
+
+def without_failures(episodes: Sequence[Attempts]) -> Trials:
+    """Only the episodes in which no call failed; the longer one is, the sooner one does."""
+    return _by_query(
+        episodes, lambda attempts: None if any(a["unscored"] for a in attempts) else _ended(attempts)
+    )
+
+
+def _by_query(episodes: Sequence[Attempts], succeeded: Callable[[Attempts], bool | None]) -> Trials:
+    """Whether each episode succeeded, by its query; None leaves it out."""
+    trials: dict[str, list[bool]] = defaultdict(list)
+    for attempts in episodes:
+        outcome = succeeded(attempts)
+        if outcome is not None:
+            trials[attempts[0]["original_query"]].append(outcome)
+    return trials
+
+
+def _ended(steps: Attempts) -> bool | None:
+    """Whether the last step succeeded; None where the episode has no end."""
+    last = steps[-1] if steps else {"terminated": False, "truncated": False}
+    return bool(last["success"]) if last["terminated"] or last["truncated"] else None
+
+
+def _difference(trials: Trials, truth: Trials) -> Comparison:
+    """How far a scheme is off, paired by query."""
+    return compare(*([by_query.get(query, ()) for query in truth] for by_query in (trials, truth)))
+
+
+def _row(name: str, trials: Trials, truth: Trials, episodes: Sequence[Attempts]) -> dict[str, Any]:
+    steps = [step for attempts in episodes for step in attempts]
+    failed = sum(step["unscored"] for step in steps)
+    refused = sum(step["outcome"] == "refused" for step in steps)
+    counts = [(sum(outcomes), len(outcomes)) for outcomes in trials.values()]
+    count = sum(n for _, n in counts)
+    off = None if name == NONE else _difference(trials, truth)
+    return {
+        "failed_call": name,
+        "success": sum(happened for happened, _ in counts) / count,
+        "interval": _interval(*clustered_interval(counts)),
+        "off_by": off and off.difference,
+        "off_by_interval": off and _interval(off.low, off.high),
+        "refused": (refused + failed) / len(steps) if name == REFUSAL else refused / (len(steps) - failed),
+        "episodes": count,
+        "failed": failed if name == OURS else None,
+        "share": failed / len(steps) if name == OURS else None,
+    }
+
+
+def _interval(low: float, high: float) -> str:
+    return f"{low:.3f} to {high:.3f}"
+
+
+def _checks(off: Mapping[str, Comparison]) -> list[Check]:
+    ours = off[OURS]
+    return [
+        at_most("success is off by, where failed steps did not happen", 0.02, abs(ours.difference)),
+        at_most("the lower end of its interval", 0.0, ours.low),
+        at_least("the upper end of its interval", 0.0, ours.high),
+    ]
+
+
+def _play(seed: int, rate: float) -> list[Attempts]:
+    """Evaluate once: the attempts of every agent in every episode."""
+    with (
+        EmbeddedServer(Settings(slots=SLOTS, time_scale=0.0)) as server,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        server.set_faults([{"kind": "error_500", "rate": rate}] if rate else [])
+        command = [sys.executable, "-m", "train.cli", "eval", *_flags(seed, server.host, folder)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
+        with (Path(folder) / "transitions.jsonl").open(encoding="utf-8") as lines:
+            read = list(map(json.loads, lines))
+    found: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
+    for step in read:
+        found[step["episode_number"], step["agent"]].append(step)
+    return list(found.values())
+
+
+def _flags(seed: int, host: str, folder: str) -> list[str]:
+    flags = {
+        "--ollama-host": host,
+        "--target-model": "sim-target",
+        "--mutator-model": "sim-mutator",
+        "--encoder": "hashing",
+        "--intent-threshold": "0.2",
+        "--policy": POLICY,
+        "--baselines": "",
+        "--agents": str(AGENTS),
+        "--episodes": str(EPISODES),
+        "--max-steps": str(MAX_STEPS),
+        "--call-attempts": "1",
+        "--max-unscored": "0.5",
+        "--seed": str(seed),
+        "--run-dir": folder,
+    }
+    return [*(item for pair in flags.items() for item in pair), "--save-transitions"]
+
+
+if __name__ == "__main__":
+    print(count_failures(Scale(seeds=5)).markdown())

@@ -1,0 +1,61 @@
+"""The report of an evaluation as people and machines get it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped] # it ships no types
+
+from tests.train.evaluations import ACCURACY, agent, full, results
+from train.eval_report import report
+from train.eval_tables import as_json, as_yaml, print_tables
+
+
+def test_json_and_yaml_tell_the_same() -> None:
+    made = report(full(8), power=0.1, accuracy=ACCURACY)
+    assert json.loads(as_json(made)) == made
+    assert yaml.safe_load(as_yaml(made)) == made
+
+
+def shown(capsys: pytest.CaptureFixture[str], told: dict[str, Any]) -> str:
+    """What is printed for people."""
+    print_tables(report(told, power=0.05, accuracy=ACCURACY))
+    return capsys.readouterr().out
+
+
+def test_the_tables_fit_110_columns_and_say_what_their_intervals_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = shown(capsys, full())
+    assert out.startswith("SIMULATED")
+    assert max(map(len, out.splitlines())) <= 110
+    for title in (
+        "mission 0: target m",
+        "paired comparisons",
+        "corrected for",
+        "transfer",
+        "mutators chosen",
+    ):
+        assert title in out
+    assert out.count("95 %") == 4
+    assert "Needed: " in out.replace("\n", " ")
+    assert "85.0 [70.9, 92.9]" in out
+    assert "…" not in out
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "ValueError: [red]no[/red]" in shown(capsys, full())
+
+
+def test_a_real_model_is_not_labelled_simulated(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "SIMULATED" not in shown(capsys, full() | {"simulated": False})
+
+
+def test_tables_with_nothing_in_them_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    print_tables(report(results({"run": [[agent("run")]]})))
+    out = capsys.readouterr().out
+    assert "paired comparisons" not in out
+    assert "transfer" not in out
+    assert "corrected for" not in out

@@ -1,0 +1,232 @@
+"""The report of an evaluation as tables for people, as JSON, or as YAML."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+WIDTH = 110
+"""Of the tables where there is no terminal."""
+MOST_MUTATORS = 5
+"""Mutators that the table of their use names for each policy."""
+
+RATES = (
+    "Success: of agents' episodes. Refused: of scored steps. Return: mean of an episode. In brackets 95 % "
+    "intervals, Wilson's for rates and Student's for returns, both clustered by query: trials of one query "
+    "are not independent. What is unscored (of agents' episodes) or failed (of episodes: the policy crashed) "
+    "is in no rate. Calls: all of the episodes that did not fail, those answered from the cache included."
+)
+COMPARISONS = (
+    "Differences on the same queries, the policy less the other: of success in points, of return in reward, "
+    "with paired 95 % intervals, Student's over the queries' differences. p: an exact test of no difference, "
+    "McNemar's where each query was played once, else sign flips by query. Holm: p adjusted for all p that "
+    "are shown, so that under .05 it is seldom chance, however many are compared. n: queries that both "
+    "policies were scored on."
+)
+CORRECTED = (
+    "Corrected for the judge's errors as measured on a labelled sample (Rogan and Gladen 1978), with 95 % "
+    "intervals that carry how well these are known. Success: episodes that ended with a true answer, so "
+    "without those whose last reply was a refusal taken for an answer."
+)
+TRANSFER = (
+    "Success in % on each mission's target, with 95 % intervals as in the table of rates; * marks the target "
+    "that the policy was trained on."
+)
+MUTATORS = "Shares of scored steps. Drifted: rewrites that were not adopted because they lost the intent."
+FITS = "Fitted on the training queries alone, then frozen; calls are questions to the target."
+
+
+def print_tables(report: Mapping[str, Any]) -> None:
+    """Print the report for people on stdout, `WIDTH` columns wide where there is no terminal."""
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    if report["simulated"]:
+        console.print("SIMULATED: these figures are of the simulator, not of a model\n")
+    for tables, says in _all(report):
+        for table in tables:
+            if table.row_count:
+                console.print(table)
+        if any(table.row_count for table in tables):
+            console.print(f"{says}\n")
+    for line in report["problems"]:
+        console.print(line, soft_wrap=True)
+
+
+def as_json(report: Mapping[str, Any]) -> str:
+    """The report as JSON."""
+    return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+def as_yaml(report: Mapping[str, Any]) -> str:
+    """The report as YAML."""
+    import yaml
+
+    text: str = yaml.safe_dump(dict(report), sort_keys=False, allow_unicode=True, width=WIDTH)
+    return text
+
+
+def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
+    """All tables, those of one kind with their sentence; some have no rows."""
+    missions = report["missions"]
+    yield [_rates(report, mission) for mission in missions], RATES
+    yield [_comparisons(report, mission) for mission in missions], _comparison_says(report)
+    yield [_corrected(report["rates"])], CORRECTED
+    yield [_transfer(report["transfer"])], TRANSFER
+    yield [_mutators(report["rates"])], MUTATORS
+    yield [_fits(report["fits"])], FITS
+
+
+def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
+    title = (
+        f"{mission['name']}: target {mission['target_model']}, reward {mission['reward']}, "
+        f"{mission['queries']} held-out queries"
+    )
+    numbers = ("success %", "refused %", "return", "unscored", "failed", "calls", "a success")
+    table = _table(title, "policy", *numbers)
+    for row in report["rates"]:
+        if row["mission"] == mission["name"]:
+            table.add_row(
+                _name(row),
+                _percent(row["success"]),
+                _percent(row["refusal"]),
+                _interval(row["return"], "mean", "{:.2f}"),
+                *(_count(row[kind]) for kind in ("unscored", "failed")),
+                str(row["calls"]["total"]),
+                _plain(row["calls"]["per_success"], "{:.1f}"),
+            )
+    return table
+
+
+def _comparisons(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
+    more = ["needed"] if report["power"] else []
+    numbers = ("success, points", "p", "Holm", "return", "p", "Holm", "n", *more)
+    title = f"{mission['name']}: paired comparisons"
+    table = _table(title, "policy", "against", *numbers, names=2)
+    for row in report["comparisons"]:
+        if row["mission"] == mission["name"]:
+            table.add_row(
+                row["team"],
+                row["against"],
+                _interval(row["success"], "difference", "{:+.1f}", 100),
+                *(_p(row["success"][key]) for key in ("p", "p_holm")),
+                _interval(row["return"], "difference", "{:+.2f}"),
+                *(_p(row["return"][key]) for key in ("p", "p_holm")),
+                str(row["queries"]),
+                *([_plain(row["queries_needed"], "{}")] if report["power"] else []),
+            )
+    return table
+
+
+def _comparison_says(report: Mapping[str, Any]) -> str:
+    power = report["power"]
+    if not power:
+        return COMPARISONS
+    return (
+        f"{COMPARISONS} Needed: held-out queries that show a true difference of "
+        f"{100 * power['difference']:g} points at p < .05 with a power of {100 * power['power']:g} %, if "
+        "queries differ as they did here."
+    )
+
+
+def _corrected(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(
+        "corrected for the judge's errors",
+        "mission",
+        "policy",
+        *("refused %", "corrected", "success %", "corrected"),
+        names=2,
+    )
+    kinds = ("refusal", "refusal_corrected", "success", "success_corrected")
+    for row in (row for row in rows if "refusal_corrected" in row):
+        table.add_row(row["mission"], _name(row), *(_percent(row[kind]) for kind in kinds))
+    return table
+
+
+def _transfer(rows: Sequence[Mapping[str, Any]]) -> Table:
+    cells = rows[0]["success"] if rows else []
+    columns = (f"{cell['mission']} ({cell['target_model']})" for cell in cells)
+    table = _table("transfer: success %", "policy", "trained on", *columns, names=2)
+    for row in rows:
+        marked = (
+            _percent(cell) + ("*" if cell["target_model"] == row["trained_on"] else "")
+            for cell in row["success"]
+        )
+        table.add_row(row["team"], row["trained_on"], *marked)
+    return table
+
+
+def _mutators(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table("mutators chosen", "mission", "policy", "mutators, by share", "drifted %", names=3)
+    for row in rows:
+        used = list(row["mutators"].items())
+        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in used[:MOST_MUTATORS])
+        more = f", {len(used) - MOST_MUTATORS} more" if len(used) > MOST_MUTATORS else ""
+        drifted = row["drifted_share"]
+        table.add_row(row["mission"], _name(row), text + more, _plain(drifted and 100 * drifted, "{:.1f}"))
+    return table
+
+
+def _fits(fits: Iterable[Mapping[str, Any]]) -> Table:
+    table = _table(
+        "fitted policies", "mission", "policy", "calls", "best mutator", "its mean return", names=2
+    )
+    for fit in fits:
+        best = max(fit["means"], key=fit["means"].get, default=None)
+        chosen = fit["chosen"] or best
+        mean = fit["means"].get(chosen)
+        table.add_row(fit["mission"], fit["policy"], str(fit["calls"]), chosen or "-", _plain(mean, "{:.2f}"))
+    return table
+
+
+def _table(title: str, *columns: str, names: int = 1) -> Table:
+    """A table whose first columns hold names, the others numbers."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    for place, column in enumerate(columns):
+        if place < names:
+            table.add_column(column, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"  {row['policy']}" if row["policy"] else str(row["team"])
+
+
+def _percent(rate: Mapping[str, Any]) -> str:
+    return _interval(rate, "rate", "{:.1f}", 100)
+
+
+def _interval(told: Mapping[str, Any], key: str, form: str, times: float = 1) -> str:
+    """`81.2 [74.1, 86.6]`; `-` where there is nothing."""
+    if told[key] is None:
+        return "-"
+    parts = (told[name] for name in (key, "low", "high"))
+    value, low, high = (_plain(None if part is None else part * times, form) for part in parts)
+    return f"{value} [{low}, {high}]"
+
+
+def _count(rate: Mapping[str, Any]) -> str:
+    return f"{rate['count']}/{rate['n']}"
+
+
+def _plain(value: float | None, form: str) -> str:
+    return "-" if value is None else form.format(value)
+
+
+def _p(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")  # noqa: PLR2004 - what three digits show
