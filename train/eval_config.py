@@ -39,7 +39,9 @@ class EvalConfig:
     agents: Lanes = 1
     """Agents of an episode: the same query, each with its own plan and its own policy."""
     episodes: Count | None = None
-    """Held-out queries that are played, each once [all]."""
+    """Queries that are played, each once [all that are held out]."""
+    split: Literal["held-out", "train"] = "held-out"
+    """The queries that are played; `train` shows how well a policy knows what it was trained on, no more."""
     steps: Count | None = None
     """The step limit of an episode in every mission [--max-steps]."""
     seed: Seed = 0

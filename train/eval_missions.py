@@ -68,10 +68,12 @@ class MissionQueries:
 
     train: tuple[str, ...]
     """What policies may be fitted on."""
-    held_out: tuple[str, ...]
+    played: tuple[str, ...]
     """What they are evaluated on, each once, in this order."""
+    split: str
+    """The side of the split that these are of: held-out or train."""
     sha256: str
-    """The hash of the held-out ones that are used, see `envs.queries.queries_sha256`."""
+    """The hash of those that are played, see `envs.queries.queries_sha256`."""
 
 
 def read_missions(texts: Sequence[str], given: MissionConfig, server: ServerConfig) -> list[MissionSpec]:
@@ -98,11 +100,12 @@ def read_missions(texts: Sequence[str], given: MissionConfig, server: ServerConf
     return missions
 
 
-def mission_queries(mission: MissionSpec, episodes: int | None, seed: int) -> MissionQueries:
-    """The held-out queries of a mission that are used, in an order that the seed draws.
+def mission_queries(mission: MissionSpec, split: str, episodes: int | None, seed: int) -> MissionQueries:
+    """The queries of a mission that are played, in an order that the seed draws.
 
     Args:
         mission: the mission.
+        split: `held-out`, or `train`.
         episodes: how many; None: all.
         seed: the evaluation's seed.
 
@@ -112,19 +115,21 @@ def mission_queries(mission: MissionSpec, episodes: int | None, seed: int) -> Mi
     from envs.queries import queries_sha256
 
     queries = load_query_set(mission.given.query_set)
-    held_out = sorted(queries.held_out, key=lambda query: derive_seed(seed, "order", query.text))
-    wanted = len(held_out) if episodes is None else episodes
-    if not 0 < wanted <= len(held_out):
-        share = f"{len(held_out)} held-out queries (--held-out {mission.given.query_set.held_out:g})"
+    side = queries.train if split == "train" else queries.held_out
+    ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
+    wanted = len(side) if episodes is None else episodes
+    if not 0 < wanted <= len(side):
+        share = f"{len(side)} {split} queries (--held-out {mission.given.query_set.held_out:g})"
         raise UserError(
             f"--episodes is {episodes}, mission {mission.name!r} has {share}, each played once: ask for fewer"
-            if held_out
+            if side
             else f"mission {mission.name!r} has {share}: hold out a larger share"
         )
-    used = held_out[:wanted]
+    used = ordered[:wanted]
     return MissionQueries(
         train=tuple(query.text for query in queries.train),
-        held_out=tuple(query.text for query in used),
+        played=tuple(query.text for query in used),
+        split=split,
         sha256=queries_sha256(used),
     )
 

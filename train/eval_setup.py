@@ -48,7 +48,8 @@ class Mission:
             "mutator_model": self.roles.mutator,
             "judge_model": self.roles.judge,
             "reward": self.spec.given.reward,
-            "queries": len(self.queries.held_out),
+            "split": self.queries.split,
+            "queries": len(self.queries.played),
             "queries_sha256": self.queries.sha256,
         }
 
@@ -79,7 +80,7 @@ def make_missions(
     for spec, of_spec in zip(specs, queries, strict=True):
         roles = connection.roles_of(spec.server(config.server))
         env_config, parts = mission_parts(
-            spec.given, connection.dispatcher, roles, of_spec.held_out, config.seed
+            spec.given, connection.dispatcher, roles, of_spec.played, config.seed
         )
         parts["encoder"] = encoders.setdefault(spec.given.encoder, parts["encoder"])
         env = QueryMutationEnv(env_config, **parts)
@@ -115,13 +116,13 @@ def digests_of(missions: Sequence[Mission], models: Sequence[str], connection: C
 
 def places(missions: Sequence[Mission], teams: int) -> list[Place]:
     """All episodes in the order in which they are opened: missions and teams take turns."""
-    most = max(len(mission.queries.held_out) for mission in missions)
+    most = max(len(mission.queries.played) for mission in missions)
     return [
         Place(mission=m, team=k, episode=j)
         for j in range(most)
         for k in range(teams)
         for m, mission in enumerate(missions)
-        if j < len(mission.queries.held_out)
+        if j < len(mission.queries.played)
     ]
 
 
@@ -193,7 +194,7 @@ def make_episode(
     ground, number = mission.ground, place.episode
     seeds = [derive_seed(ground.seed, "policy", team.name, number, agent) for agent in range(len(team.seats))]
     make_team = partial(wrappers[place.team].team, sources[place.mission, place.team], seeds)
-    return EpisodeRun(ground, mission.queries.held_out[number], number, team.names, make_team, jobs)
+    return EpisodeRun(ground, mission.queries.played[number], number, team.names, make_team, jobs)
 
 
 def records(place: Place, run: EpisodeRun) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
 def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
     title = (
         f"{mission['name']}: target {mission['target_model']}, reward {mission['reward']}, "
-        f"{mission['queries']} held-out queries"
+        f"{mission['queries']} {'held-out' if mission['split'] == 'held-out' else 'TRAINING'} queries"
     )
     numbers = ("success %", "refused %", "return", "unscored", "failed", "calls", "a success")
     table = _table(title, "policy", *numbers)

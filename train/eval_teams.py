@@ -121,9 +121,10 @@ def check_runs(
             for mission, of_mission in zip(missions, queries, strict=True):
                 source.run.check_fits(mission.given, f"mission {mission.name!r}")
                 seen = set(source.run.train_queries)
-                if both := [text for text in of_mission.held_out if text in seen]:
+                both = [text for text in of_mission.played if text in seen]
+                if both and of_mission.split == "held-out":
                     raise UserError(
-                        f"{len(both)} of the {len(of_mission.held_out)} queries of mission {mission.name!r} "
+                        f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
                         f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: evaluate "
                         "with the queries, --held-out and --split-seed of the run, or on other queries"
                     )

@@ -102,7 +102,7 @@ def _plan(config: EvalConfig) -> Plan:
     specs = read_missions(config.mission, config.played, config.server)
     if config.steps:
         specs = [replace(spec, given=replace(spec.given, max_steps=config.steps)) for spec in specs]
-    queries = [mission_queries(spec, config.episodes, config.seed) for spec in specs]
+    queries = [mission_queries(spec, config.split, config.episodes, config.seed) for spec in specs]
     teams = read_teams(config.policy, config.baselines, config.agents, specs)
     check_runs(teams, specs, queries)
     check_bandits(fits_needed(teams))
@@ -145,7 +145,7 @@ def _begin(
     folder.write_json("missions.json", played)
     print(
         f"run folder {folder.path}: {len(missions)} missions, {len(plan.teams)} teams, "
-        f"{sum(len(mission.queries.held_out) for mission in missions)} queries",
+        f"{sum(len(mission.queries.played) for mission in missions)} queries",
         file=sys.stderr,
     )
 

@@ -46,6 +46,7 @@ def results(*teams: Mapping[str, Team], targets: tuple[str, ...] = ("m",)) -> di
                 "mutator_model": "w",
                 "judge_model": None,
                 "reward": "refusal",
+                "split": "held-out",
                 "queries": len(next(iter(of_mission.values()))),
                 "queries_sha256": "0",
             }

@@ -137,6 +137,21 @@ def test_each_held_out_query_is_played_once_and_fewer_are_the_first_of_all(evalu
     assert [e["query"] for e in few["episodes"]] == played[:5]
 
 
+def test_the_training_queries_are_played_only_where_they_are_asked_for_and_are_named_so(
+    evaluate: Evaluations, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("-p", "noop", "--held-out", "0.9")
+    sides = {
+        split: {e["query"] for e in evaluate.results(*told, "--split", split)["episodes"]}
+        for split in ("held-out", "train")
+    }
+    assert sides["held-out"]
+    assert not sides["held-out"] & sides["train"]
+    capsys.readouterr()
+    evaluate.run(*told, "--split", "train", "--format", "table")
+    assert f"{len(sides['train'])} TRAINING queries" in capsys.readouterr().out
+
+
 def test_the_agents_of_an_episode_share_the_query_and_each_have_their_own_plan(evaluate: Evaluations) -> None:
     path = evaluate.run("-p", "fixed:paraphrase", "--agents", "3", "--episodes", "4", "--save-transitions")
     first = [line for line in lines(path) if line["row"] == 0]

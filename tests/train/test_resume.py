@@ -23,7 +23,7 @@ from ollama_utils.simulator.settings import Settings
 from train.cli import execute
 
 LANES, STEPS, ALL = 4, 8, 192
-SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:64")
+SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16")
 WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 KILLS = int(os.environ.get("MUTAGYM_KILLS", "3"))
 
@@ -102,10 +102,10 @@ SHAPES = {
         *("--reward", "judge", "--judge-model", "sim-judge", "--target-temperature", "0.7"),
     ),
     "one lane, one call at a time, one step": (
-        *("--num-processes", "1", "--num-steps", "16", "--encoder", "hashing:64"),
+        *("--num-processes", "1", "--num-steps", "16", "--encoder", "hashing:16"),
         *("--no-batching", "--max-steps", "1", "--log-interval", "2", "--save-interval", "3"),
     ),
-    "rows of many lanes": ("--num-processes", "24", "--num-steps", "2", "--encoder", "hashing:64"),
+    "rows of many lanes": ("--num-processes", "24", "--num-steps", "2", "--encoder", "hashing:16"),
 }
 
 
