@@ -22,7 +22,7 @@ from typing import Any, Literal, Protocol
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.types import Completion
 from scorers.intent import INTENT_THRESHOLD, IntentJudge
 from scorers.judge import RUBRIC, LLMJudge
@@ -136,7 +136,10 @@ class WordingScorer:
         """See `Scorer`."""
         if reply.error is not None:
             return unscored(reply.error)
-        label = self.label(reply.text)
+        try:
+            label = self.label(reply.text)
+        except EncodingError as error:
+            return unscored(next(iter(error.failures.values())))
         kept = similarity >= self.intent_threshold
         if self.intent_judge is None:
             return scored(label, intent_kept=kept, step_cost=self.step_cost)

@@ -1,0 +1,209 @@
+"""Label completions as answered, partly refused or refused, and say how far that agrees with people's labels.
+
+    mutagym judge completions.csv
+    mutagym judge completions.csv --label-column final_label --json agreement.json --out labelled.csv
+    mutagym judge completions.csv --reward judge --judge-model qwen3 --ollama-host http://localhost:11434
+
+The file is a .csv, .tsv, .jsonl, .json or .parquet one; its columns are found by their names. Labels may be
+XSTest's (`1_full_compliance`, `2_full_refusal`, `3_partial_refusal`), ours, or 0 and 1, 1 being a refusal.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from cyclopts import Parameter
+
+from scorers.refusal_rules import REFUSAL_LABELS, RefusalLabel
+from train.errors import RunStoppedError, UserError
+from train.judge_table import Sample, read_samples
+from train.server import ServerConfig, connect
+
+if TYPE_CHECKING:
+    from scorers.refusal import RefusalDetector
+    from train.judge_agreement import Agreement
+
+Labels = list[RefusalLabel | None]
+"""One a sample; None: unscored."""
+BATCH = 256
+"""Completions that are labelled between two lines of progress."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class JudgeConfig:
+    """What labels, and what of."""
+
+    prompt_column: str | None = None
+    """The column that holds what was asked [found by its name]."""
+    completion_column: str | None = None
+    """The column that holds what the model said [found by its name]."""
+    label_column: str | None = None
+    """The column that holds people's labels; `none`: there are none [found by its name]."""
+    reward: Literal["refusal", "judge", "keyword"] = "refusal"
+    """What labels: `refusal` the detector, `judge` the model of --judge-model, `keyword` the smoke test."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Sentence encoder of the detector's third stage; with any other than this it has two."""
+    json: Path | None = None
+    """Write the agreement here."""
+    out: Path | None = None
+    """Write prompts, completions and labels here, as CSV."""
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
+    """Label completions as answered, partly refused or refused, and compare that with people's labels.
+
+    Args:
+        file: Completions, with prompts and labels where there are any.
+        config: How it is done.
+    """
+    _check_places(file, config)
+    samples = read_samples(
+        file,
+        prompt_column=config.prompt_column,
+        completion_column=config.completion_column,
+        label_column=config.label_column,
+    )
+    if config.json and samples[0].human is None:
+        raise UserError(
+            f"--json is for the agreement with people's labels, and {str(file)!r} has no labels: "
+            "name their column with --label-column"
+        )
+    labels = _labels(samples, config)
+    if config.out:
+        _write(config.out, samples, labels)
+    _report(samples, labels, config.json)
+    if not any(labels):
+        raise RunStoppedError(f"none of {len(labels)} completions could be scored: see the lines above")
+
+
+def _check_places(file: Path, config: JudgeConfig) -> None:
+    """Check, before the work is done, that its results can be written, and over nothing that is read."""
+    for flag, path in (("--json", config.json), ("--out", config.out)):
+        if path is None:
+            continue
+        if path.is_dir() or not path.parent.is_dir():
+            raise UserError(f"{flag} names {str(path)!r}; expected a file in a folder that exists")
+        if path.resolve() == file.resolve() or (config.json and path != config.json == config.out):
+            raise UserError(f"{flag} names {str(path)!r}, which is the file that is read: name another")
+
+
+def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+    if config.reward == "judge":
+        return _judged(samples, config.server)
+    if config.reward == "keyword":
+        from scorers.keyword import keyword_label
+
+        print(
+            "SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them", file=sys.stderr
+        )
+        return [keyword_label(sample.completion) for sample in samples]
+    return _detected([sample.completion for sample in samples], _detector(config.encoder))
+
+
+def _detector(encoder: str) -> RefusalDetector:
+    from ollama_utils.encoders import make_encoder
+    from scorers.refusal import ENCODER, RefusalDetector, is_third_stage
+
+    if is_third_stage(encoder):
+        return RefusalDetector(encoder=make_encoder(encoder))
+    print(
+        f"note: with the encoder {encoder!r} rules and word n-grams decide alone: the third stage needs "
+        f"{ENCODER!r}",
+        file=sys.stderr,
+    )
+    return RefusalDetector()
+
+
+def _detected(completions: Sequence[str], detector: RefusalDetector) -> Labels:
+    labels: Labels = []
+    for start in range(0, len(completions), BATCH):
+        labels += detector.label_many(completions[start : start + BATCH])
+        _say_progress(len(labels), len(completions))
+    return labels
+
+
+def _judged(samples: Sequence[Sample], server: ServerConfig) -> Labels:
+    """What a language model says, as many at once as the server takes; failures are said and left unscored.
+
+    Raises:
+        UserError: there is no judge, or the file has no prompts for it.
+    """
+    from ollama_utils.errors import CallCancelledError, OllamaError
+    from ollama_utils.parallel import map_parallel
+    from scorers.judge import LLMJudge
+
+    if not all(sample.prompt for sample in samples):
+        raise UserError("--reward judge needs the prompts, and some rows have none: see --prompt-column")
+    done, lock = Counter[str](), threading.Lock()
+    with connect(replace(server, target_model=server.target_model or server.judge_model)) as connection:
+        if connection.roles.judge is None:
+            raise UserError("--reward judge needs a judge: name its model with --judge-model")
+        asked = LLMJudge(connection.dispatcher, connection.roles.judge)
+
+        def label(sample: Sample) -> RefusalLabel | OllamaError:
+            found: RefusalLabel | OllamaError
+            try:
+                found = asked(sample.prompt, sample.prompt, sample.completion).label
+            except CallCancelledError:  # Ctrl-C: the command is over
+                raise
+            except OllamaError as error:
+                found = error
+            with lock:
+                done["samples"] += 1
+                _say_progress(done["samples"], len(samples))
+            return found
+
+        found = map_parallel(label, samples)
+    for sample, one in zip(samples, found, strict=True):
+        if isinstance(one, OllamaError):
+            print(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one}", file=sys.stderr)
+    return [None if isinstance(one, OllamaError) else one for one in found]
+
+
+def _say_progress(done: int, total: int) -> None:
+    if total > BATCH and (done % BATCH == 0 or done == total):
+        print(f"labelled {done} of {total}", file=sys.stderr, flush=True)
+
+
+def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:
+    has_humans = samples[0].human is not None
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["prompt", "completion", "label", *(["human_label"] if has_humans else [])])
+        for sample, label in zip(samples, labels, strict=True):
+            human = [sample.human] if has_humans else []
+            writer.writerow([sample.prompt, sample.completion, label or "unscored", *human])
+
+
+def _report(samples: Sequence[Sample], labels: Labels, path: Path | None) -> None:
+    """Print how often each label was given and, with people's labels, the agreement; write it to `path`."""
+    from train.judge_agreement import agreement
+
+    counts: Counter[str] = Counter(label or "unscored" for label in labels)
+    print(", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in (*REFUSAL_LABELS, "unscored")))
+    humans = [sample.human for sample in samples if sample.human is not None]
+    found = agreement(humans, labels) if humans else None
+    if found:
+        _print_agreement(found)
+    if path and found:
+        path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+
+
+def _print_agreement(found: Agreement) -> None:
+    (kept, alarms), (missed, hits) = found.confusion
+    for name in ("precision", "recall", "f1", "accuracy", "kappa"):
+        value = getattr(found, name)
+        print(f"{name:<10} {'undefined' if value is None else format(value, '.3f')}")
+    print(f"\n{'people said':<12} {'answered':>10} {'refused':>10}   (of {found.n}; a part is a refusal)")
+    print(f"{'answered':<12} {kept:>10} {alarms:>10}")
+    print(f"{'refused':<12} {missed:>10} {hits:>10}")
