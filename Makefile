@@ -4,7 +4,7 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check soak bench clean
+.PHONY: help install train test check soak bench learning clean
 
 help: ## Show this list
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -36,6 +36,9 @@ soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(BIN)/python -m benchmarks.performance
+
+learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
+	$(BIN)/python -m benchmarks.learning
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

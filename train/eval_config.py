@@ -70,6 +70,8 @@ class EvalConfig:
     """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
     resume: Path | None = None
     """Go on with the evaluation in this folder: what was answered is not asked again."""
+    cache: Path | None = None
+    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None
     """Write the report here too, as JSON."""
     played: MissionConfig = field(default_factory=MissionConfig)

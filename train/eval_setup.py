@@ -23,7 +23,7 @@ from train.eval_episodes import EpisodeRun, Ground
 from train.eval_jobs import Jobs
 from train.eval_missions import MissionQueries, MissionSpec
 from train.eval_teams import Fitted, TeamSpec, fits_needed, models_asked
-from train.mission import mission_parts
+from train.mission import mission_parts, open_encoder
 from train.server import Connection, Roles
 from train.transitions import transition_record
 
@@ -79,10 +79,12 @@ def make_missions(
     missions = []
     for spec, of_spec in zip(specs, queries, strict=True):
         roles = connection.roles_of(spec.server(config.server))
+        name = spec.given.encoder
+        if name not in encoders:
+            encoders[name] = open_encoder(name, connection.dispatcher, config.cache)
         env_config, parts = mission_parts(
-            spec.given, connection.dispatcher, roles, of_spec.played, config.seed
+            spec.given, connection.dispatcher, roles, of_spec.played, config.seed, encoders[name]
         )
-        parts["encoder"] = encoders.setdefault(spec.given.encoder, parts["encoder"])
         env = QueryMutationEnv(env_config, **parts)
         ground = Ground(rules=env.rules, answer=env.answer, seed=config.seed, names=names)
         missions.append(Mission(spec=spec, queries=of_spec, roles=roles, ground=ground))

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ollama_utils.reply_log import ReplyLog
 from scorers.correction import LabelAccuracy
 from train.errors import UserError
 from train.eval_config import MAY_CHANGE, EvalConfig
@@ -27,10 +26,11 @@ from train.eval_setup import Mission, check_policies, digests_of, make_missions,
 from train.eval_teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from train.findings import Findings
 from train.interrupt import Interrupt, Interrupted, interruptible
+from train.reply_logs import keep_replies
 from train.resume import check_options
 from train.run_folder import (
-    REPLIES,
     RunFolder,
+    check_cache,
     check_is_run,
     check_new_or_empty,
     check_writable,
@@ -39,9 +39,6 @@ from train.run_folder import (
 from train.server import Connection, connect
 from train.settings import resolved
 from train.transitions import account_totals
-
-DRAIN_S = 5.0
-"""How long an evaluation that was stopped waits for the replies under way, which are paid for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +96,7 @@ def _plan(config: EvalConfig) -> Plan:
     elif config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
+    check_cache(config.cache)
     specs = read_missions(config.mission, config.played, config.server)
     if config.steps:
         specs = [replace(spec, given=replace(spec.given, max_steps=config.steps)) for spec in specs]
@@ -138,9 +136,7 @@ def _begin(
     if plan.config.resume and folder.read_json("missions.json") != json.loads(json.dumps(played)):
         raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
     digests = digests_of(missions, list(models_asked(plan.teams)), connection)
-    folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-    connection.dispatcher.keep_in(folder.replies)
-    stack.callback(connection.dispatcher.drain, DRAIN_S)
+    keep_replies(folder, plan.config.cache, connection, digests, stack)
     folder.write_toml("config.toml", resolved(plan.config))
     folder.write_json("missions.json", played)
     print(

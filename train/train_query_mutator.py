@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +20,9 @@ from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.mission import mission_parts, open_encoder
 from train.query_set import QuerySet, load_query_set
+from train.reply_logs import keep_replies
 from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
 from train.run_folder import (
-    REPLIES,
     RunFolder,
     check_cache,
     check_is_run,
@@ -35,14 +35,9 @@ from train.settings import check_num_mini_batch, resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
-    from ollama_utils.reply_log import ReplyLog
     from scorers.correction import LabelAccuracy
     from train.learner import Learner
     from train.recorder import Recorder
-
-
-DRAIN_S = 5.0
-"""How long a run that was stopped waits for the replies under way, which are paid for."""
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
@@ -59,9 +54,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
         digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
         path = config.resume or config.run_dir or new_run_path("train", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
-            opened = map(logs.enter_context, _logs(config, folder, connection, digests))
-            connection.dispatcher.keep_in(*opened)
-            logs.callback(connection.dispatcher.drain, DRAIN_S)
+            keep_replies(folder, config.cache, connection, digests, logs)
             env = _environment(config, queries, connection)
             logs.callback(env.close, terminate=True)
             interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
@@ -141,19 +134,6 @@ def _begin(
     folder.write_json("parts.json", parts)
     print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
     return saved
-
-
-def _logs(
-    config: TrainConfig, folder: RunFolder, connection: Connection, digests: Mapping[str, str]
-) -> Iterator[ReplyLog]:
-    """The run's log of replies, and the cache that it shares with other runs."""
-    from ollama_utils.reply_log import ReplyLog
-
-    folder.replies = ReplyLog(folder.path / REPLIES, digests=digests)
-    yield folder.replies
-    if config.cache:
-        servers = ",".join(sorted(connection.servers))
-        yield ReplyLog(config.cache / "cache.sqlite", digests=digests, scope=servers)
 
 
 def _recorder(

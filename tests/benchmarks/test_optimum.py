@@ -33,6 +33,7 @@ Choice = Callable[[int, Features], str]
 """From the steps left and the features to the mutator's name."""
 
 EPISODES = 120
+WARY = Path(__file__).parents[2] / "benchmarks" / "personas" / "wary.toml"
 SAMPLE = QUERIES[::60]
 PERSONA = load_persona(None)
 GAME = Game(persona=PERSONA, mutators=load_mutators(DEFAULT_MUTATORS))
@@ -128,6 +129,19 @@ def test_the_world_rewards_a_policy_that_looks_at_the_query() -> None:
     assert 0.05 < summary["answered_as_they_stand"] < 0.25
     assert 0.35 < summary["best_fixed"]["success"] < 0.65
     assert 0.45 < summary["random"]["success"] < 0.7
+
+
+def test_the_second_world_rewards_other_mutators_than_the_first() -> None:
+    wary = Game(persona=load_persona(str(WARY)), mutators=GAME.mutators)
+    first, second = (summarise([game.solve(query) for query in QUERIES[::8]]) for game in (GAME, wary))
+    assert second["best"]["success"] > 0.95
+    assert second["answered_as_they_stand"] < 0.15
+    assert second["best_fixed"]["success"] < 0.45
+    assert second["random"]["success"] < 0.5
+    ranked = [
+        sorted(each["fixed"], key=lambda name: -each["fixed"][name]["return"]) for each in (first, second)
+    ]
+    assert not set(ranked[0][:3]) & set(ranked[1][:3])
 
 
 def test_a_small_world_worked_by_hand() -> None:

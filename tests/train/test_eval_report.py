@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped] # it ships no types
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

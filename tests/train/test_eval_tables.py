@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-import yaml  # type: ignore[import-untyped] # it ships no types
+import yaml
 
 from tests.train.evaluations import ACCURACY, agent, full, results
 from train.eval_report import report

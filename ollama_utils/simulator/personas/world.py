@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -15,9 +16,11 @@ from ollama_utils.simulator.personas.read_mutator import read_mutator
 from ollama_utils.simulator.personas.read_target import read_judge, read_target
 from ollama_utils.simulator.personas.reader import PersonaError, Reader
 
-SHIPPED = "cautious.toml"
-"""The persona in this folder that is used when none is named."""
+SHIPPED = "cautious"
+"""The persona in this folder that is used when none is named, and that others may extend."""
 
+_MERGED_LEVELS = 2
+"""Sections of a file and their entries, as `[topics.weapons]`, are merged; what stands in them, replaced."""
 _MOST_NUMBERS = 65_536
 _PARTS = (
     "name",
@@ -42,7 +45,7 @@ def load_persona(path: str | None) -> Persona:
         PersonaError: the file is not there, is no TOML, or says something that cannot be; one line.
     """
     if path is None:
-        return parse_persona(resources.files(__package__).joinpath(SHIPPED).read_text(encoding="utf-8"))
+        return parse_persona(_shipped())
     try:
         return parse_persona(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -54,13 +57,13 @@ def load_persona(path: str | None) -> Persona:
 def parse_persona(toml: str) -> Persona:
     """The persona of a TOML text.
 
+    With `extends` the text says only what differs from the shipped persona: sections and their entries are
+    merged key by key, and any other value takes the place of the shipped one's.
+
     Raises:
         PersonaError: it is no TOML, or says something that cannot be.
     """
-    try:
-        table: dict[str, Any] = tomllib.loads(toml)
-    except tomllib.TOMLDecodeError as error:
-        raise PersonaError(f"no TOML: {error}") from None
+    table = _read_table(toml)
     file = Reader(table)
     file.expect(_PARTS)
     grammar = read_grammar(file)
@@ -74,6 +77,32 @@ def parse_persona(toml: str) -> Persona:
         judge=read_judge(file.table("judge"), grammar, target),
         dimension=_read_dimension(file.table("embedding")),
     )
+
+
+def _read_table(toml: str) -> dict[str, Any]:
+    """All that a text says, with what it takes from the persona that it extends."""
+    try:
+        table: dict[str, Any] = tomllib.loads(toml)
+    except tomllib.TOMLDecodeError as error:
+        raise PersonaError(f"no TOML: {error}") from None
+    if "extends" not in table:
+        return table
+    Reader(table).choice("extends", (SHIPPED,))
+    del table["extends"]
+    return _merged(tomllib.loads(_shipped()), table, _MERGED_LEVELS)
+
+
+def _shipped() -> str:
+    return resources.files(__package__).joinpath(f"{SHIPPED}.toml").read_text(encoding="utf-8")
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) -> dict[str, Any]:
+    """Both tables in one, key by key down to `levels` levels under this one; `above` decides."""
+    merged = dict(below)
+    for key, value in above.items():
+        both_tables = isinstance(value, dict) and isinstance(below.get(key), dict)
+        merged[key] = _merged(below[key], value, levels - 1) if levels and both_tables else value
+    return merged
 
 
 def _read_models(table: Reader) -> dict[str, Model]:

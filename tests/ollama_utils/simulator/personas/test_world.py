@@ -18,6 +18,18 @@ from tests.ollama_utils.simulator.personas.conftest import ANOTHER_WORLD
 
 TEXT = ANOTHER_WORLD.read_text(encoding="utf-8")
 
+DIFFERENCES = """
+extends = "cautious"
+name = "louder"
+
+[topics.weapons]
+base = 2
+weights = { polite = -3 }
+
+[operators.expand]
+failures = { unchanged = 0.5 }
+"""
+
 
 def _say(persona: Persona, prompt: str) -> str:
     return persona.reply("target", Ask(model="rose", prompt=prompt), digest_of(prompt)).text
@@ -109,6 +121,40 @@ def test_a_mistake_is_one_line_that_names_the_key(old: str, new: str, says: str)
     assert old in TEXT
     with pytest.raises(PersonaError, match=says) as caught:
         parse_persona(TEXT.replace(old, new, 1))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_extends_the_shipped_persona_says_only_what_differs() -> None:
+    shipped, other = load_persona(None), parse_persona(DIFFERENCES)
+    assert other.name == "louder"
+    before, after = shipped.target.topics["weapons"], other.target.topics["weapons"]
+    assert after.base == before.base + 1
+    assert after.harsh == before.harsh
+    assert {name for name, points in after.weights.items() if points} == {"polite"}
+    assert other.target.topics["privacy"] == shipped.target.topics["privacy"]
+    assert other.mutator.operators["expand"].failures["unchanged"] == 0.5
+    assert other.mutator.operators["expand"].effects == shipped.mutator.operators["expand"].effects
+    assert other.models == shipped.models
+    assert other.fingerprint != shipped.fingerprint
+
+
+def test_a_file_that_extends_the_shipped_persona_and_says_no_more_is_that_persona() -> None:
+    assert parse_persona('extends = "cautious"').fingerprint == load_persona(None).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("toml", "says"),
+    [
+        ('extends = "careless"', "extends must be one of cautious, got 'careless'"),
+        ("extends = 5", "extends must be one of cautious, got 5"),
+        ('extends = "cautious"\ntarget = 5', "target must be a table, got 5"),
+        ('extends = "cautious"\n[topics.weapns]\nharsh = 1', "topics.weapns.base must be a number"),
+        ('extends = "cautious"\n[topics.weapons]\nharshness = 1', "did you mean 'harsh'"),
+    ],
+)
+def test_a_mistake_in_what_differs_is_one_line_that_names_the_key(toml: str, says: str) -> None:
+    with pytest.raises(PersonaError, match=says) as caught:
+        parse_persona(toml)
     assert "\n" not in str(caught.value)
 
 
