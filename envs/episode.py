@@ -162,8 +162,9 @@ class Episode:
         (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
         if verdict.outcome == "unscored":
             return self._unscored(mutator, rewrite, verdict.error or "", reply=reply)
+        changed = query != self.query
         self._adopt(query, embedding)
-        return self._close(action, rewrite, rejected, near, reply, verdict)
+        return self._close(action, rewrite, rejected, near, reply, verdict, changed=changed)
 
     def why_not(self, rewrite: Completion, embedding: Vector) -> str:
         """Why a rewrite is not adopted, in one word; empty when it is."""
@@ -185,7 +186,7 @@ class Episode:
     def observe(self) -> Vector:
         """The observation of the current state, shape and layout as in `envs/observation.py`."""
         fraction = self.step_count / self.rules.max_steps
-        return observation(self._embeddings[self.query], len(self.rules.mutators), self.memory, fraction)
+        return observation(self._embeddings[self.original], len(self.rules.mutators), self.memory, fraction)
 
     def _similarity(self, embedding: Vector) -> float:
         return similarity(self._embeddings[self.original], embedding)
@@ -205,6 +206,8 @@ class Episode:
         near: float,
         reply: Completion,
         verdict: Verdict,
+        *,
+        changed: bool,
     ) -> Transition:
         info = self._info(self.rules.mutators[action], rewrite, reply) | {
             "adopted": not why,
@@ -218,7 +221,7 @@ class Episode:
         }
         self.step_count, self.attempt = self.step_count + 1, 0
         label = "partly_refused" if verdict.partial else verdict.outcome
-        self.memory = self.memory.after(action, verdict.reward, label)
+        self.memory = self.memory.after(action, verdict.reward, label, changed=changed)
         return Transition(
             observation=self.observe(),
             reward=float(verdict.reward),

@@ -2,12 +2,17 @@
 
 For D embedding dimensions and A mutators, in this order:
 
-    D   embedding of the current query, times sqrt(D), so that an entry is about 1 in size
+    D   embedding of the episode's original query, times sqrt(D), so that an entry is about 1 in size
     A   1 where the mutator was tried in this episode
+    A   1 where it was tried and left the query as it was, the last time it was tried
     A   one-hot of the last action (all 0 at the start)
     1   last reward, clipped to +-REWARD_LIMIT
     3   one-hot of the last outcome: answered, partly refused, refused (all 0 at the start)
     1   steps taken divided by the step limit
+
+What a query calls for stands in its own words, and the history says what was done to them: so the original
+is embedded, not the rewording. A mutator that left the query as it was may be worth another try; one that
+changed it hardly is.
 """
 
 from __future__ import annotations
@@ -28,25 +33,40 @@ class Memory:
     """What an episode remembers of its earlier steps."""
 
     tried: frozenset[int] = frozenset()
+    idle: frozenset[int] = frozenset()
+    """Those of `tried` that left the query as it was, the last time."""
     last_action: int | None = None
     last_reward: float = 0.0
     last_label: str | None = None
 
-    def after(self, action: int, reward: float, label: str) -> Memory:
-        """The memory once `action` brought `reward` and an outcome named `label` (one of LABELS)."""
-        return Memory(tried=self.tried | {action}, last_action=action, last_reward=reward, last_label=label)
+    def after(self, action: int, reward: float, label: str, *, changed: bool = True) -> Memory:
+        """The memory once `action` brought `reward` and an outcome named `label` (one of LABELS).
+
+        Args:
+            action: the mutator.
+            reward: of the step.
+            label: the outcome.
+            changed: whether the step changed the query.
+        """
+        return Memory(
+            tried=self.tried | {action},
+            idle=self.idle - {action} if changed else self.idle | {action},
+            last_action=action,
+            last_reward=reward,
+            last_label=label,
+        )
 
 
 def observation_size(dimension: int, num_mutators: int) -> int:
     """Length of the observation for embeddings of `dimension` and `num_mutators` actions."""
-    return dimension + 2 * num_mutators + 2 + len(LABELS)
+    return dimension + 3 * num_mutators + 2 + len(LABELS)
 
 
 def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Space[NDArray[np.float32]]:
     """The float32 Box of shape (observation_size,) with the bounds that follow from the layout."""
     high = np.ones(observation_size(dimension, num_mutators), np.float32)
     high[:dimension] = np.sqrt(dimension) + 1e-3  # rounding may take an entry past the length
-    high[dimension + 2 * num_mutators] = REWARD_LIMIT
+    high[dimension + 3 * num_mutators] = REWARD_LIMIT
     low = np.where(high > 1, -high, 0).astype(np.float32)
     return cast("gymnasium.spaces.Space[NDArray[np.float32]]", gymnasium.spaces.Box(low, high))
 
@@ -54,15 +74,17 @@ def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Spa
 def observation(
     embedding: NDArray[np.float32], num_mutators: int, memory: Memory, fraction: float
 ) -> NDArray[np.float32]:
-    """The observation vector; `embedding` is a unit row of shape (D,), `fraction` is in [0, 1]."""
+    """The observation vector; `embedding` is the original's, a unit row (D,), `fraction` is in [0, 1]."""
     dimension = len(embedding)
     shown = np.zeros(observation_size(dimension, num_mutators), np.float32)
     np.multiply(embedding, np.float32(np.sqrt(dimension)), out=shown[:dimension])
     for action in memory.tried:
         shown[dimension + action] = 1.0
+    for action in memory.idle:
+        shown[dimension + num_mutators + action] = 1.0
     if memory.last_action is not None:
-        shown[dimension + num_mutators + memory.last_action] = 1.0
-    tail = dimension + 2 * num_mutators
+        shown[dimension + 2 * num_mutators + memory.last_action] = 1.0
+    tail = dimension + 3 * num_mutators
     shown[tail] = min(max(memory.last_reward, -REWARD_LIMIT), REWARD_LIMIT)
     for k, label in enumerate(LABELS, start=tail + 1):
         shown[k] = memory.last_label == label

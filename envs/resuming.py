@@ -30,6 +30,7 @@ def episode_state(episode: Episode) -> dict[str, Any]:
         "attempt": episode.attempt,
         "earlier": list(episode.earlier),
         "tried": sorted(memory.tried),
+        "idle": sorted(memory.idle),
         "last_action": memory.last_action,
         "last_reward": memory.last_reward,
         "last_label": memory.last_label,
@@ -41,6 +42,7 @@ def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:
     rest = dict(state)
     memory = Memory(
         tried=frozenset(rest.pop("tried")),
+        idle=frozenset(rest.pop("idle")),
         last_action=rest.pop("last_action"),
         last_reward=rest.pop("last_reward"),
         last_label=rest.pop("last_label"),

@@ -13,7 +13,7 @@ import torch
 from train.errors import UserError
 from train.run_folder import RunFolder, replacing
 
-FORMAT = 1
+FORMAT = 2
 """Goes up when an older program could not read the file, or the other way round."""
 _HASH_BYTES = sha256().digest_size
 

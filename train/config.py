@@ -23,13 +23,13 @@ class TrainConfig:
     """Lanes: environments side by side; two to four times the server's slots keep them all busy."""
     num_steps: Count = 32
     """Steps of each lane per update."""
-    num_env_steps: Count = 8192
+    num_env_steps: Count = 29_696
     """Steps in all, rounded up to whole rollouts."""
     ppo_epoch: Count = 10
     """Passes over a rollout per update."""
     num_mini_batch: Count = 4
     """Minibatches per pass; must divide num-steps x num-processes."""
-    lr: Positive = 1e-3
+    lr: Positive = 2e-3
     """Adam's learning rate."""
     gamma: Share = 0.95
     """Discount."""
@@ -37,7 +37,7 @@ class TrainConfig:
     """GAE's lambda (arXiv 1506.02438)."""
     clip_param: Positive = 0.2
     """PPO's clip range (arXiv 1707.06347)."""
-    entropy_coef: NotNegative = 0.01
+    entropy_coef: NotNegative = 0.03
     """Weight of the entropy bonus."""
     value_loss_coef: NotNegative = 0.5
     """Weight of the value loss."""

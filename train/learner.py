@@ -12,6 +12,7 @@ from stable_baselines3.common.logger import HParam
 
 from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
+from train.actor_critic import QueryPolicy
 from train.checkpoint import save_checkpoint
 from train.config import TrainConfig
 from train.lanes import LanePPO
@@ -20,7 +21,6 @@ from train.recorder import Recorder, make_logger
 from train.run_folder import RunFolder, replacing
 from train.settings import resolved
 
-HIDDEN = (64, 64)
 COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
 """Where the model is; with the seed they are all that its streams of chance need."""
 LANE_STREAM = 2
@@ -127,7 +127,7 @@ def make_learner(
     bridge = GymnasiumVecEnv(env)
     collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
     model = collects(
-        "MlpPolicy",
+        QueryPolicy,
         bridge,
         learning_rate=config.lr,
         n_steps=config.num_steps,
@@ -140,7 +140,6 @@ def make_learner(
         vf_coef=config.value_loss_coef,
         max_grad_norm=config.max_grad_norm,
         seed=config.seed,
-        policy_kwargs={"net_arch": list(HIDDEN)},
         device="cpu",  # two layers of 64: a GPU would only wait
     )
     bridge.seed_lanes(lane_seeds(config.seed, config.num_processes))  # after PPO, which seeds it too

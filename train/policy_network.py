@@ -24,9 +24,14 @@ class PolicyNetwork(torch.nn.Module):
         self.eval()
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """The logits of a batch."""
-        logits: torch.Tensor = self.policy.get_distribution(observations).distribution.logits  # type: ignore[union-attr] # Discrete
-        return logits
+        """The logits of a batch, on any number of threads at once.
+
+        Not by `get_distribution`: it puts them into an object that all its callers share.
+        """
+        policy = self.policy
+        features = policy.extract_features(observations, policy.pi_features_extractor)
+        scores: torch.Tensor = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type] # no tuple: one extractor is given
+        return scores.log_softmax(dim=-1)
 
 
 def load_network(path: Path) -> PolicyNetwork:

@@ -23,6 +23,8 @@ BLOCK_ROWS = 16
 """Rows of every forward pass that chooses actions."""
 NOISE_STREAM = 0
 """Keeps the action noise apart from the other streams of the seed (see `train.rollout_buffer`)."""
+DROPOUT_STREAM = 3
+"""Keeps what dropout hides apart from them, and from the lanes' seeds (`train.learner.LANE_STREAM`)."""
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class MaskedPPO(PPO):
       of the loss. An update without scored rows is skipped; `train/skipped_updates` counts them.
     - Actions are argmax(logits + Gumbel noise), the noise keyed (seed, lane, row): see `action_noise`.
     - Inference runs in fixed blocks: see `predict_blocks`.
+    - What the network draws in an update, as dropout does, is keyed (seed, update).
 
     So a run depends on the seed and on what the environments answer, and on nothing else. Without a seed one
     is drawn and kept in `seed`. The loss and its options are SB3's own.
@@ -200,7 +203,10 @@ class MaskedPPO(PPO):
     def train(self) -> None:
         """SB3's update on the scored rows; skipped, and said so, where there are none. Then the log entry."""
         if self.rollout_buffer.scored.any():
-            super().train()
+            key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(DROPOUT_STREAM, self.rollouts))
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(int(key.generate_state(1)[0]))
+                super().train()
         else:
             self.skipped_updates += 1
             log.warning("rollout %d has no scored row: its update is skipped", self.rollouts)

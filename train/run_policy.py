@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from search.wrappers.blocks import block_scores
 from train.errors import UserError
 
 if TYPE_CHECKING:
@@ -190,10 +191,7 @@ class RunPolicy:
 
     def step(self, view: View) -> int:
         """The action in this view."""
-        from train.ppo import predict_blocks
-
-        _, logits = predict_blocks(self.network.policy, view.observation[None])
-        return self.choose(logits[0], view)
+        return self.choose(block_scores(self.network, [(0, view.observation)])[0], view)
 
 
 @lru_cache(maxsize=8)

@@ -24,7 +24,7 @@ from tests.envs.batches import Row, step_rows
 from tests.envs.test_lanes_interrupted import torn
 from tests.envs.worlds import MUTATORS, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from train.recorder import transition_record
+from train.transitions import transition_record
 
 LANES = 3
 row_of_actions = st.lists(st.integers(0, len(MUTATORS) - 1), min_size=LANES, max_size=LANES)

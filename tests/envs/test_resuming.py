@@ -15,7 +15,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.simulator.process import EmbeddedServer
 from tests.envs.worlds import MUTATORS, make_env
-from train.recorder import transition_record
+from train.transitions import transition_record
 
 LANES = 3
 rows_of_actions = st.lists(

@@ -6,21 +6,24 @@ import pickle
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from envs.observation import observation_size
 from mutators.registry import DEFAULT_MUTATORS
 from search.policies.policy import View
 from search.policies.specs import PolicySpec, parse_policy
+from search.wrappers.blocks import block_scores
 from train.errors import UserError
 from train.mission import MissionConfig
 from train.ppo import MaskedPPO
 from train.run_policy import RunSource, load_run, run_source
 
-SIZE = 384 + 2 * len(DEFAULT_MUTATORS) + 5
+SIZE = observation_size(384, len(DEFAULT_MUTATORS))
 
 
 def view(observation: NDArray[np.float32], agent: int = 0, *, step: int = 0, attempt: int = 0) -> View:
@@ -82,6 +85,22 @@ def test_the_network_gives_the_logits_that_step_chooses_by(trained_run: Path) ->
 def test_all_policies_of_a_run_share_one_network(trained_run: Path) -> None:
     made = source(trained_run)
     assert made.make(0).network is made.make(1).network
+
+
+def test_threads_that_ask_the_network_at_once_each_get_their_own_logits(trained_run: Path) -> None:
+    policy = source(trained_run).make(0)
+    shown = observations(8)
+    alone = [block_scores(policy.network, [(0, row)])[0] for row in shown]
+    switched_every_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # so that threads get into each other's way
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            again = list(
+                pool.map(lambda k: block_scores(policy.network, [(0, shown[k % 8])])[0], range(2000))
+            )
+    finally:
+        sys.setswitchinterval(switched_every_s)
+    assert all(np.array_equal(row, alone[k % 8]) for k, row in enumerate(again))
 
 
 def test_a_sampled_action_depends_on_seed_step_and_attempt_alone(trained_run: Path) -> None:
