@@ -42,7 +42,7 @@ WORLDS = (World(name="cautious", persona=None), World(name="wary", persona=str(P
 class Plan:
     """How much is run."""
 
-    steps: int = 20480
+    steps: int = 29_696
     """Steps of a training run: as many target calls at most, for equal questions are one call."""
     seeds: int = 5
     agents: int = 10
