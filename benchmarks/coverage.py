@@ -25,12 +25,11 @@ from benchmarks.other_intervals import (
     plain_wilson,
     studentised_bootstrap,
 )
-from benchmarks.tables import Section
+from benchmarks.tables import Section, between_marks
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import Floats, clustered_interval, clustered_intervals, student_intervals
 
 REPORT = Path(__file__).resolve().parents[1] / "docs" / "statistics.md"
-BEGIN, END = "<!-- from here on written by python -m benchmarks.coverage -->", "<!-- up to here -->"
 EXPERIMENTS = 10_000
 _MISSING = 0.3
 _ABOUT = {"queries": "queries", "trials": "trials a query", "alike": "alike", "ours": "ours"}
@@ -190,19 +189,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if experiments != EXPERIMENTS:
         print(text)
         return 0
-    REPORT.write_text(between_marks(REPORT.read_text(encoding="utf-8"), text), encoding="utf-8")
+    document = between_marks(REPORT.read_text(encoding="utf-8"), "benchmarks.coverage", text)
+    REPORT.write_text(document, encoding="utf-8")
     missed = [check.what for section in sections for check in section.checks if not check.met]
     print(f"{len(missed)} targets missed", *missed, sep="\n  ", file=sys.stderr)
     return 1 if missed else 0
-
-
-def between_marks(document: str, text: str) -> str:
-    """The document with the text in place of what stood between the two marks."""
-    before, begin, rest = document.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"expected the lines {BEGIN!r} and {END!r} in {REPORT.name}")
-    return f"{before}{BEGIN}\n\n{text}\n\n{END}{after}"
 
 
 def _heading(experiments: int) -> str:

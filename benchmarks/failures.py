@@ -13,18 +13,21 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.rollouts import Scale
-from benchmarks.tables import Check, Section, at_least, at_most
+from benchmarks.tables import Check, Section, at_least, at_most, between_marks
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
 from scorers.comparison import Comparison, compare
 from scorers.statistics import clustered_interval
 
+REPORT = Path(__file__).resolve().parents[1] / "docs" / "statistics.md"
+SEEDS = 5
 RATE = 0.1
 """Of the calls that fail, each for good: there is one attempt."""
 POLICY = "random"
@@ -186,5 +189,16 @@ def _flags(seed: int, host: str, folder: str) -> list[str]:
     return [*(item for pair in flags.items() for item in pair), "--save-transitions"]
 
 
+def main() -> int:
+    """Measure, and write the table into docs/statistics.md; the exit status is 1 where a target is missed."""
+    section = count_failures(Scale(seeds=SEEDS))
+    told = f"Made on {time.strftime('%Y-%m-%d')} by `python -m benchmarks.failures`, on the simulator."
+    text = f"{told} {section.body()}"
+    REPORT.write_text(
+        between_marks(REPORT.read_text(encoding="utf-8"), "benchmarks.failures", text), encoding="utf-8"
+    )
+    return 0 if all(check.met for check in section.checks) else 1
+
+
 if __name__ == "__main__":
-    print(count_failures(Scale(seeds=5)).markdown())
+    sys.exit(main())

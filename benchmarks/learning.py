@@ -28,7 +28,7 @@ AT_ONCE = 2
 def main(argv: Sequence[str] | None = None) -> int:
     """Train, evaluate, and write the report; the exit status is 1 where a target is missed."""
     given = _parser().parse_args(argv)
-    plan = QUICK if given.quick else Plan()
+    plan = QUICK if given.quick else Plan(seeds=given.seeds)
     jobs = [(world, seed) for seed in range(plan.seeds) for world in WORLDS]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(lambda job: measure(plan, *job), jobs))
@@ -47,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.learning", description=(__doc__ or "").partition("\n")[0]
     )
     parser.add_argument("--quick", action="store_true", help="small and fast, to stdout, to try it out")
+    parser.add_argument("--seeds", type=int, default=Plan.seeds, help="so many training runs a world")
     return parser
 
 

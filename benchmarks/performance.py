@@ -16,11 +16,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from benchmarks.eval_throughput import time_evaluation
 from benchmarks.method import heading
 from benchmarks.rollouts import Scale, time_judge, time_pools, time_schedules, time_sweep
 from benchmarks.sections import cost_steps, follow_slots, time_calls, time_limits, time_swaps
 from benchmarks.tables import Section
 from benchmarks.training import time_training
+from benchmarks.wrappers import time_wrappers
 
 REPORT = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
 QUICK = Scale(num_steps=4, sweep_steps=2, cost_steps=2, seeds=1, time_scale=0.1, rollouts=1)
@@ -35,6 +37,8 @@ SECTIONS: Mapping[str, Callable[[Scale], Section]] = {
     "limits": lambda _scale: time_limits(),
     "slots": lambda _scale: follow_slots(),
     "swaps": lambda _scale: time_swaps(),
+    "evaluation": time_evaluation,
+    "policies": time_wrappers,
 }
 """In the order of the report."""
 
@@ -55,13 +59,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _again(names: Sequence[str]) -> int:
-    """Measure sections anew, in place of those of the report."""
+    """Measure sections anew, in place of those of the report, or behind them where they are new."""
     parts = REPORT.read_text(encoding="utf-8").rstrip("\n").split("\n\n## ")
     sections = [_timed(name, Scale()) for name in names]
     for section in sections:
         text = section.markdown().removeprefix("## ")
-        place = next(k for k, part in enumerate(parts) if part.startswith(f"{section.title}\n"))
-        parts[place] = f"{text}\n\n(Measured again alone, after the others, on {time.strftime('%Y-%m-%d')}.)"
+        text = f"{text}\n\n(Measured again alone, after the others, on {time.strftime('%Y-%m-%d')}.)"
+        place = next((k for k, part in enumerate(parts) if part.startswith(f"{section.title}\n")), len(parts))
+        parts[place : place + 1] = [text]
     REPORT.write_text("\n\n## ".join(parts) + "\n", encoding="utf-8")
     return _missed(sections)
 

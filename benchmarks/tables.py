@@ -48,7 +48,11 @@ class Section:
 
     def markdown(self) -> str:
         """The section as it stands in the report."""
-        parts = [f"## {self.title}", self.about, table(self.rows, self.columns)]
+        return f"## {self.title}\n\n{self.body()}"
+
+    def body(self) -> str:
+        """The section without its title."""
+        parts = [self.about, table(self.rows, self.columns)]
         if self.checks:
             parts.append(check_table(self.checks))
         return "\n\n".join(parts)
@@ -73,6 +77,20 @@ def check_table(checks: Sequence[Check]) -> str:
         for check in checks
     ]
     return table(rows, columns)
+
+
+def between_marks(document: str, module: str, text: str) -> str:
+    """The document with the text in place of what `python -m module` wrote before, between its two marks.
+
+    Raises:
+        ValueError: the marks are not there.
+    """
+    marks = f"<!-- from here on written by python -m {module} -->", f"<!-- up to here: {module} -->"
+    before, begin, rest = document.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
+    if not (begin and end):
+        raise ValueError(f"expected the lines {marks[0]!r} and {marks[1]!r} in the document")
+    return f"{before}{begin}\n\n{text}\n\n{end}{after}"
 
 
 def _line(cells: Any) -> str:  # noqa: ANN401 - any iterable of texts

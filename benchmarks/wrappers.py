@@ -5,10 +5,8 @@ python -m benchmarks.wrappers
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.rollouts import Scale
+from benchmarks.tables import Section, at_least
 from benchmarks.wrapper_policies import DIMENSION, MUTATORS, Computes, Networked, Remembers, Source, Waits
 from search.policies.policy import View
 from search.wrappers.wrapper import Wrapper, make_wrapper
@@ -166,14 +166,36 @@ def _rounds(cpu_s: float) -> int:
     return max(1, round(few * cpu_s / min(taken)))
 
 
-def shown(row: Mapping[str, Any]) -> str:
-    """A row as a line of text."""
-    line = "{policy}, {agents} agents x {episodes}: {wrapper} {times_faster} times faster than serial"
-    return line.format(**row) + (f" ({row['picked']})" if row["picked"] else "")
+def time_wrappers(scale: Scale) -> Section:
+    """Each kind of policy under the wrappers that fit it, beside one step after another."""
+    measured = rows(runs=max(scale.seeds, 1))
+    fastest = {(row["policy"], row["wrapper"]): row["times_faster"] for row in measured}
+    waits, computes = (case.policy for case in _cases(STEP_S, STEPS)[:2])
+    return Section(
+        title="Policies side by side",
+        about=(
+            f"What a step of {AGENTS} agents takes under a policy wrapper, and one policy after another "
+            f"(`serial`), medians of {scale.seeds} runs that take turns; wrappers are warm. What "
+            "computes in Python gains from as many processes as there are cores. "
+            "`python -m benchmarks.wrappers`"
+        ),
+        rows=measured,
+        columns={
+            "policy": "policy",
+            "episodes": "episodes",
+            "wrapper": "wrapper",
+            "serial_ms": "ms a step, serial",
+            "step_ms": "ms a step",
+            "times_faster": "times faster",
+            "picked": "what auto said",
+        },
+        checks=[
+            at_least(f"times faster on threads: {waits}", 6, fastest[waits, "thread"]),
+            at_least(f"times faster in processes: {computes}", 1.2, fastest[computes, "process"]),
+            at_least(f"times faster under auto: {computes}", 1.2, fastest[computes, "auto"]),
+        ],
+    )
 
 
 if __name__ == "__main__":
-    measured = rows()
-    json.dump(measured, sys.stdout, indent=2)
-    print()
-    print(*map(shown, measured), sep="\n", file=sys.stderr)
+    print(time_wrappers(Scale(seeds=RUNS)).markdown())

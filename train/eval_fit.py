@@ -1,20 +1,20 @@
 """Fits policies on a mission's training queries, with a stated number of questions to the target.
 
-What a fit comes to does not depend on how many jobs there are: a bandit's lanes are as many as always, they
-choose in their order, and what a row of them brought is told in their order.
+What a fit comes to does not depend on how many jobs there are: a bandit's pulls go in rows of always as many,
+which are chosen in their order and told in their order.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from typing import Any
 
-from envs.episode import Transition, derive_seed
+from envs.episode import derive_seed
 from search.policies.bandits import Bandit, BestFixed
 from search.policies.policy import PolicySource
 from train.errors import RunStoppedError
@@ -23,7 +23,7 @@ from train.eval_jobs import Jobs
 from train.eval_run import UnscoredLimit
 
 LANES = 16
-"""Episodes that a bandit is fitted on side by side."""
+"""Pulls of a bandit that are made side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,10 @@ class Fit(ABC):
 
 
 class BanditFit(Fit):
-    """Fits a bandit step by step: its reward is whether a step succeeded.
+    """Fits a bandit pull by pull: a pull rewords a query as it stands and asks it, and pays 1 for success.
+
+    The k-th pull of an arm on a query has the same seeds for every bandit, so what one has asked is known to
+    the others.
 
     Args:
         name: what the policy is called.
@@ -119,52 +122,45 @@ class BanditFit(Fit):
         super().__init__(name, terms, jobs)
         self._bandit = bandit
         self._left = terms.calls
-        self._next_query: Iterator[tuple[int, str]] = enumerate(cycle(self._queries))
-        self._lanes: list[Player | None] = [None] * LANES
+        self._next_query = cycle(self._queries)
+        self._pulls: Counter[tuple[str, int]] = Counter()
 
     def _frozen(self) -> PolicySource:
         return self._bandit.frozen()
 
     def _go_on(self) -> None:
-        """One row: as many lanes as the budget allows choose in turn, and step side by side."""
-        row = list(range(min(LANES, self._left)))
-        if not row:
+        """One row: as many pulls as the budget allows, chosen in turn, side by side."""
+        arms = [self._bandit.ask() for _ in range(min(LANES, self._left))]
+        if not arms:
             self._ended()
             return
-        arms = [self._bandit.ask() for _ in row]
-        players = [self._player(lane) for lane in row]
-        steps = [partial(_step, player, arm) for player, arm in zip(players, arms, strict=True)]
-        self._jobs.together(steps, partial(self._tell, players, arms))
+        players = [self._player(next(self._next_query), arm) for arm in arms]
+        pulls = [partial(_pull, player, arm) for player, arm in zip(players, arms, strict=True)]
+        self._jobs.together(pulls, lambda _pulled: self._tell(players, arms))
 
-    def _player(self, lane: int) -> Player:
-        """The lane's episode, or the next one."""
-        player = self._lanes[lane]
-        if player is None or player.is_over:
-            number, query = next(self._next_query)
-            player = self._lanes[lane] = Player(self._ground, query, number=number)
-        return player
+    def _player(self, query: str, arm: int) -> Player:
+        number = self._pulls[query, arm]
+        self._pulls[query, arm] += 1
+        return Player(self._ground, query, number=number)
 
-    def _tell(
-        self, players: Sequence[Player], arms: Sequence[int], played: Sequence[tuple[Transition | None, int]]
-    ) -> None:
-        for player, arm, (transition, questions) in zip(players, arms, played, strict=True):
-            self.calls += questions
+    def _tell(self, players: Sequence[Player], arms: Sequence[int]) -> None:
+        for player, arm in zip(players, arms, strict=True):
+            self.calls += player.calls["questions"]
             self._left -= 1  # a rewrite that fails asks nothing, and is paid for all the same: fits end
-            self._limit.heed(player.attempts[-1:])
-            if transition and not transition.info["unscored"]:
-                success = float(transition.info["success"])
-                self._bandit.tell(arm, success)
-                self._note(arm, success)
+            self._limit.heed(player.attempts)
+            for transition in player.transitions:
+                if not transition.info["unscored"]:
+                    success = float(transition.info["success"])
+                    self._bandit.tell(arm, success)
+                    self._note(arm, success)
         self._go_on()
 
 
-def _step(player: Player, arm: int) -> tuple[Transition | None, int]:
-    """One step of a lane, and how many questions it took; None where the episode could not begin."""
-    before = player.calls["questions"]
-    if not player.attempts:
-        player.begin()
-    transition = None if player.is_unscored else player.step(arm)
-    return transition, player.calls["questions"] - before
+def _pull(player: Player, arm: int) -> None:
+    """One step from the query as it stands; none where the episode could not begin."""
+    player.begin()
+    if not player.is_over:
+        player.step(arm)
 
 
 class BestFixedFit(Fit):
@@ -194,7 +190,8 @@ class BestFixedFit(Fit):
         """The mutator's next episode."""
         number = self._begun[arm]
         self._begun[arm] += 1
-        return Player(self._ground, self._queries[number % len(self._queries)], number=number)
+        lap, place = divmod(number, len(self._queries))
+        return Player(self._ground, self._queries[place], number=lap)
 
     def _tell(self, wave: Sequence[tuple[int, Player]]) -> None:
         for arm, player in wave:

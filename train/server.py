@@ -90,7 +90,7 @@ class ServerConfig:
     mutator_model: str | None = None
     """The model that rewords queries [the target model]."""
     judge_model: str | None = None
-    """The model that judges answers; needed by --reward judge."""
+    """The model that judges answers; needed by --reward judge and --intent-judge."""
     max_in_flight: MaxInFlight = "auto"
     """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
     call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0

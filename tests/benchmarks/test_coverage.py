@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.coverage import BEGIN, END, REPORT, between_marks, main
+from benchmarks.coverage import REPORT, main
 from benchmarks.experiments import Condition, Effect, conditions, lifted, returns
 
 MANY = 40_000
@@ -26,15 +26,6 @@ def test_the_means_that_intervals_are_held_against_are_the_true_ones(
     for effect in effects:
         better, truth = lifted(stream, chances, rates, effect)
         assert (better - chances).mean() == pytest.approx(truth[0], abs=0.01)
-
-
-def test_the_tables_replace_what_stood_between_the_marks_and_nothing_else() -> None:
-    assert between_marks(f"a\n{BEGIN}\nold\n{END}\nb", "new") == f"a\n{BEGIN}\n\nnew\n\n{END}\nb"
-
-
-def test_a_document_without_marks_is_an_error() -> None:
-    with pytest.raises(ValueError, match="expected the lines"):
-        between_marks(f"{BEGIN} and no end", "new")
 
 
 def test_a_small_run_shows_every_table_and_leaves_the_document_alone(

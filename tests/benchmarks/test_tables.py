@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tables import Section, at_least, at_most, check_table, table
+from benchmarks.tables import Section, at_least, at_most, between_marks, check_table, table
 
 
 def test_a_table_shows_the_columns_that_are_named_and_a_dash_for_what_is_missing() -> None:
@@ -45,3 +45,11 @@ def test_a_section_has_its_title_what_was_done_the_rows_and_the_checks() -> None
     assert (title, about) == ("## Lanes", "How.")
     assert rows.endswith("| 1 |")
     assert checks.endswith("| yes |")
+
+
+def test_what_a_module_writes_replaces_what_stood_between_its_marks_and_nothing_else() -> None:
+    begin, end = "<!-- from here on written by python -m some.module -->", "<!-- up to here: some.module -->"
+    document = between_marks(f"a\n{begin}\nold\n{end}\nb", "some.module", "new")
+    assert document == f"a\n{begin}\n\nnew\n\n{end}\nb"
+    with pytest.raises(ValueError, match="expected the lines"):
+        between_marks(document, "another.module", "new")

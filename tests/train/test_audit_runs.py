@@ -59,12 +59,11 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
 ) -> None:
     folder = tmp_path / "run"
     with EmbeddedServer(Settings(slots=16, time_scale=0.001, persona=str(lecturer))) as server:
-        assert run(server.host, folder, "--reward", "keyword", steps=128) == 0
+        assert run(server.host, folder, "--reward", "keyword", steps=320) == 0
     told = summary(folder)
-    last = metrics(folder)[-1]
-    assert last["audit/alarm"] == 1
-    assert last["audit/false_success_rate"] > 0.5
-    assert told["audit_alarm"] == 128
+    raised = [line["step"] for line in metrics(folder) if line["audit/alarm"]]
+    assert metrics(folder)[-1]["audit/false_success_rate"] > 0.5
+    assert told["audit_alarm"] == raised[0]
     said = capsys.readouterr()
     assert said.err.count(f"AUDIT ALARM since step {told['audit_alarm']}: ") == 1
     assert told["audit_warning"] in said.out
