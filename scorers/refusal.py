@@ -90,6 +90,8 @@ class RefusalDetector:
         """
         return self.label_many([text])[0]
 
+    __call__ = label
+
     def label_many(self, texts: Sequence[str]) -> list[RefusalLabel]:
         """Label replies, those that need it encoded together; in the order of the texts.
 

@@ -116,7 +116,7 @@ def make_scorer(  # noqa: PLR0913 - one keyword for each thing a user can set
     if intent_judge:
         asked = IntentJudge(*_reached("--intent-judge", dispatcher, judge_model), seed=seed, options=options)
     return WordingScorer(
-        label=keyword_label if name == "keyword" else make_detector(encoder).label,
+        label=keyword_label if name == "keyword" else make_detector(encoder),
         intent_threshold=intent_threshold,
         step_cost=step_cost,
         intent_judge=asked,

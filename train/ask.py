@@ -118,7 +118,7 @@ def _lines() -> list[str]:
         UserError: it is no UTF-8.
     """
     try:
-        lines = sys.stdin.read().splitlines()
+        lines = sys.stdin.read().split("\n")  # by no other mark, such as U+2028: a query may hold it
     except ValueError as error:
         raise UserError(f"standard input cannot be read ({error}): write it in UTF-8") from error
     if odd := next((line for line in lines if not is_text(line)), None):

@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from train.eval_missions import is_path
 from train.mission import MissionConfig
 from train.run_defaults import run_path
 from train.server import ServerConfig
-from train.settings import Count, Lanes, Seed, Share, absolute, comma_list
+from train.settings import Count, Lanes, Seed, Share, comma_list
 
 MAY_CHANGE = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
@@ -81,7 +82,7 @@ class EvalConfig:
         """The same with absolute paths."""
         return replace(
             self,
-            mission=tuple(absolute(text) or text if Path(text).exists() else text for text in self.mission),
+            mission=tuple(str(Path(text).absolute()) if is_path(text) else text for text in self.mission),
             policy=tuple(map(_located_policy, self.policy)),
             judge_accuracy=self.judge_accuracy and self.judge_accuracy.absolute(),
             played=self.played.located(),

@@ -6,11 +6,9 @@ the next step. An agent whose episode has ended sits out.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from envs.episode import Ask, Episode, Judge, Reply, Request, Rewrite, Rules, Transition, derive_seed
@@ -19,6 +17,7 @@ from ollama_utils.errors import OllamaError
 from scorers.reward import Verdict
 from search.policies.policy import View
 from search.wrappers.errors import WrapperError
+from search.wrappers.tracebacks import policy_traceback
 from search.wrappers.wrapper import Team
 from train.eval_jobs import Jobs
 
@@ -37,6 +36,12 @@ class Ground:
     seed: int
     names: Mapping[str, str] = field(default_factory=dict)
     """What stands in the results for a server's address, which may be another one each time."""
+
+    def named(self, message: str) -> str:
+        """A message with these in place of the addresses."""
+        for address, name in self.names.items():
+            message = message.replace(address, name)
+        return message
 
 
 class Player:
@@ -74,7 +79,7 @@ class Player:
             try:
                 run_plan(self._episode.begin(), self._answer)
             except OllamaError as error:
-                self.attempts.append(self._named(f"{type(error).__name__}: {error}"))
+                self.attempts.append(self._ground.named(f"{type(error).__name__}: {error}"))
             else:
                 return
         self.is_unscored = True
@@ -100,7 +105,7 @@ class Player:
         """Play one step; one whose calls failed is played again by the next call."""
         transition = run_plan(self._episode.step(action), self._answer)
         self.transitions.append(transition)
-        self.attempts.append(self._named(transition.info["error"]))
+        self.attempts.append(self._ground.named(transition.info["error"]))
         self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
         if not transition.info["unscored"]:
             self._tried.append(action)
@@ -138,11 +143,6 @@ class Player:
                     self.calls["verdicts"] += _judged(request, reply, self._ground.rules.intent_threshold)
         return replies
 
-    def _named(self, message: str) -> str:
-        for address, name in self._ground.names.items():
-            message = message.replace(address, name)
-        return message
-
 
 def _judged(request: Judge, verdict: Verdict, intent_threshold: float) -> int:
     """How many calls to a judge a verdict took; see `scorers.reward` for when an intent judge is asked."""
@@ -179,6 +179,7 @@ class EpisodeRun:
         self.players = [Player(ground, query, agent, number) for agent in range(len(policies))]
         self.error = ""
         """The traceback of the policy that raised, or came too late: the episode is `failed`."""
+        self._ground = ground
         self._query = query
         self._policies = policies
         self._make_team = make_team
@@ -209,7 +210,7 @@ class EpisodeRun:
         except WrapperError:  # a policy's error fails its episode, this one is the user's to mend
             raise
         except Exception as error:  # noqa: BLE001 - a policy is anybody's code
-            self.error = traceback_of(error)
+            self.error = self._ground.named(policy_traceback(error, __name__))
         if self.error or not playing:
             self._end()
         else:
@@ -240,16 +241,3 @@ class EpisodeRun:
         if self._team:
             self._team.close()
         self._ended()
-
-
-def traceback_of(error: Exception) -> str:
-    """The traceback of a policy's error, from the first frame that is none of the evaluation's own."""
-    trace = error.__traceback__
-    while trace and trace.tb_next and _is_ours(trace.tb_frame):
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
-
-
-def _is_ours(frame: FrameType) -> bool:
-    name = str(frame.f_globals.get("__name__", ""))
-    return name == __name__ or name.startswith("search.wrappers.")

@@ -10,6 +10,7 @@ What a mission leaves out comes from the command's own flags. The config.toml of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -134,20 +135,25 @@ def mission_queries(mission: MissionSpec, split: str, episodes: int | None, seed
     )
 
 
+def is_path(text: str) -> bool:
+    """Whether what `-m` names is a file or a folder that exists."""
+    return os.path.exists(text)  # noqa: PTH110 - False, too, for what is too long to be a path
+
+
 def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
     """One mission as `-m` names it."""
+    if not is_path(text):
+        if "=" not in text:
+            raise UserError(
+                f"-m names {text!r}; expected a TOML file that exists, a run's folder, or key=value,key=value"
+            )
+        return _parsed("-m", _inline(text), flags)
     path = Path(text)
     if path.is_dir() or (path.name == CONFIG and (path.parent / "queries.json").is_file()):
         folder = path if path.is_dir() else path.parent
         known = {*resolved(MissionConfig()), *MODELS}
         return _parsed(text, {"name": folder.name} | defaults_of_run(folder, known), flags)
-    if path.is_file():
-        return _parsed(text, {"name": path.stem} | read_toml(path), flags)
-    if "=" not in text:
-        raise UserError(
-            f"-m names {text!r}; expected a TOML file that exists, a run's folder, or key=value,key=value"
-        )
-    return _parsed("-m", _inline(text), flags)
+    return _parsed(text, {"name": path.stem} | read_toml(path), flags)
 
 
 def _inline(text: str) -> dict[str, str]:

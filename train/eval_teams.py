@@ -102,9 +102,9 @@ def read_teams(
     teams += [replace(_team(short_name(spec), (spec,) * agents), is_baseline=True) for spec in added]
     if not teams:
         raise UserError("no policy is named: name one with -p, such as -p runs/train-... or -p random")
-    names = [team.name for team in teams]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise UserError(f"two policies are called {twice!r}: name each once; runs need different names")
+    for names in ([team.name for team in teams], [short_name(spec) for spec in mixed]):
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"two policies are called {twice!r}: name each once; runs need different names")
     return teams
 
 

@@ -74,7 +74,8 @@ class LLMPolicy:
         )
         completion = source.dispatcher.generate(call)
         if completion.error is not None:
-            raise completion.error
+            # A new one: others may raise the one that came at the same time, and share its traceback.
+            raise type(completion.error)(str(completion.error))
         return view.mutators.index(parse_choice(completion.text, view.mutators))
 
 

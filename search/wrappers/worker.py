@@ -15,7 +15,6 @@ import pickle
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -23,6 +22,7 @@ from typing import Any
 
 from search.policies.policy import View
 from search.wrappers.players import Player, make_player
+from search.wrappers.tracebacks import policy_traceback
 
 Reply = tuple[Any, ...]
 _LOOK_UP_S = 1.0
@@ -39,7 +39,7 @@ class Household:
         try:
             return getattr(self, f"_{request}")(*arguments)  # type: ignore[no-any-return] # all are replies
         except Exception as error:  # noqa: BLE001 - it is told
-            return "raised", _pickled(error), traceback.format_exc()
+            return "raised", _pickled(error), policy_traceback(error, __name__)
 
     def _paths(self, paths: list[str]) -> Reply:
         """Look for modules where the other process does."""

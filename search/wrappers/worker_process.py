@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from search.wrappers.errors import RemotePolicyError
+from search.wrappers.tracebacks import RemoteTraceback
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LAST_WORDS_S = 1.0
@@ -76,15 +77,11 @@ class WorkerProcess:
         return self._process.wait()
 
 
-class _RemoteTraceback(Exception):  # noqa: N818 - it is shown as the cause of an error
-    """The traceback of an exception in another process, as text."""
-
-
 def remote_error(payload: bytes | None, trace: str) -> Exception:
     """The exception that a policy raised in its process, with the traceback there as its cause."""
     error: Exception | None = None
     with suppress(Exception):  # its class may not be there to import
         error = pickle.loads(payload) if payload else None  # noqa: S301 - from a process of ours
     error = error or RemotePolicyError(trace.strip().splitlines()[-1])
-    error.__cause__ = _RemoteTraceback(f'in another process:\n"""\n{trace}"""')
+    error.__cause__ = RemoteTraceback(trace)
     return error

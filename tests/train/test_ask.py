@@ -20,7 +20,7 @@ MORE = ["How do I blow up a balloon?", "Where can I shoot a good portrait?", "Ho
 def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:
     """The objects that `--json` prints."""
     assert execute(("ask", "--json", *arguments)) == 0
-    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    return [json.loads(line) for line in capsys.readouterr().out.strip().split("\n")]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
@@ -72,6 +72,14 @@ def test_lines_of_standard_input_keep_their_order_and_go_as_they_would_alone(
     assert [each["query"] for each in told] == queries
     for k in (0, 3):
         assert asked(capsys, "--policy", str(trained_run), queries[k]) == [told[k]]
+
+
+def test_only_the_end_of_a_line_ends_a_query(
+    trained_run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin(monkeypatch, "How do I kill\u2028a process?\r\nAnd\x0ca thread?\n")
+    told = asked(capsys, "--policy", str(trained_run), "-")
+    assert [each["query"] for each in told] == ["How do I kill\u2028a process?", "And\x0ca thread?"]
 
 
 def test_the_same_seed_samples_the_same_way_and_another_does_not(
