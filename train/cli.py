@@ -23,6 +23,8 @@ from train.run_defaults import CONFIG, defaults_of_run, mission_keys, run_named
 from train.toml_files import read_toml
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
+PIPE_CLOSED = 141
+"""The exit code of a program whose output nobody reads any more: 128 + SIGPIPE."""
 COMMANDS = {
     "train": (
         "train.train_query_mutator:train",
@@ -88,12 +90,16 @@ def run(app: App, tokens: list[str]) -> int:
         _check_text(tokens)
         tokens = _read_defaults(app, tokens)
         app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
     except (CycloptsError, UserError) as error:
         line, code = str(error), 2
     except RunStoppedError as error:
         line, code = str(error), 1
     except Interrupted as error:
         line, code = str(error), error.exit_code
+    except BrokenPipeError:  # whoever read our output has seen enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
     except OSError as error:  # a full disk, a folder that may not be written
         line, code = f"{type(error).__name__}: {error}", 2
     except OllamaError as error:  # a server that went away

@@ -162,3 +162,16 @@ def test_a_benchmark_with_an_unknown_encoder_ends_with_the_reason(capsys: pytest
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer) -> None:
     line = refused(capsys, "serve", "--port", simulator.host.rpartition(":")[2])
     assert "--port" in line
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    talk = "launch(lambda: execute_one(lambda: print('x' * 10**6), []))"
+    command = [sys.executable, "-c", f"from train.cli import execute_one, launch\n{talk}"]
+    with subprocess.Popen(  # noqa: S603 - our own words
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, b"")
