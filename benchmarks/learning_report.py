@@ -174,8 +174,8 @@ def _heading(plan: Plan) -> str:
     return f"""\
 # Learning
 
-Made by `make learning` (`python -m benchmarks.learning`) on {time.strftime("%Y-%m-%d")}; no figure is
-written by hand.
+Made by `python -m benchmarks.learning --seeds {plan.seeds}` (`make learning`) on
+{time.strftime("%Y-%m-%d")}; no figure is written by hand.
 
 **Everything here is simulated.** The models are those of [simulator.md](simulator.md), whose world is
 finite: the best possible return, and that of every fixed mutator, is computed query by query (`python -m
@@ -183,7 +183,7 @@ benchmarks.optimum`). The second persona (`benchmarks/personas/`) hides another 
 topics.
 
 - PPO with the default flags, {plan.steps:,} steps: at most as many target calls, for equal questions are one.
-- {plan.seeds} seeds; {plan.agents} episodes of each held-out query, {plan.training_agents} of each training
+- Seeds: {plan.seeds}. {plan.agents} episodes of each held-out query, {plan.training_agents} of each training
   query.
 - The trained policy takes its likeliest action. Every policy meets the same queries with the same seeds.
 - A return is answered x intent kept, less 0.05 a step; an episode has at most 5 steps.
