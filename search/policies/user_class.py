@@ -56,6 +56,10 @@ def user_source(name: str, path: str, mutators: Sequence[str], kwargs: Mapping[s
     found = load_class(path)
     if not callable(getattr(found, "step", None)):
         raise PolicyClassError(f"policy class {path!r} has no method step(view) -> int; give it one")
+    if twice := {"mutators", "seed"} & set(kwargs):
+        raise PolicyClassError(
+            f"policy class {path!r} is given {min(twice)!r} as it is; leave {min(twice)}= out"
+        )
     try:
         inspect.signature(found).bind(mutators=tuple(mutators), seed=0, **kwargs)
     except TypeError as error:

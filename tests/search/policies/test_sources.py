@@ -120,7 +120,7 @@ def test_a_class_is_named_by_its_module() -> None:
         ("{file}:not_a_class", "has no class 'not_a_class'"),
         ("{file}:NoStep", r"has no method step\(view\) -> int"),
         ("{file}:Policy,begin=1", "cannot be made with mutators, seed, begin: got an unexpected keyword"),
-        ("{file}:Policy,seed=1", "multiple values for keyword argument 'seed'"),
+        ("{file}:Policy,seed=1", "is given 'seed' as it is; leave seed= out"),
         ("{folder}/none.py:Policy", "no policy file at"),
         ("{broken}:Policy", "fails while it is imported: ZeroDivisionError: division by zero"),
         (
