@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
-import threading
 from collections.abc import Hashable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.encoding import PassEncoder
-from ollama_utils.errors import ReplyLogError
+from ollama_utils.sqlite_file import SqliteFile
 
-_BUSY_S = 60.0
 _SAMPLE = "The same text has the same embedding."
 _SCHEMA = "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
 _KNOWN = "known"
@@ -39,20 +35,12 @@ class StoredEncoder:
         self.name = encoder.name
         self.pass_size = encoder.pass_size
         self._encoder = encoder
-        self._path = path
-        self._lock = threading.Lock()
         sample = encoder.encode([_SAMPLE])
         self.dimension = sample.shape[1]
         self._scope = self.name.encode() + sample.tobytes()
-        try:
-            self._database = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = OFF")  # what a power cut takes is encoded again
-            self._database.execute(_SCHEMA)
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+        self._file = SqliteFile(
+            path, _SCHEMA, what="the file of embeddings", lost="encoded", synchronous="OFF"
+        )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """(N, D) rows of length 1: those in the file, the others by the encoder, which are then kept.
@@ -82,26 +70,15 @@ class StoredEncoder:
     def _find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         found = {}
         for text in dict.fromkeys(texts):
-            for (row,) in self._execute("SELECT row FROM embeddings WHERE key = ?", (self._key(text),)):
+            for (row,) in self._file.execute("SELECT row FROM embeddings WHERE key = ?", (self._key(text),)):
                 found[text] = np.frombuffer(row, np.float32)
         return found
 
     def _write(self, rows: dict[str, NDArray[np.float32]]) -> None:
         for text, row in rows.items():
-            self._execute("INSERT OR IGNORE INTO embeddings VALUES (?, ?)", (self._key(text), row.tobytes()))
+            self._file.execute(
+                "INSERT OR IGNORE INTO embeddings VALUES (?, ?)", (self._key(text), row.tobytes())
+            )
 
     def _key(self, text: str) -> bytes:
         return blake2b(text.encode(), key=blake2b(self._scope).digest(), digest_size=16).digest()
-
-    def _execute(self, statement: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-        try:
-            with self._lock:
-                return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: sqlite3.Error) -> ReplyLogError:
-        return ReplyLogError(
-            f"the embeddings in {str(self._path)!r} cannot be used: {error}; delete the file: what is in it "
-            "is encoded again"
-        )

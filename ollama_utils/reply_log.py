@@ -11,20 +11,17 @@ reply: such a reply is written down and never found again.
 from __future__ import annotations
 
 import json
-import sqlite3
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from ollama_utils.errors import ReplyLogError
 from ollama_utils.questions import Question
+from ollama_utils.sqlite_file import SqliteFile
 
-_BUSY_S = 60.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS replies (
     key BLOB, scope TEXT, server TEXT, model TEXT, digest TEXT, endpoint TEXT, request TEXT,
@@ -89,23 +86,9 @@ class ReplyLog:
     """
 
     def __init__(self, path: Path, *, digests: Mapping[str, str], scope: str = "") -> None:
-        self._path = path
         self._digests = dict(digests)
         self._scope = scope
-        self._lock = threading.Lock()
-        try:
-            self._database = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        try:
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = NORMAL")
-            self._database.executescript(_SCHEMA)
-        except sqlite3.Error as error:
-            self._database.close()
-            raise self._failure(error) from error
+        self._file = SqliteFile(path, _SCHEMA, what="the log of replies", lost="asked", synchronous="NORMAL")
 
     def find(self, question: Question) -> str | None:
         """The reply to an equal question, as JSON; None where there is none.
@@ -113,7 +96,7 @@ class ReplyLog:
         Raises:
             ReplyLogError: the file cannot be read.
         """
-        rows = self._execute(_FIND, (self._key(question),))
+        rows = self._file.execute(_FIND, (self._key(question),))
         return str(rows[0][0]) if rows else None
 
     def write(self, question: Question, outcome: Outcome) -> None:
@@ -126,7 +109,7 @@ class ReplyLog:
         digest = self._digests.get(question.model, "")
         why = None if outcome.error is None else outcome.error.encode("utf-8", "backslashreplace").decode()
         row = (key, self._scope, outcome.server, question.model, digest, question.endpoint, question.request)
-        self._execute(_INSERT, (*row, outcome.reply, outcome.attempts, why, time.time()))
+        self._file.execute(_INSERT, (*row, outcome.reply, outcome.attempts, why, time.time()))
 
     def totals(self) -> Totals:
         """What all replies so far cost.
@@ -134,7 +117,7 @@ class ReplyLog:
         Raises:
             ReplyLogError: the file cannot be read.
         """
-        ((calls, retries, failures, tokens),) = self._execute(_TOTALS, ())
+        ((calls, retries, failures, tokens),) = self._file.execute(_TOTALS, ())
         return Totals(calls=calls, retries=retries, failures=failures, completion_tokens=tokens)
 
     def __enter__(self) -> Self:
@@ -147,26 +130,12 @@ class ReplyLog:
 
     def close(self) -> None:
         """Close the file; a reply that comes later raises ReplyLogError."""
-        with self._lock:
-            self._database.close()
+        self._file.close()
 
     def _key(self, question: Question) -> bytes:
         digest = self._digests.get(question.model, "")
         parts = [self._scope, digest, question.endpoint, question.model, question.request]
         return blake2b(json.dumps(parts).encode(), digest_size=16).digest()
-
-    def _execute(self, statement: str, values: tuple[object, ...]) -> list[tuple[Any, ...]]:
-        try:
-            with self._lock:
-                return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def _failure(self, error: sqlite3.Error) -> ReplyLogError:
-        hint = ""
-        if type(error) is sqlite3.DatabaseError:  # malformed, or no database
-            hint = "; delete it: what is in it is asked again"
-        return ReplyLogError(f"the log of replies {str(self._path)!r} cannot be used: {error}{hint}")
 
 
 def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from scorers.correction import LabelAccuracy
@@ -26,6 +25,7 @@ from train.eval_setup import Mission, check_policies, digests_of, make_missions,
 from train.eval_teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from train.findings import Findings
 from train.interrupt import Interrupt, Interrupted, interruptible
+from train.label_accuracy import read_accuracy
 from train.reply_logs import keep_replies
 from train.resume import check_options
 from train.run_folder import (
@@ -110,22 +110,8 @@ def _plan(config: EvalConfig) -> Plan:
                 f"--fit-calls {config.fit_calls} is too few for mission {spec.name!r}: an episode of each "
                 f"mutator may take {least}"
             )
-    accuracy = _accuracy(config.judge_accuracy) if config.judge_accuracy else None
+    accuracy = read_accuracy(config.judge_accuracy)
     return Plan(config=config, specs=specs, queries=queries, teams=teams, accuracy=accuracy)
-
-
-def _accuracy(path: Path) -> LabelAccuracy:
-    """What `mutagym judge --json` wrote.
-
-    Raises:
-        UserError: it wrote something else.
-    """
-    try:
-        return LabelAccuracy.from_json(path)
-    except OSError as error:
-        raise UserError(f"--judge-accuracy names {str(path)!r}: {error.strerror}") from error
-    except ValueError as error:
-        raise UserError(f"--judge-accuracy: {error}") from error
 
 
 def _begin(

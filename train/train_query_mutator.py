@@ -11,13 +11,13 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from train.audit import Audit, open_audit
 from train.config import TrainConfig
 from train.errors import UserError
 from train.interrupt import Interrupt, Interrupted, interruptible
+from train.label_accuracy import read_accuracy
 from train.mission import mission_parts, open_encoder
 from train.query_set import QuerySet, load_query_set
 from train.reply_logs import keep_replies
@@ -48,7 +48,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     config = config.located()
     _check(config)
     queries = load_query_set(config.mission.query_set)
-    accuracy = _accuracy(config.judge_accuracy)
+    accuracy = read_accuracy(config.judge_accuracy)
     with interruptible() as interrupt, connect(config.server) as connection:
         audit = open_audit(config, connection)
         digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
@@ -81,18 +81,6 @@ def _check(config: TrainConfig) -> None:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
     check_cache(config.cache)
-
-
-def _accuracy(path: str | None) -> LabelAccuracy | None:
-    """How often the reward's labels are right, as far as the user has measured it."""
-    if path is None:
-        return None
-    from scorers.correction import LabelAccuracy
-
-    try:
-        return LabelAccuracy.from_json(Path(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"--judge-accuracy: {error}") from error
 
 
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:

@@ -57,5 +57,5 @@ def test_other_weights_find_nothing(tmp_path: Path) -> None:
 def test_a_file_that_is_no_database_is_named_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "embeddings.sqlite"
     path.write_bytes(b"no database at all, but long enough to be looked at" * 9)
-    with pytest.raises(ReplyLogError, match=r"embeddings\.sqlite.* delete the file"):
+    with pytest.raises(ReplyLogError, match=r"embeddings\.sqlite.* delete it: .* is encoded again"):
         StoredEncoder(Counting(), path)
