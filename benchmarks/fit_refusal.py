@@ -23,7 +23,8 @@ What was looked at, so that the figures can be judged:
   its figure flatters.
 - The design, that is the grid, the rule of `TOLERANCE`, and which pieces of a reply are encoded, was settled
   after seeing the figures of several on these very files. Inside a design every setting is chosen without
-  the file that is left out; the design itself was not.
+  the file that is left out; the design itself was not. `PERSONA_REPLIES` was chosen among 60, 100, 140 and
+  240, so that hardly an answer of the persona is called a refusal; 240 cost mistralinstruct .02.
 - The two held-back sets (`tests/scorers/data/`) are never fitted to, but their figures were seen between
   designs.
 """
@@ -73,8 +74,8 @@ TOLERANCE = 0.01
 """F1 on the files that may be given for F1 on other voices: less than its standard error there."""
 UNSURE = 0.15
 """The share of validation replies that reach the embeddings: what 200 labels a second leave time for."""
-PERSONA_REPLIES = 60
-"""Replies of the simulated target that are added to the n-grams' fit, of each label."""
+PERSONA_REPLIES = 140
+"""Replies of the simulated target that are added to every fit, of each label."""
 
 
 class Fold(NamedTuple):

@@ -25,7 +25,7 @@ class TrainConfig:
     """Steps of each lane per update."""
     num_env_steps: Count = 29_696
     """Steps in all, rounded up to whole rollouts."""
-    ppo_epoch: Count = 10
+    ppo_epoch: Count = 15
     """Passes over a rollout per update."""
     num_mini_batch: Count = 4
     """Minibatches per pass; must divide num-steps x num-processes."""
