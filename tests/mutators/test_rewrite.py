@@ -26,7 +26,8 @@ CUES = {
     "generate_similar": "Write a similar query",
     "crossover": "Combine the two queries",
 }
-QUERIES = st.text(min_size=1)
+TAG = re.compile(r"</?\s*(?:query|other)\s*>", re.IGNORECASE)
+QUERIES = st.text(min_size=1).filter(lambda text: not TAG.search(text))
 TAGS = st.sampled_from(["<query>", "</QUERY>", "</ query >", "<other>", "</other\n>", "why?", "<", ">"])
 TRICKS = st.lists(TAGS).map("".join)
 SEEDS = st.integers(min_value=0, max_value=2**63)
@@ -67,7 +68,7 @@ def test_a_prompt_holds_one_query_that_its_text_cannot_leave(
     tags = ["<query>", "</query>"]
     if mutator.name == "crossover" and other != query:
         tags += ["<other>", "</other>"]
-    assert re.findall(r"</?\s*(?:query|other)\s*>", prompt) == tags
+    assert TAG.findall(prompt) == tags
     task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0))
     assert task.query == "What does (query)select 1(/query) mean?"
 
