@@ -27,7 +27,7 @@ from train.server import Connection, ServerConfig, connect
 from train.settings import Seed
 
 if TYPE_CHECKING:
-    from train.eval_episodes import Ground, Player
+    from train.evaluation.episodes import Ground, Player
 
 SIDE_BY_SIDE = 64
 """Queries under way at once; how many calls are in flight is the dispatcher's to say."""
@@ -148,7 +148,7 @@ def _answers(
 
 def _ground(config: AskConfig, queries: Sequence[str], connection: Connection) -> Ground:
     from envs.query_mutation import QueryMutationEnv
-    from train.eval_episodes import Ground
+    from train.evaluation.episodes import Ground
 
     dispatcher, roles = connection.dispatcher, connection.roles
     env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, config.seed)
@@ -159,7 +159,7 @@ def _ground(config: AskConfig, queries: Sequence[str], connection: Connection) -
 def _play(ground: Ground, source: RunSource, query: str) -> dict[str, Any]:
     """The episode of one query, which depends on the query and the seed alone."""
     from envs.episode import derive_seed
-    from train.eval_episodes import Player
+    from train.evaluation.episodes import Player
 
     player = Player(ground, query)
     policy = source.make(derive_seed(ground.seed, "policy", query))

@@ -16,13 +16,13 @@ from typing import Any
 
 from scorers.correction import LabelAccuracy
 from train.errors import UserError
-from train.eval_config import MAY_CHANGE, EvalConfig
-from train.eval_course import Course
-from train.eval_jobs import Jobs
-from train.eval_missions import MissionQueries, MissionSpec, mission_queries, read_missions
-from train.eval_progress import EvalProgress
-from train.eval_setup import Mission, check_policies, digests_of, make_missions, make_wrappers
-from train.eval_teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
+from train.evaluation.config import MAY_CHANGE, EvalConfig
+from train.evaluation.course import Course
+from train.evaluation.jobs import Jobs
+from train.evaluation.missions import MissionQueries, MissionSpec, mission_queries, read_missions
+from train.evaluation.progress import EvalProgress
+from train.evaluation.setup import Mission, check_policies, digests_of, make_missions, make_wrappers
+from train.evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from train.findings import Findings
 from train.interrupt import Interrupt, Interrupted, interruptible
 from train.label_accuracy import read_accuracy
@@ -153,8 +153,8 @@ def _run(course: Course, interrupt: Interrupt) -> dict[str, Any]:
 
 def _report(plan: Plan, results: Mapping[str, Any], folder: RunFolder) -> None:
     """Write the report to stdout and where else it is wanted."""
-    from train.eval_report import report
-    from train.eval_tables import as_json, as_yaml, print_tables
+    from train.evaluation.report import report
+    from train.evaluation.tables import as_json, as_yaml, print_tables
 
     config = plan.config
     told = report(results, power=config.power, accuracy=plan.accuracy)

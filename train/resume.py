@@ -15,7 +15,7 @@ from train.settings import resolved
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from train.config import TrainConfig
-    from train.eval_config import EvalConfig
+    from train.evaluation.config import EvalConfig
     from train.learner import Learner
     from train.query_set import QuerySet
     from train.recorder import Recorder

@@ -15,9 +15,9 @@ from mutators.registry import load_mutators
 from ollama_utils.types import Completion
 from scorers.reward import Verdict
 from search.policies.policy import View
-from train.eval_episodes import EpisodeRun, Ground
-from train.eval_jobs import Jobs
-from train.eval_run import play
+from train.evaluation.episodes import EpisodeRun, Ground
+from train.evaluation.jobs import Jobs
+from train.evaluation.run import play
 
 WAIT_S = 30.0
 

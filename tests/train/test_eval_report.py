@@ -17,8 +17,8 @@ from scorers.correction import LabelAccuracy
 from scorers.statistics import clustered_interval, mean_interval
 from tests.train.evaluations import ACCURACY, agent, evaluations, results
 from train.cli import execute
-from train.eval_rates import by_query, entries
-from train.eval_report import report
+from train.evaluation.rates import by_query, entries
+from train.evaluation.report import report
 
 LAW = settings(max_examples=25)
 """An example is a whole evaluation."""

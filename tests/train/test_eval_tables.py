@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from tests.train.evaluations import ACCURACY, agent, full, results
-from train.eval_report import report
-from train.eval_tables import as_json, as_yaml, print_tables
+from train.evaluation.report import report
+from train.evaluation.tables import as_json, as_yaml, print_tables
 
 
 def test_json_and_yaml_tell_the_same() -> None:

@@ -19,7 +19,7 @@ from search.policies.policy import View
 from search.wrappers.errors import WrapperError
 from search.wrappers.tracebacks import policy_traceback
 from search.wrappers.wrapper import Team
-from train.eval_jobs import Jobs
+from train.evaluation.jobs import Jobs
 
 MOST_ATTEMPTS = 8
 """How often an agent tries a step whose calls fail; after that nothing is known of its episode."""

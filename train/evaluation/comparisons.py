@@ -9,7 +9,7 @@ from typing import Any
 
 from scorers.comparison import Comparison, compare, holm
 from scorers.power import queries_needed
-from train.eval_rates import Entry, by_query, known
+from train.evaluation.rates import Entry, by_query, known
 
 BASELINES = ("noop", "random", "best_fixed")
 """What every other team is compared with, where it played."""

@@ -12,14 +12,14 @@ from envs.episode import derive_seed
 from search.policies.sources import make_bandit
 from search.policies.specs import PolicySpec
 from search.wrappers.wrapper import Wrapper
-from train.eval_config import EvalConfig
-from train.eval_episodes import EpisodeRun
-from train.eval_fit import BanditFit, BestFixedFit, Fit, Terms
-from train.eval_jobs import Jobs
-from train.eval_progress import EvalProgress
-from train.eval_run import UnscoredLimit, play
-from train.eval_setup import Mission, Place, Sources, make_episode, places, records, sources_of
-from train.eval_teams import TeamSpec, fits_needed
+from train.evaluation.config import EvalConfig
+from train.evaluation.episodes import EpisodeRun
+from train.evaluation.fit import BanditFit, BestFixedFit, Fit, Terms
+from train.evaluation.jobs import Jobs
+from train.evaluation.progress import EvalProgress
+from train.evaluation.run import UnscoredLimit, play
+from train.evaluation.setup import Mission, Place, Sources, make_episode, places, records, sources_of
+from train.evaluation.teams import TeamSpec, fits_needed
 from train.json_lines import JsonLines
 from train.run_folder import RunFolder
 from train.server import Connection

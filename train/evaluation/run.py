@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
 from train.errors import RunStoppedError
-from train.eval_jobs import Jobs
+from train.evaluation.jobs import Jobs
 
 LOOK_UP_S = 0.2
 """Whoever waits looks up as often: for Ctrl-C, for an error, to say how far it is."""

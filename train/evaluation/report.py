@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from train.eval_comparisons import comparisons
-from train.eval_correction import corrected
-from train.eval_rates import Entry, entries
+from train.evaluation.comparisons import comparisons
+from train.evaluation.correction import corrected
+from train.evaluation.rates import Entry, entries
 
 if TYPE_CHECKING:
     from scorers.correction import LabelAccuracy
@@ -27,7 +27,7 @@ LONGEST_ERROR = 200
 def report(
     results: Mapping[str, Any], *, power: float | None = None, accuracy: LabelAccuracy | None = None
 ) -> dict[str, Any]:
-    """The report as plain data, which `train.eval_tables` shows.
+    """The report as plain data, which `train.evaluation.tables` shows.
 
     Args:
         results: what `mutagym eval` counted, see results.json.

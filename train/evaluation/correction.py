@@ -7,7 +7,7 @@ from typing import Any
 
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import wilson_interval
-from train.eval_rates import Agent, Entry, known, rate
+from train.evaluation.rates import Agent, Entry, known, rate
 
 
 def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:

@@ -18,11 +18,11 @@ from search.policies.policy import PolicySource
 from search.wrappers.errors import WrapperError
 from search.wrappers.wrapper import Wrapper, make_wrapper
 from train.errors import UserError
-from train.eval_config import EvalConfig
-from train.eval_episodes import EpisodeRun, Ground
-from train.eval_jobs import Jobs
-from train.eval_missions import MissionQueries, MissionSpec
-from train.eval_teams import Fitted, TeamSpec, fits_needed, models_asked
+from train.evaluation.config import EvalConfig
+from train.evaluation.episodes import EpisodeRun, Ground
+from train.evaluation.jobs import Jobs
+from train.evaluation.missions import MissionQueries, MissionSpec
+from train.evaluation.teams import Fitted, TeamSpec, fits_needed, models_asked
 from train.mission import mission_parts, open_encoder
 from train.server import Connection, Roles
 from train.transitions import transition_record

@@ -18,9 +18,9 @@ from envs.episode import derive_seed
 from search.policies.bandits import Bandit, BestFixed
 from search.policies.policy import PolicySource
 from train.errors import RunStoppedError
-from train.eval_episodes import Ground, Player
-from train.eval_jobs import Jobs
-from train.eval_run import UnscoredLimit
+from train.evaluation.episodes import Ground, Player
+from train.evaluation.jobs import Jobs
+from train.evaluation.run import UnscoredLimit
 
 LANES = 16
 """Pulls of a bandit that are made side by side."""

@@ -10,7 +10,7 @@ from search.policies.policy import PolicySource
 from search.policies.sources import make_bandit, make_source
 from search.policies.specs import FITTED, KEYED, PolicySpec, assign, parse_policy
 from train.errors import UserError
-from train.eval_missions import MissionQueries, MissionSpec
+from train.evaluation.missions import MissionQueries, MissionSpec
 from train.run_policy import RunSource, run_source
 
 if TYPE_CHECKING:

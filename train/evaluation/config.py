@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from train.eval_missions import is_path
+from train.evaluation.missions import is_path
 from train.mission import MissionConfig
 from train.run_defaults import run_path
 from train.server import ServerConfig

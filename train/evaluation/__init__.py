@@ -1,0 +1,1 @@
+"""What `mutagym eval` consists of: missions and teams, episodes side by side, rates, comparisons, tables."""
