@@ -28,7 +28,7 @@ def agent(policy: str = "noop", *, steps: int = 1, success: bool = True, **more:
         "drifted": 0,
         "unscored_steps": 0,
         "errors": [],
-        "calls": {"rewrites": steps, "questions": steps, "verdicts": 0},
+        "calls": {"choices": 0, "rewrites": steps, "questions": steps, "verdicts": 0},
         "actions": ["noop"] * steps,
     } | more
 

@@ -184,12 +184,14 @@ def test_a_policy_sees_its_own_episode_and_an_agent_that_is_done_sits_out(
 
 def test_calls_are_counted_as_they_are_asked_for_whoever_paid_for_the_reply(evaluate: Evaluations) -> None:
     results = evaluate.results(
-        "-p", "noop", "-p", "fixed:shorten", "--reward", "judge", "--agents", "2", "--episodes", "4"
+        *("-p", "noop", "-p", "fixed:shorten", "-p", "llm:sim-judge"),
+        *("--mutators", "noop,shorten", "--reward", "judge", "--agents", "2", "--episodes", "4"),
     )
-    for team, by_model in ((0, False), (1, True)):
+    for team in range(3):
         for agent in [agent for episode in agents(results, team) for agent in episode]:
             assert agent["calls"] == {
-                "rewrites": agent["steps"] if by_model else 0,
+                "choices": agent["steps"] if team == 2 else 0,
+                "rewrites": agent["actions"].count("shorten"),
                 "questions": agent["steps"],
                 "verdicts": agent["steps"],
             }

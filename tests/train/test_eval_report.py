@@ -127,7 +127,8 @@ def test_a_hand_worked_row() -> None:
     assert (found["return"]["mean"], found["return"]["low"], found["return"]["high"]) == expected
     assert (found["unscored"]["count"], found["unscored"]["n"]) == (1, 4)
     assert (found["failed"]["count"], found["failed"]["n"]) == (1, 3)
-    assert found["calls"] == {"rewrites": 11, "questions": 11, "verdicts": 0, "total": 22, "per_success": 11}
+    spent = {"choices": 0, "rewrites": 11, "questions": 11, "verdicts": 0}
+    assert found["calls"] == {**spent, "total": 22, "per_success": 11}
     assert told["problems"] == ["failed: mission 0, random: 1 x ValueError: no"]
 
 

@@ -6,7 +6,7 @@ the next step. An agent whose episode has ended sits out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -57,7 +57,7 @@ class Player:
     def __init__(self, ground: Ground, query: str, agent: int = 0, number: int = 0) -> None:
         self.agent = agent
         self.transitions: list[Transition] = []
-        self.calls = {"rewrites": 0, "questions": 0, "verdicts": 0}
+        self.calls = {"choices": 0, "rewrites": 0, "questions": 0, "verdicts": 0}
         self.attempts: list[str] = []
         """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
         self.is_unscored = False
@@ -164,6 +164,7 @@ class EpisodeRun:
         policies: the names of the agents' policies; there are as many agents.
         make_team: makes the agents' policies.
         jobs: where the plans run.
+        asking: the agents whose policy is a model, so that each of its choices is a call.
     """
 
     def __init__(
@@ -174,6 +175,7 @@ class EpisodeRun:
         policies: Sequence[str],
         make_team: Callable[[], Team],
         jobs: Jobs,
+        asking: Collection[int] = (),
     ) -> None:
         self.number = number
         self.players = [Player(ground, query, agent, number) for agent in range(len(policies))]
@@ -182,6 +184,7 @@ class EpisodeRun:
         self._ground = ground
         self._query = query
         self._policies = policies
+        self._asking = asking
         self._make_team = make_team
         self._team: Team | None = None
         self._jobs = jobs
@@ -226,6 +229,8 @@ class EpisodeRun:
         if not playing:
             return []
         team = self._team = self._team or self._make_team()
+        for player in playing:
+            player.calls["choices"] += player.agent in self._asking
         pending = [team.submit(player.agent, player.view()) for player in playing]
         actions, errors = [], []
         for choice in pending:

@@ -16,7 +16,8 @@ from scorers.statistics import clustered_interval, mean_interval
 
 Agent = Mapping[str, Any]
 """One agent's part of an episode, as results.json has it."""
-CALLS = ("rewrites", "questions", "verdicts")
+CALLS = ("choices", "rewrites", "questions", "verdicts")
+"""What was asked for: of a policy that is a model, of the mutator, of the target, of judges."""
 
 
 @dataclass(frozen=True, kw_only=True)

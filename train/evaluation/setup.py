@@ -196,7 +196,8 @@ def make_episode(
     ground, number = mission.ground, place.episode
     seeds = [derive_seed(ground.seed, "policy", team.name, number, agent) for agent in range(len(team.seats))]
     make_team = partial(wrappers[place.team].team, sources[place.mission, place.team], seeds)
-    return EpisodeRun(ground, mission.queries.played[number], number, team.names, make_team, jobs)
+    query, asking = mission.queries.played[number], team.asking
+    return EpisodeRun(ground, query, number, team.names, make_team, jobs, asking)
 
 
 def records(place: Place, run: EpisodeRun) -> Iterator[dict[str, Any]]:

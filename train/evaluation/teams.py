@@ -43,6 +43,11 @@ class TeamSpec:
         return [short_name(spec) for spec in self.seats]
 
     @property
+    def asking(self) -> frozenset[int]:
+        """The agents whose policy is a model."""
+        return frozenset(agent for agent, spec in enumerate(self.seats) if spec.kind == "llm")
+
+    @property
     def trained_on(self) -> str | None:
         """The model its policy was trained on, where the team is one trained policy."""
         names = list(self.members)
