@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadReplyError
 from ollama_utils.prompts import untagged
 from ollama_utils.types import Call
 from search.policies.policy import View
@@ -62,7 +61,8 @@ class LLMPolicy:
         """The mutator that the model names.
 
         Raises:
-            OllamaError: the call failed, or (BadReplyError) the reply names none of the mutators.
+            OllamaError: the call failed.
+            ValueError: the reply names none of the mutators.
         """
         source = self.source
         call = Call(
@@ -107,12 +107,12 @@ def parse_choice(text: str, mutators: Sequence[str]) -> str:
     """Read a reply: one JSON object under `choice_schema`; no name is picked out of prose.
 
     Raises:
-        BadReplyError: the text is anything else.
+        ValueError: the text is anything else.
     """
     try:
         choice = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadReplyError(f"the choice of a mutator is not JSON: {text[:80]!r}") from error
+        raise ValueError(f"the choice of a mutator is not JSON: {text[:80]!r}") from error
     if not isinstance(choice, dict) or choice.keys() != {"mutator"} or choice["mutator"] not in mutators:
-        raise BadReplyError(f"expected a mutator's name under the key 'mutator', got {text[:80]!r}")
+        raise ValueError(f"expected a mutator's name under the key 'mutator', got {text[:80]!r}")
     return str(choice["mutator"])

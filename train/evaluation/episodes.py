@@ -13,7 +13,7 @@ from typing import Any
 
 from envs.episode import Ask, Episode, Judge, Reply, Request, Rewrite, Rules, Transition, derive_seed
 from envs.schedules import Answer, run_plan
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import CallCancelledError, OllamaError, ReplyLogError
 from scorers.reward import Verdict
 from search.policies.policy import View
 from search.wrappers.errors import WrapperError
@@ -25,6 +25,8 @@ MOST_ATTEMPTS = 8
 """How often an agent tries a step whose calls fail; after that nothing is known of its episode."""
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
+_ENDS_THE_RUN = (WrapperError, ReplyLogError, CallCancelledError)
+"""What no policy is to blame for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +40,10 @@ class Ground:
     """What stands in the results for a server's address, which may be another one each time."""
 
     def named(self, message: str) -> str:
-        """A message with these in place of the addresses."""
+        """A message with these in place of the addresses, as text that every file can hold."""
         for address, name in self.names.items():
             message = message.replace(address, name)
-        return message
+        return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class Player:
@@ -62,6 +64,7 @@ class Player:
         """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
         self.is_unscored = False
         """Whether a step of it could not be scored in all its attempts."""
+        self._unchosen = 0
         self._ground = ground
         self._tried: list[int] = []
         seed = derive_seed(ground.seed, "eval", query, agent)
@@ -101,6 +104,13 @@ class Player:
             agent=self.agent,
         )
 
+    def miss(self, error: OllamaError) -> None:
+        """A call of its policy failed, so the step did not happen; the policy is asked again."""
+        self._unchosen += 1
+        self.attempts.append(self._ground.named(f"{type(error).__name__}: {error}"))
+        self._episode.attempt += 1
+        self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
+
     def step(self, action: int) -> Transition:
         """Play one step; one whose calls failed is played again by the next call."""
         transition = run_plan(self._episode.step(action), self._answer)
@@ -124,7 +134,7 @@ class Player:
             "refused": sum(info["outcome"] == "refused" for info in scored),
             "partial": sum(bool(info["partial"]) for info in scored),
             "drifted": sum(info["rejected"] == "drifted" for info in scored),
-            "unscored_steps": len(infos) - len(scored),
+            "unscored_steps": len(infos) - len(scored) + self._unchosen,
             "errors": [error for error in self.attempts if error][:MOST_ERRORS],
             "calls": self.calls,
             "actions": [info["mutator"] for info in scored],
@@ -209,19 +219,22 @@ class EpisodeRun:
         """Play the next step of the agents that are not done."""
         playing = [player for player in self.players if not player.is_over]
         try:
-            actions = self._choose(playing)
-        except WrapperError:  # a policy's error fails its episode, this one is the user's to mend
+            steps = self._choose(playing)
+        except _ENDS_THE_RUN:
             raise
         except Exception as error:  # noqa: BLE001 - a policy is anybody's code
             self.error = self._ground.named(policy_traceback(error, __name__))
         if self.error or not playing:
             self._end()
-        else:
-            steps = [partial(player.step, action) for player, action in zip(playing, actions, strict=True)]
+        elif steps:
             self._jobs.together(steps, self._go_on)
+        else:
+            self._go_on(())
 
-    def _choose(self, playing: Sequence[Player]) -> list[int]:
-        """The actions of all agents: every policy is asked before the first answer is waited for.
+    def _choose(self, playing: Sequence[Player]) -> list[Callable[[], Transition]]:
+        """The steps of all agents: every policy is asked before the first answer is waited for.
+
+        An agent whose policy made a call that failed has none: it misses its turn.
 
         Raises:
             Exception: what the first policy that failed raised, once all have answered.
@@ -232,15 +245,19 @@ class EpisodeRun:
         for player in playing:
             player.calls["choices"] += player.agent in self._asking
         pending = [team.submit(player.agent, player.view()) for player in playing]
-        actions, errors = [], []
-        for choice in pending:
+        steps, errors = [], []
+        for player, choice in zip(playing, pending, strict=True):
             try:
-                actions.append(choice.result())
+                steps.append(partial(player.step, choice.result()))
+            except _ENDS_THE_RUN:
+                raise
+            except OllamaError as error:
+                player.miss(error)
             except Exception as error:  # noqa: BLE001 - raised below, when nothing is under way
                 errors.append(error)
         if errors:
             raise errors[0]
-        return actions
+        return steps
 
     def _end(self) -> None:
         if self._team:
