@@ -4,7 +4,7 @@
     python -m benchmarks.learning --quick               # small, to stdout: figures of no meaning
 
 Everything goes through the commands that a user has, `mutagym train` and then `mutagym eval`, on the embedded
-simulator. Runs are kept under runs/learning: what is there already is not made again.
+simulator. Runs are kept under runs/learning: what is there already, of the same code, is not made again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from benchmarks.learning_report import report
-from benchmarks.learning_runs import WORLDS, Plan, measure
+from benchmarks.learning_runs import WORLDS, Plan, check_made_of, measure
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 QUICK = Plan(steps=512, seeds=1, agents=2, episodes=8, work=Path("runs/learning-quick"))
@@ -29,6 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train, evaluate, and write the report; the exit status is 1 where a target is missed."""
     given = _parser().parse_args(argv)
     plan = QUICK if given.quick else Plan(seeds=given.seeds)
+    check_made_of(plan)
     jobs = [(world, seed) for seed in range(plan.seeds) for world in WORLDS]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(lambda job: measure(plan, *job), jobs))

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ PERSONAS = Path(__file__).parent / "personas"
 FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
 """Baselines that are fitted on as many target calls as PPO is trained on."""
 UNFITTED = ("noop", "random", "round_robin")
+PACKAGES = ("benchmarks", "envs", "mutators", "ollama_utils", "scorers", "search", "train")
+_CODE = {".py", ".toml", ".json", ".csv"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +55,28 @@ class Plan:
     episodes: int | None = None
     """Queries of each side; None: all."""
     work: Path = Path("runs/learning")
+
+
+def check_made_of(plan: Plan) -> None:
+    """Check that the runs that are there are of this code and this plan; the first ones write it down.
+
+    Raises:
+        SystemExit: they are not.
+    """
+    file, asked = plan.work / "made_of.json", asdict(plan) | {"code": _code(), "work": str(plan.work)}
+    asked.pop("seeds")  # more seeds may be added
+    if not file.exists() and not list(plan.work.glob("*/config.toml")):
+        plan.work.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+    elif not file.exists() or json.loads(file.read_text(encoding="utf-8")) != asked:
+        raise SystemExit(f"the runs in {plan.work} were made by other code or another plan: move them away")
+
+
+def _code() -> str:
+    """A digest of all code and data of the project."""
+    root = Path(__file__).resolve().parents[1]
+    files = [path for package in PACKAGES for path in (root / package).rglob("*") if path.suffix in _CODE]
+    return blake2b(b"".join(sorted(path.read_bytes() for path in files)), digest_size=16).hexdigest()
 
 
 def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -25,9 +26,12 @@ from cyclopts import Parameter
 from scorers.refusal_rules import REFUSAL_LABELS, RefusalLabel
 from train.errors import RunStoppedError, UserError
 from train.judge_table import Sample, read_samples
+from train.reply_logs import keep_replies
+from train.run_folder import check_cache, check_writable
 from train.server import ServerConfig, connect
 
 if TYPE_CHECKING:
+    from scorers.judge import LLMJudge
     from scorers.refusal import RefusalDetector
     from train.judge_agreement import Agreement
 
@@ -56,6 +60,8 @@ class JudgeConfig:
     """Write the agreement here."""
     out: Path | None = None
     """Write prompts, completions and labels here, as CSV."""
+    cache: Path | None = None
+    """A folder that runs share: what --reward judge asked before is not asked again, as after a Ctrl-C."""
     server: ServerConfig = field(default_factory=ServerConfig)
 
 
@@ -87,19 +93,20 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
 
 
 def _check_places(file: Path, config: JudgeConfig) -> None:
-    """Check, before the work is done, that its results can be written, and over nothing that is read."""
+    """Check, before the work is done, that its results can be written, and over nothing else."""
+    taken = {file.resolve(): "is the file that is read"}
     for flag, path in (("--json", config.json), ("--out", config.out)):
-        if path is None:
-            continue
-        if path.is_dir() or not path.parent.is_dir():
-            raise UserError(f"{flag} names {str(path)!r}; expected a file in a folder that exists")
-        if path.resolve() == file.resolve() or (config.json and path != config.json == config.out):
-            raise UserError(f"{flag} names {str(path)!r}, which is the file that is read: name another")
+        check_writable(path, flag)
+        if path and path.resolve() in taken:
+            raise UserError(f"{flag} names {str(path)!r}, which {taken[path.resolve()]}: name another")
+        if path:
+            taken[path.resolve()] = f"{flag} names as well"
+    check_cache(config.cache)
 
 
 def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
     if config.reward == "judge":
-        return _judged(samples, config.server)
+        return _judged(samples, config)
     if config.reward == "keyword":
         from scorers.keyword import keyword_label
 
@@ -132,38 +139,49 @@ def _detected(completions: Sequence[str], detector: RefusalDetector) -> Labels:
     return labels
 
 
-def _judged(samples: Sequence[Sample], server: ServerConfig) -> Labels:
-    """What a language model says, as many at once as the server takes; failures are said and left unscored.
+def _judged(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+    """What a language model says; what it said in an earlier run with this cache is not asked again.
 
     Raises:
         UserError: there is no judge, or the file has no prompts for it.
     """
-    from ollama_utils.errors import CallCancelledError, OllamaError
-    from ollama_utils.parallel import map_parallel
     from scorers.judge import LLMJudge
 
     if not all(sample.prompt for sample in samples):
         raise UserError("--reward judge needs the prompts, and some rows have none: see --prompt-column")
-    done, lock = Counter[str](), threading.Lock()
-    with connect(replace(server, target_model=server.target_model or server.judge_model)) as connection:
+    given = config.server
+    server = replace(given, target_model=given.target_model or given.judge_model)
+    with connect(server) as connection, ExitStack() as logs:
         if connection.roles.judge is None:
             raise UserError("--reward judge needs a judge: name its model with --judge-model")
-        asked = LLMJudge(connection.dispatcher, connection.roles.judge)
+        keep_replies(None, config.cache, connection, connection.digests(""), logs)
+        return _ask_all(samples, LLMJudge(connection.dispatcher, connection.roles.judge))
 
-        def label(sample: Sample) -> RefusalLabel | OllamaError:
-            found: RefusalLabel | OllamaError
-            try:
-                found = asked(sample.prompt, sample.prompt, sample.completion).label
-            except CallCancelledError:  # Ctrl-C: the command is over
-                raise
-            except OllamaError as error:
-                found = error
-            with lock:
-                done["samples"] += 1
-                _say_progress(done["samples"], len(samples))
-            return found
 
+def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
+    """As many at once as the server takes; failures are said and left unscored."""
+    from ollama_utils.errors import CallCancelledError, OllamaError
+    from ollama_utils.parallel import ParallelError, map_parallel
+
+    done, lock = Counter[str](), threading.Lock()
+
+    def label(sample: Sample) -> RefusalLabel | OllamaError:
+        found: RefusalLabel | OllamaError
+        try:
+            found = asked(sample.prompt, sample.prompt, sample.completion).label
+        except CallCancelledError:  # Ctrl-C: the command is over
+            raise
+        except OllamaError as error:
+            found = error
+        with lock:
+            done["samples"] += 1
+            _say_progress(done["samples"], len(samples))
+        return found
+
+    try:
         found = map_parallel(label, samples)
+    except ParallelError as error:  # a cache that cannot be written
+        raise error.__cause__ or error from None
     for sample, one in zip(samples, found, strict=True):
         if isinstance(one, OllamaError):
             print(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one}", file=sys.stderr)

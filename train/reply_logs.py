@@ -15,7 +15,7 @@ DRAIN_S = 5.0
 
 
 def keep_replies(
-    folder: RunFolder,
+    folder: RunFolder | None,
     cache: Path | None,
     connection: Connection,
     digests: Mapping[str, str],
@@ -24,7 +24,7 @@ def keep_replies(
     """Keep every reply from now on, and ask nothing that the folder or the cache knows.
 
     Args:
-        folder: the run's; its `replies` is set.
+        folder: the run's, whose `replies` is set; None: there is none.
         cache: a folder that runs share; None: there is none.
         connection: whose replies.
         digests: for each model that is asked, what stands for its weights.
@@ -33,8 +33,10 @@ def keep_replies(
     Raises:
         ReplyLogError: a file cannot be made, or is no log.
     """
-    folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-    logs = [folder.replies]
+    logs: list[ReplyLog] = []
+    if folder:
+        folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
+        logs.append(folder.replies)
     if cache:
         servers = ",".join(sorted(connection.servers))
         shared = ReplyLog(cache / "cache.sqlite", digests=digests, scope=servers)

@@ -168,7 +168,7 @@ class RunFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
             raise self.reported(error) from error
 
 
@@ -223,14 +223,22 @@ def check_cache(path: Path | None) -> None:
         ) from error
 
 
-def check_writable(path: Path | None) -> None:
+def check_writable(path: Path | None, flag: str = "--json") -> None:
     """Check, before the work is done, that its result can be written to the file `path`.
 
+    Args:
+        path: what `flag` names; None: it names nothing.
+        flag: is named in the error.
+
     Raises:
-        UserError: it is a folder, or lies in none.
+        UserError: it is a folder, or lies in none, or may not be written.
     """
-    if path and (path.is_dir() or not path.parent.is_dir()):
-        raise UserError(f"--json names {str(path)!r}; expected a file in a folder that exists")
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{flag} names {str(path)!r}; expected a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{flag} names {str(path)!r}, which may not be written: name another file")
 
 
 @contextlib.contextmanager

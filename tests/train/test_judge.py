@@ -140,6 +140,15 @@ def test_the_file_that_is_read_is_not_written_over(labelled: Path) -> None:
     assert labelled.read_bytes() == before
 
 
+def test_two_results_do_not_go_to_one_file(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Found by its place, whatever it is called."""
+    one, same = labelled.with_name("x"), labelled.parent / "gone" / ".." / "x"
+    (labelled.parent / "gone").mkdir()
+    assert execute(("judge", str(labelled), *QUICK, "--json", str(one), "--out", str(same))) == 2
+    assert "which --json names as well" in capsys.readouterr().err
+    assert not one.exists()
+
+
 def test_labels_that_mean_something_else_can_be_left_out(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "x.csv", ("prompt", "completion", "label"), ("How?", ANSWER, "safe"))
     assert execute(("judge", str(path), *QUICK)) == 2
@@ -198,6 +207,20 @@ def test_a_language_model_can_judge(labelled: Path, faulty: EmbeddedServer, tmp_
     assert execute(("judge", str(labelled), *flags, "--json", str(tmp_path / "a.json"))) == 0
     found = json.loads((tmp_path / "a.json").read_text())
     assert found["n"] + found["unscored"] == 5
+
+
+def test_what_a_judge_said_before_is_not_asked_again(
+    labelled: Path, faulty: EmbeddedServer, tmp_path: Path
+) -> None:
+    faulty.set_faults([])
+    flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", faulty.host)
+    told = []
+    for name in ("first", "second"):
+        more = ("--cache", str(tmp_path / "cache"), "--out", str(tmp_path / name))
+        assert execute(("judge", str(labelled), *flags, *more)) == 0
+        told.append(faulty.stats()["calls"])
+    assert told[0] == told[1] > 0
+    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text()
 
 
 def test_what_the_judge_cannot_say_is_unscored_and_in_no_rate(

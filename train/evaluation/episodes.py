@@ -245,7 +245,8 @@ class EpisodeRun:
         for player in playing:
             player.calls["choices"] += player.agent in self._asking
         pending = [team.submit(player.agent, player.view()) for player in playing]
-        steps, errors = [], []
+        steps: list[Callable[[], Transition]] = []
+        errors: list[Exception] = []
         for player, choice in zip(playing, pending, strict=True):
             try:
                 steps.append(partial(player.step, choice.result()))
