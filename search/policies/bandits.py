@@ -176,7 +176,7 @@ class Exp3:
 
 
 class BestFixed:
-    """Plays each arm alone in whole episodes, for equal budgets; the one with the best mean return wins.
+    """Of arms that were each played alone in whole episodes, the one with the best mean return.
 
     Args:
         arms: how many there are.
@@ -191,31 +191,25 @@ class BestFixed:
         check_arms(arms)
         self._returns = np.zeros(arms)
         self._episodes = np.zeros(arms, np.int64)
-        self._spent = np.zeros(arms)
-
-    def ask(self) -> int:
-        """The arm that has used the least of its budget so far; of several, the first."""
-        return int(np.argmin(self._spent))
 
     def tell(self, arm: int, episode_return: float, steps: float) -> None:
-        """What an episode that played one arm alone brought, and what it used of the arm's budget.
+        """What an episode that played one arm alone brought.
 
         Args:
             arm: the arm.
             episode_return: the sum of the episode's rewards.
-            steps: its steps or its calls, in whatever the budgets are counted; over 0.
+            steps: its steps or its calls, over 0: an episode without any is not to be told.
 
         Raises:
-            ValueError: there is no such arm, the return is not finite, or nothing was used.
+            ValueError: there is no such arm, the return is not finite, or the episode had no step.
         """
         check_arm(arm, len(self._returns))
         if not math.isfinite(episode_return):
             raise ValueError(f"an episode's return must be finite, got {episode_return!r}")
         if not (math.isfinite(steps) and steps > 0):
-            raise ValueError(f"an episode must use some of the budget, got {steps!r}")
+            raise ValueError(f"an episode must have some steps, got {steps!r}")
         self._returns[arm] += episode_return
         self._episodes[arm] += 1
-        self._spent[arm] += steps
 
     def frozen(self) -> FixedSource:
         """The arm with the highest mean return of an episode; of several, the first.

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from search.policies.policy import PolicySource, View
 from search.wrappers.batch import BatchWrapper
 from search.wrappers.costs import Cost, Pick, Stopwatch, count_cpus, pick_way
-from search.wrappers.errors import WorkerLoadError, WrapperError
+from search.wrappers.errors import PolicyTimeoutError, WorkerLoadError, WrapperError
 from search.wrappers.plain import SerialWrapper, ThreadWrapper
 from search.wrappers.players import Player, can_batch
 from search.wrappers.processes import ProcessWrapper
@@ -87,9 +87,11 @@ class AutoWrapper:
     def note(self, name: str, cost: Cost) -> None:
         """Note what a step of a policy cost; the last of the first few decides."""
         with self._lock:
+            if name in self._picks:
+                return
             costs = self._costs[name]
             costs.append(cost)
-            if len(costs) < MEASURED_STEPS or name in self._picks:
+            if len(costs) < MEASURED_STEPS:
                 return
             pick, why = pick_way(costs, jobs=self._jobs, cpus=count_cpus())
             self._picks[name] = pick
@@ -154,7 +156,7 @@ class AutoSeat:
     def submit(self, view: View) -> Pending:
         """Hand the view in, or keep it until its way is picked or its action asked for."""
         step = _AutoStep(self, view)
-        if not self._auto.keep(self._source.name, step):
+        if self._seat is not None or not self._auto.keep(self._source.name, step):
             step.hand_in()
         return step
 
@@ -172,9 +174,15 @@ class AutoSeat:
     def measure(self, step: _AutoStep) -> int | None:
         """Do a step in place and note what it costs; None where its way was picked meanwhile."""
         with self._auto.measuring:
-            if self._measured is not None and step.claim():
+            if self._measured is None or not step.claim():
+                return None
+            watch = Stopwatch()
+            try:
                 return self._measured.submit(step.view).result()
-        return None
+            except PolicyTimeoutError:
+                self._seat = self._measured  # the step may be under way still, so the instance cannot move
+                self._auto.note(self._source.name, watch.cost())  # all that is known: its caller waited
+                raise
 
     def bring_back(self, why: WorkerLoadError) -> None:
         """Step the policy here after all: the process could not unpickle it, and has changed nothing."""
@@ -246,6 +254,7 @@ class _Clocked:
 
     def step(self, view: View) -> int:
         watch = Stopwatch()
-        action = self._player.step(view)
-        self._note(self.name, watch.cost())
-        return action
+        try:
+            return self._player.step(view)
+        finally:  # steps that fail cost time, too
+            self._note(self.name, watch.cost())

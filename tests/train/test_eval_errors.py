@@ -32,7 +32,8 @@ class Exits(First):
 
 class Unmade(First):
     def __init__(self, mutators, seed):
-        raise ValueError("not today")
+        if seed > 9:
+            raise ValueError("not today")
     def step(self, view):
         return 0
 

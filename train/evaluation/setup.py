@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,9 @@ from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
 from search.policies.baselines import FixedSource
 from search.policies.policy import PolicySource
+from search.policies.specs import FITTED
 from search.wrappers.errors import WrapperError
+from search.wrappers.players import make_player
 from search.wrappers.wrapper import Wrapper, make_wrapper
 from train.errors import UserError
 from train.evaluation.config import EvalConfig
@@ -39,6 +41,8 @@ class Mission:
     queries: MissionQueries
     roles: Roles
     ground: Ground
+    policies: dict[str, PolicySource] = field(default_factory=dict, repr=False)
+    """The sources of the policies that need no fitting, by name: made once, for a user's file may change."""
 
     def record(self) -> dict[str, Any]:
         """What results.json says of it."""
@@ -136,8 +140,14 @@ def sources_of(
     Raises:
         UserError: a policy cannot be made for a mission.
     """
+    for m, mission in enumerate(missions):
+        for team in teams:
+            if not mission.policies.keys() >= _unfitted(team):
+                made = team.sources(m, mission.spec.mutators, fitted, dispatcher, mission.ground.seed)
+                by_name = {spec.name: source for spec, source in zip(team.seats, made, strict=True)}
+                mission.policies.update({name: by_name[name] for name in _unfitted(team)})
     return {
-        (m, k): team.sources(m, mission.spec.mutators, fitted, dispatcher, mission.ground.seed)
+        (m, k): [mission.policies.get(seat.name) or fitted[m, seat.name] for seat in team.seats]
         for m, mission in enumerate(missions)
         for k, team in enumerate(teams)
     }
@@ -176,7 +186,11 @@ def check_policies(
             source.load()
     needed = fits_needed(teams)
     stand_ins = {(m, name): FixedSource(name=name, action=0) for m in range(len(missions)) for name in needed}
-    for (_, k), sources in sources_of(missions, teams, stand_ins, connection.dispatcher).items():
+    found = sources_of(missions, teams, stand_ins, connection.dispatcher)
+    for mission in missions:
+        for playing in mission.policies.values():
+            _check_can_be_made(playing)
+    for (_, k), sources in found.items():
         try:
             wrappers[k].team(sources, range(len(sources))).close()
         except WrapperError as error:
@@ -215,3 +229,26 @@ def records(place: Place, run: EpisodeRun) -> Iterator[dict[str, Any]]:
             "agent": agent,
             **transition_record(row, agent, info, t.terminated or t.truncated),
         }
+
+
+def _check_can_be_made(source: PolicySource) -> None:
+    """Check that an instance can be made: with one seed or another, for some may fail their episodes alone.
+
+    Raises:
+        UserError: it cannot.
+    """
+    try:
+        try:
+            make_player(source, 0)
+        except Exception:  # noqa: BLE001 - a policy is anybody's code
+            make_player(source, 1)
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"policy {source.name!r} cannot be made: {why}; change its options or its __init__"
+        ) from error
+
+
+def _unfitted(team: TeamSpec) -> set[str]:
+    """The names of its policies that need no fitting."""
+    return {name for name, spec in team.members.items() if spec.kind not in FITTED}

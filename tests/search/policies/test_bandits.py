@@ -114,16 +114,11 @@ def test_frozen_ucb1_plays_the_best_mean_epsilon_greedy_stays_random_and_exp3_sa
     assert sum(drawn.weights) == pytest.approx(1)
 
 
-def test_best_fixed_is_the_mutator_with_the_best_mean_return_under_equal_budgets() -> None:
+def test_best_fixed_is_the_mutator_with_the_best_mean_return_of_an_episode() -> None:
     found = BestFixed(3)
-    lengths = {0: 1, 1: 5, 2: 2}
-    returns = {0: 0.4, 1: 0.9, 2: 0.5}
-    spent: Counter[int] = Counter()
-    for _ in range(60):
-        arm = found.ask()
-        found.tell(arm, returns[arm], lengths[arm])
-        spent[arm] += lengths[arm]
-    assert max(spent.values()) - min(spent.values()) <= max(lengths.values())
+    for arm, returns in enumerate(([0.4] * 9, [0.8, 1.0], [0.5] * 5)):
+        for episode_return in returns:
+            found.tell(arm, episode_return, 1)
     assert found.frozen() == FixedSource(name="best_fixed", action=1)
 
 

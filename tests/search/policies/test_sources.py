@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -123,6 +124,9 @@ def test_a_class_is_named_by_its_module() -> None:
         ("{file}:Policy,seed=1", "is given 'seed' as it is; leave seed= out"),
         ("{folder}/none.py:Policy", "no policy file at"),
         ("{broken}:Policy", "fails while it is imported: ZeroDivisionError: division by zero"),
+        ("{folder}/torn.py:Policy", "fails while it is imported: SyntaxError"),
+        ("{folder}/binary.py:Policy", "fails while it is imported: SyntaxError"),
+        ("{folder}/own.txt:Policy", "is no Python file; expected path/to/file.py:Policy"),
         (
             "nowhere.module.Policy",
             "cannot be imported: ModuleNotFoundError: .*; put its folder on PYTHONPATH",
@@ -135,14 +139,61 @@ def test_a_class_is_named_by_its_module() -> None:
 def test_a_class_that_cannot_be_used_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("1 / 0\n")
+    (tmp_path / "torn.py").write_text("class Policy(\n")
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe")
+    own_file(tmp_path).rename(tmp_path / "own.txt")
     named = text.format(file=own_file(tmp_path), folder=tmp_path, broken=broken)
     with pytest.raises(ValueError, match=message) as caught:
         made(f"class={named}")
     assert "\n" not in str(caught.value)
 
 
-def test_a_users_file_is_run_again_once_it_has_changed(tmp_path: Path) -> None:
+def test_a_new_source_has_the_users_file_as_it_is_by_then(tmp_path: Path) -> None:
     file = own_file(tmp_path)
-    assert made(f"class={file}:Policy").make(0).step(view()) == 1
+    first = made(f"class={file}:Policy")
     file.write_text(OWN.format(cpu_s=0).replace("+= 1", "+= 2"))
-    assert made(f"class={file}:Policy").make(0).step(view()) == 2
+    second = made(f"class={file}:Policy")
+    assert [source.make(0).step(view()) for source in (first, second, first)] == [1, 2, 1]
+
+
+@pytest.mark.parametrize("name", ["serial", "thread", "process", "auto"])
+def test_a_source_goes_on_with_the_file_that_it_began_with(tmp_path: Path, name: str) -> None:
+    file = own_file(tmp_path, cpu_s=0.02)
+    source = made(f"class={file}:Policy")
+    file.write_text(OWN.format(cpu_s=0).replace("+= 1", "+= 2"))
+    made(f"class={file}:Policy")
+    with wrapper_of(name) as wrapper:
+        assert play_episode(wrapper, [source], steps=5) == [[1, 2, 3, 4, 5]]
+        file.unlink()
+        assert play_episode(wrapper, [source], steps=2) == [[1, 2]]
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+def test_a_traceback_has_the_line_that_was_played_not_the_one_that_stands_there_by_then(
+    tmp_path: Path, name: str
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("class Policy:\n    def __init__(self, **_): ...\n    def step(self, view): played\n")
+    source = made(f"class={file}:Policy")
+    file.write_text("# as it is\n" * 5)
+    with wrapper_of(name) as wrapper:
+        ((error,),) = play_episode(wrapper, [source], steps=1)
+    assert isinstance(error, NameError)
+    told = "".join(traceback.format_exception(error))
+    assert f'File "{file}", line 3, in step\n    def step(self, view): played\n' in told
+    assert "# as it is" not in told
+
+
+def test_a_process_does_not_play_a_module_that_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "module_of_a_user.py"
+    file.write_text(OWN.format(cpu_s=0))
+    source = made("class=module_of_a_user.Policy")
+    file.write_text(OWN.format(cpu_s=0).replace("+= 1", "+= 22"))
+    with wrapper_of("thread") as wrapper:
+        assert play_episode(wrapper, [source], steps=2) == [[1, 2]]
+    with wrapper_of("process") as wrapper:
+        ((error,),) = play_episode(wrapper, [source], steps=1)
+    assert "module 'module_of_a_user' has changed since" in str(error)

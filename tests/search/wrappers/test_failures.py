@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from search.policies.policy import Policy, PolicySource
+from search.wrappers.auto import MEASURED_STEPS, AutoWrapper
 from search.wrappers.errors import (
     PolicyActionError,
     PolicyBusyError,
@@ -100,13 +101,26 @@ def test_a_step_that_overruns_its_deadline_spoils_no_other_policys(name: str) ->
     assert str(late[0, 0, 1]) == "policy 'Failing' took longer than 400 ms over one step"
 
 
-@pytest.mark.parametrize("name", ["serial", "thread"])
+@pytest.mark.parametrize("name", ["serial", "thread", "auto"])
 def test_a_policy_that_hangs_is_not_stepped_again_while_it_does(name: str) -> None:
     with wrapper_of(name, action_timeout_ms=DEADLINE_MS) as wrapper:
-        ((first, late, again),) = play_episode(wrapper, [source(Failing, fault=policies.hang)], steps=3)
-    assert isinstance(first, int)
+        hanging = source(Failing, fault=policies.hang, at=MEASURED_STEPS - 1)  # auto picks a way thereupon
+        ((*sound, late, again),) = play_episode(wrapper, [hanging], steps=MEASURED_STEPS + 1)
+    assert all(isinstance(action, int) for action in sound)
     assert isinstance(late, PolicyTimeoutError)
     assert isinstance(again, PolicyBusyError)
+
+
+@pytest.mark.parametrize("fault", [policies.raise_value_error, policies.hang])
+def test_auto_measures_steps_that_fail_and_picks_a_way_for_them_too(fault: Callable[[], int]) -> None:
+    failing = source(Failing, fault=fault, at=0)
+    with wrapper_of("auto", action_timeout_ms=DEADLINE_MS) as wrapper:
+        assert isinstance(wrapper, AutoWrapper)
+        for episode in range(MEASURED_STEPS):
+            assert wrapper.pick_of("Failing") is None
+            assert failures([play_episode(wrapper, [failing], episode=episode, steps=1)])
+        assert wrapper.pick_of("Failing") is not None
+        assert not wrapper._kept
 
 
 def test_the_deadline_of_a_step_does_not_run_while_it_queues() -> None:
