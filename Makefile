@@ -27,8 +27,8 @@ check: install ## Lint, format, types, the arrows between folders
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-test: check ## check, then every test
-	$(BIN)/pytest
+test: check ## check, then every test, on two processes
+	$(BIN)/pytest -n 2 --dist loadfile
 
 soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of each kind (about ten minutes)
 	MUTAGYM_KILLS=20 $(BIN)/pytest tests/train/test_resume.py

@@ -34,6 +34,11 @@ def make(dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule = "lanes")
     return BatchedQueryMutationEnv([make_env(dispatcher, encoder) for _ in range(LANES)], schedule=schedule)
 
 
+def lane_threads(*, besides: set[threading.Thread]) -> list[str]:
+    """The names of the threads of lanes that were not there before."""
+    return sorted({each.name for each in {*threading.enumerate()} - besides if each.name.startswith("lane-")})
+
+
 def recorded(number: int, rows: list[Row]) -> list[dict[str, Any]]:
     """The lines of transitions.jsonl that tell of one step in every lane."""
     lines = []
@@ -51,10 +56,11 @@ def timeless(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_where_lanes_wait_for_each_other_there_is_no_send_and_no_thread_a_lane(
     dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule
 ) -> None:
+    before = {*threading.enumerate()}
     env = make(dispatcher, encoder, schedule)
     env.reset(seed=0)
     env.step(np.zeros(LANES, np.int64))
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lane-")]
+    assert lane_threads(besides=before) == []
     with pytest.raises(ValueError, match="schedule='lanes'"):
         env.send([0], [0])
     with pytest.raises(ValueError, match="schedule='lanes'"):
@@ -63,11 +69,11 @@ def test_where_lanes_wait_for_each_other_there_is_no_send_and_no_thread_a_lane(
 
 
 def test_by_default_each_environment_has_its_lane(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    before = {*threading.enumerate()}
     env = make(dispatcher, encoder)
     assert BatchedQueryMutationEnv(env.envs).schedule == "lanes"
     env.reset(seed=0)
-    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("lane-")]
-    assert sorted(names) == ["lane-0", "lane-1", "lane-2"]
+    assert lane_threads(besides=before) == ["lane-0", "lane-1", "lane-2"]
     env.close()
 
 

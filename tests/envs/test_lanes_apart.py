@@ -241,10 +241,11 @@ def test_an_error_in_a_close_that_nobody_waits_for_is_logged(caplog: pytest.LogC
         def close(self) -> None:
             raise OSError("will not close")
 
+    before = {*threading.enumerate()}
     lanes = LaneVectorEnv([Stuck])
     lanes.reset()
     lanes.send([1], [0])
-    (thread,) = (each for each in threading.enumerate() if each.name == "lane-0")
+    (thread,) = (each for each in {*threading.enumerate()} - before if each.name == "lane-0")
     lanes.close(terminate=True)
     lanes.envs[0].go()
     thread.join(60)
