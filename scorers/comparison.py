@@ -9,11 +9,11 @@ from statistics import fmean
 
 import numpy as np
 
-from scorers.statistics import Floats, span_of, student_intervals
+from scorers.sign_flips import SignFlips, sign_flips
+from scorers.statistics import Floats, span_of, standard_deviations, student_intervals
 
 _SAME = 1e-12
-_GRID = 2**16
-"""Steps into which the sum of all differences is cut, to count the ways in which signs can fall."""
+"""Means that differ by no more are equal, but for the rounding of floats."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,10 +26,12 @@ class Comparison:
     """The lower end of the interval of the difference; without two queries all is possible."""
     high: float
     """The upper end."""
+    deviation: float
+    """The standard deviation of the queries' differences (`standard_deviations`); nan without two queries."""
     p_value: float
     """How often chance alone brings a difference as large, where a and b are equal in every query."""
     test: str
-    """Which test that is of."""
+    """Which test that is of, and whether it is exact."""
     queries: int
     """How many queries both have trials of."""
     left_out: int
@@ -48,8 +50,8 @@ def compare(
     Query by query the means of the trials are subtracted, so that what the policies share in a query drops
     out, and every query counts as one. The interval is Student's (`student_intervals`); that of a success
     stays in [-1, 1]. The test flips signs: were the policies equal in every query, each difference might as
-    well be the other way round, and the p-value is the share of all such flips with a sum as far from 0
-    (Fisher 1935). With one success or failure each, that is McNemar's exact test.
+    well be the other way round, and the p-value is the share of such flips with a sum as far from 0
+    (`sign_flips`). With one success or failure each, that is McNemar's exact test.
 
     Args:
         a: For each query the values (1 or 0 for success, or returns) of its trials under one policy.
@@ -63,28 +65,32 @@ def compare(
         raise ValueError(f"expected the trials of the same queries, got {len(a)} and {len(b)} queries")
     if not 0 < confidence < 1:
         raise ValueError(f"expected a confidence above 0 and below 1, got {confidence!r}")
+    values = {value for trials in (*a, *b) for value in trials}
+    bound = 1.0 if values and values <= {0, 1} else math.inf
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if len(x) and len(y)]
     trials = [trial for pair in pairs for trial in pair]
-    binary = all(value in {0, 1} for values in trials for value in values)
     # Sorted, for a sum of floats depends on their order.
     differences = np.sort([fmean(x) - fmean(y) for x, y in pairs])
-    bound = 1.0 if binary else math.inf
-    low, high = -bound, bound
+    low, high, deviation = -bound, bound, math.nan
     if len(pairs) > 1:
-        ends = student_intervals(differences, np.float64(span_of(trials)), confidence)
+        span = np.float64(span_of(trials))
+        ends = student_intervals(differences, span, confidence)
         low, high = (min(bound, max(-bound, float(end))) for end in ends)
-    mcnemar = binary and all(len(values) == 1 for values in trials)
-    wins, losses = int((differences > _SAME).sum()), int((differences < -_SAME).sum())
+        deviation = float(standard_deviations(differences, span))
+    single = bound == 1 and bool(pairs) and all(len(each) == 1 for each in trials)
+    differing = differences[np.abs(differences) > _SAME]
+    test = _mcnemar(differing) if single else sign_flips(differing)
     return Comparison(
         difference=float(differences.mean()) if pairs else math.nan,
         low=low,
         high=high,
-        p_value=_mcnemar(wins, losses) if mcnemar else _sign_flips(differences),
-        test="exact McNemar" if mcnemar else "exact sign flips by query",
+        deviation=deviation,
+        p_value=test.p_value,
+        test=test.test,
         queries=len(pairs),
         left_out=len(a) - len(pairs),
-        wins=wins,
-        losses=losses,
+        wins=int((differing > 0).sum()),
+        losses=int((differing < 0).sum()),
     )
 
 
@@ -105,32 +111,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [float(p) for p in corrected]
 
 
-def _mcnemar(wins: int, losses: int) -> float:
+def _mcnemar(differing: Floats) -> SignFlips:
     """McNemar's exact test (McNemar 1947): a fair coin for each query that came out differently."""
     from scipy.stats import binomtest  # type: ignore[import-untyped]
 
-    return float(binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0
-
-
-def _sign_flips(differences: Floats) -> float:
-    """The share of all flips of the signs whose sum is as far from 0 as the one found, or farther.
-
-    The sums of the differences that stay positive are counted by adding one difference after another to a
-    grid (Pagano and Tritchler 1983), so that no flips need be drawn; sums that differ by no more than the
-    rounding to the grid count as equal.
-    """
-    differing = differences[np.abs(differences) > _SAME]
-    if not len(differing):
-        return 1.0
-    sizes = np.abs(differing)
-    steps = np.rint(sizes / sizes.sum() * _GRID).astype(int)
-    total = int(steps.sum())
-    chance = np.zeros(total + 1)
-    chance[0] = 1.0
-    for step in steps:
-        moved = np.zeros_like(chance)
-        moved[step:] = chance[: total + 1 - step]
-        chance = (chance + moved) / 2
-    sums = np.abs(2 * np.arange(total + 1) - total)
-    found = abs(2 * int(steps[differing > 0].sum()) - total)
-    return min(1.0, float(chance[sums >= found - 2 * math.sqrt(len(steps))].sum()))
+    wins, queries = int((differing > 0).sum()), len(differing)
+    return SignFlips(float(binomtest(wins, queries).pvalue) if queries else 1.0, "exact McNemar")

@@ -1,8 +1,8 @@
-"""How many queries a comparison of two policies needs, and what it can see with those it has.
+"""How many queries a comparison of two policies needs.
 
-Both are of the paired t-test over queries, whose interval `scorers.comparison` gives; the statistic of
-which the standard deviation is asked is one query's difference. Formulas: Cohen 1988, chapter 2; a
-difference found on the wrong side does not count as found.
+They are those of the paired t-test over queries, whose interval `scorers.comparison` gives (Cohen 1988,
+chapter 2; a difference found on the wrong side does not count as found), and enough for its test by flips of
+signs, which knows no p-value below 2 / 2^m where m queries differ.
 """
 
 from __future__ import annotations
@@ -10,74 +10,69 @@ from __future__ import annotations
 import math
 
 _FEWEST = 2
+_CERTAIN = 1e4
+"""A noncentrality with which the difference is always found; scipy gives nan for larger ones."""
 
 
 def queries_needed(
-    difference: float, *, sd_of_differences: float, power: float = 0.8, alpha: float = 0.05
+    difference: float,
+    *,
+    sd_of_differences: float,
+    differing: float = 1.0,
+    power: float = 0.8,
+    alpha: float = 0.05,
 ) -> int:
     """The fewest queries with which a true difference is found with probability `power`.
 
     Args:
         difference: The mean difference that is to be found, not 0.
         sd_of_differences: The standard deviation of the queries' differences, at least 0.
+        differing: The share of queries that differ at all, above 0 and at most 1.
         power: How often it is to be found, above alpha and below 1.
         alpha: How often a difference may be found where there is none, above 0 and below 1.
 
     Raises:
         ValueError: A number is out of range.
     """
-    _check(sd_of_differences, power, alpha)
+    _check(sd_of_differences, differing, power, alpha)
     if not math.isfinite(difference) or difference == 0:
         raise ValueError(f"expected a difference other than 0, got {difference!r}")
-    if sd_of_differences == 0:
-        return _FEWEST
-    effect = abs(difference) / sd_of_differences
+    effect = abs(difference) / sd_of_differences if sd_of_differences else math.inf
+
+    def is_enough(queries: int) -> bool:
+        return min(_found(effect, queries, alpha), _can_tell(differing, queries, alpha)) >= power
+
     fewest, enough = 1, _FEWEST
-    while _power(effect, enough, alpha) < power:
+    while not is_enough(enough):
         fewest, enough = enough, 2 * enough
     while enough - fewest > 1:
         middle = (fewest + enough) // 2
-        fewest, enough = (fewest, middle) if _power(effect, middle, alpha) >= power else (middle, enough)
+        fewest, enough = (fewest, middle) if is_enough(middle) else (middle, enough)
     return enough
 
 
-def detectable_difference(
-    queries: int, *, sd_of_differences: float, power: float = 0.8, alpha: float = 0.05
-) -> float:
-    """The smallest true difference that so many queries find with probability `power`.
-
-    Args:
-        queries: How many there are, at least 2.
-        sd_of_differences: As for `queries_needed`.
-        power: As for `queries_needed`.
-        alpha: As for `queries_needed`.
-
-    Raises:
-        ValueError: A number is out of range.
-    """
-    _check(sd_of_differences, power, alpha)
-    if queries < _FEWEST:
-        raise ValueError(f"expected at least {_FEWEST} queries, got {queries!r}")
-    # Here, because scipy takes longer to import than a command's help may; it ships no types.
-    from scipy.optimize import brentq  # type: ignore[import-untyped]
-
-    most = 1.0
-    while _power(most, queries, alpha) < power:
-        most *= 2
-    effect = brentq(lambda x: _power(x, queries, alpha) - power, 0, most)
-    return float(effect) * sd_of_differences
-
-
-def _power(effect: float, queries: int, alpha: float) -> float:
+def _found(effect: float, queries: int, alpha: float) -> float:
     """How often the two-sided paired t-test finds an effect (difference over deviation) on its right side."""
+    # Here, because scipy takes longer to import than a command's help may; it ships no types.
     # Not statsmodels' TTestPower, which is nan far from 0.
     from scipy.stats import nct, t  # type: ignore[import-untyped]
 
-    return float(nct.sf(t.isf(alpha / 2, queries - 1), queries - 1, effect * math.sqrt(queries)))
+    noncentrality = min(effect * math.sqrt(queries), _CERTAIN)
+    return float(nct.sf(t.isf(alpha / 2, queries - 1), queries - 1, noncentrality))
 
 
-def _check(sd_of_differences: float, power: float, alpha: float) -> None:
+def _can_tell(differing: float, queries: int, alpha: float) -> float:
+    """How often enough queries differ for flips of their signs to get below alpha, were all on one side."""
+    from scipy.stats import binom
+
+    enough = math.floor(math.log2(2 / alpha)) + 1
+    return float(binom.sf(enough - 1, queries, differing))
+
+
+def _check(sd_of_differences: float, differing: float, power: float, alpha: float) -> None:
     if not 0 <= sd_of_differences < math.inf:
         raise ValueError(f"expected a standard deviation of at least 0, got {sd_of_differences!r}")
+    if not 0 < differing <= 1:
+        raise ValueError(f"expected a share of differing queries above 0 and at most 1, got {differing!r}")
     if not 0 < alpha < power < 1:
         raise ValueError(f"expected 0 < alpha < power < 1, got alpha={alpha!r} and power={power!r}")

@@ -154,19 +154,38 @@ def student_intervals(
         The lower and the upper ends, (...).
     """
     count = values.shape[-1]
-    mean = values.mean(-1, keepdims=True)
-    away, widest = values - mean, np.asarray(span, dtype=np.float64)[..., None]
-    lone = widest * ((np.arange(count) == 0) - 1 / count)
-    same = np.abs(away).max(-1, keepdims=True) <= _SAME * widest
-    away = np.where(same, lone, away)
+    mean = values.mean(-1)
+    away, same = _away(values, span)
     second, third, fourth = ((away**k).mean(-1) for k in (2, 3, 4))
     tailed = np.maximum(0, fourth / second**2 - 3)
     freedom = 2 / (2 / (count - 1) + tailed / count)
     half = _student_quantile(freedom, confidence) / math.sqrt(count)
-    skewness = np.where(skewed & ~same[..., 0], third / second**1.5, 0.0)
+    skewness = np.where(skewed & ~same, third / second**1.5, 0.0)
     deviation = np.sqrt(second * count / (count - 1))
     low, high = (deviation * _unskewed(end, skewness, count) for end in (half, -half))
-    return mean[..., 0] - low, mean[..., 0] - high
+    return mean - low, mean - high
+
+
+def standard_deviations(values: Floats, span: Floats | np.float64) -> Floats:
+    """The standard deviation of each of many samples, as `student_intervals` takes it, (...).
+
+    Where all values are the same, it is that of as many of which one lies `span` away.
+
+    Args:
+        values: (..., values), at least two.
+        span: (...), how far two values can lie apart.
+    """
+    away, _ = _away(values, span)
+    return np.asarray(np.sqrt((away**2).sum(-1) / (values.shape[-1] - 1)))
+
+
+def _away(values: Floats, span: Floats | np.float64) -> tuple[Floats, NDArray[np.bool_]]:
+    """How far each value lies from the mean, as if one lay `span` away where all are the same; and where."""
+    count = values.shape[-1]
+    away, widest = values - values.mean(-1, keepdims=True), np.asarray(span, dtype=np.float64)[..., None]
+    lone = widest * ((np.arange(count) == 0) - 1 / count)
+    same = np.abs(away).max(-1, keepdims=True) <= _SAME * widest
+    return np.where(same, lone, away), same[..., 0]
 
 
 def _unskewed(ratio: Floats, skewness: Floats, count: int) -> Floats:

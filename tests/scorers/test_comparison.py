@@ -153,6 +153,32 @@ def test_without_queries_there_is_no_difference_to_tell() -> None:
     assert (found.queries, found.left_out, found.p_value) == (0, 2, 1)
 
 
+def test_without_any_trial_nothing_says_that_the_values_are_successes() -> None:
+    found = compare([[], [0.95]], [[0.9], []])
+    assert (found.low, found.high) == (-math.inf, math.inf)
+    assert "McNemar" not in found.test
+    nothing = compare([[], []], [[], []])
+    assert (nothing.low, nothing.high, nothing.left_out) == (-math.inf, math.inf, 2)
+    assert "McNemar" not in nothing.test
+
+
+def test_successes_of_different_queries_are_successes_still() -> None:
+    found = compare([[], [1]], [[0], []])
+    assert (found.low, found.high) == (-1, 1)
+
+
+def test_the_deviation_is_that_of_the_queries_differences() -> None:
+    found = compare([[1], [0], [1], [1]], [[0], [0], [0], [1]])
+    assert found.deviation == pytest.approx(np.std([1, 0, 1, 0], ddof=1))
+    assert math.isnan(compare([[1]], [[0]]).deviation)
+
+
+@pytest.mark.parametrize("b", [0, 1])
+def test_where_all_differences_are_the_same_the_deviation_is_as_if_one_were_not(b: int) -> None:
+    found = compare([[1]] * 20, [[b]] * 20)
+    assert found.deviation == pytest.approx(np.std([1, *[0] * 19], ddof=1))
+
+
 def test_other_queries_are_an_error() -> None:
     with pytest.raises(ValueError, match="got 1 and 2 queries"):
         compare([[1]], [[1], [0]])

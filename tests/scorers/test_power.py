@@ -8,12 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import t  # type: ignore[import-untyped]
+from scipy.stats import binom, binomtest, nct, t  # type: ignore[import-untyped]
 
-from scorers.power import detectable_difference, queries_needed
+from scorers.power import queries_needed
 
 DIFFERENCES = st.floats(0.02, 2)
 SPREADS = st.floats(0.05, 1)
+
+
+def found_share(difference: float, sd: float, queries: int) -> float:
+    """How often a t-test at .05 finds the difference on its right side."""
+    threshold = t.isf(0.025, queries - 1)
+    return float(nct.sf(threshold, queries - 1, difference / sd * math.sqrt(queries)))
 
 
 def test_the_textbooks_example_needs_as_many_as_it_says() -> None:
@@ -31,9 +37,9 @@ def test_a_simulated_t_test_finds_the_difference_as_often_as_asked() -> None:
 @given(DIFFERENCES, SPREADS)
 def test_the_fewest_queries_find_the_difference_and_one_less_does_not(difference: float, sd: float) -> None:
     needed = queries_needed(difference, sd_of_differences=sd)
-    assert detectable_difference(needed, sd_of_differences=sd) <= difference + 1e-9
-    if needed > 2:
-        assert detectable_difference(needed - 1, sd_of_differences=sd) > difference - 1e-9
+    assert found_share(difference, sd, needed) >= 0.8 - 1e-9
+    if needed > 6:
+        assert found_share(difference, sd, needed - 1) < 0.8 + 1e-9
 
 
 @given(DIFFERENCES, SPREADS)
@@ -42,34 +48,44 @@ def test_a_loss_needs_as_many_as_a_gain(difference: float, sd: float) -> None:
     assert there == back
 
 
-@given(st.integers(2, 2000), SPREADS)
-def test_what_can_be_seen_grows_with_the_spread(queries: int, sd: float) -> None:
-    once, twice = (detectable_difference(queries, sd_of_differences=k * sd) for k in (1, 2))
-    assert twice == pytest.approx(2 * once)
+@pytest.mark.parametrize(("alpha", "fewest"), [(0.05, 6), (0.01, 8), (0.001, 11), (0.0625, 6), (0.2, 4)])
+def test_however_alike_the_differences_the_sign_flips_need_enough_that_differ(
+    alpha: float, fewest: int
+) -> None:
+    """With one fewer, all on one side, the test does not get below alpha."""
+    assert queries_needed(0.3, sd_of_differences=0, alpha=alpha) == fewest
+    assert binomtest(fewest, fewest).pvalue < alpha <= binomtest(fewest - 1, fewest - 1).pvalue
 
 
-def test_a_difference_that_is_always_the_same_needs_no_more_than_two() -> None:
-    assert queries_needed(0.1, sd_of_differences=0) == 2
-    assert detectable_difference(2, sd_of_differences=0) == 0
+@pytest.mark.parametrize("sd", [1e-4, 1e-9, 1e-15])
+def test_a_spread_next_to_none_is_as_none(sd: float) -> None:
+    assert queries_needed(0.5, sd_of_differences=sd) == 6
+    assert queries_needed(0.5, sd_of_differences=sd, differing=1e-3) == queries_needed(
+        0.5, sd_of_differences=0, differing=1e-3
+    )
+
+
+@given(st.floats(0.01, 1))
+def test_where_few_queries_differ_six_that_do_take_many(differing: float) -> None:
+    needed = queries_needed(0.3, sd_of_differences=0, differing=differing)
+    assert binom.sf(5, needed, differing) >= 0.8 - 1e-9
+    assert needed == 6 or binom.sf(5, needed - 1, differing) < 0.8 + 1e-9
 
 
 @pytest.mark.parametrize(
-    ("difference", "sd", "power", "said"),
+    ("difference", "sd", "power", "differing", "said"),
     [
-        (0, 1, 0.8, "a difference other than 0, got 0"),
-        (math.nan, 1, 0.8, "a difference other than 0, got nan"),
-        (0.1, -1, 0.8, "standard deviation of at least 0, got -1"),
-        (0.1, 1, 1, "power=1"),
-        (0.1, 1, 0.01, "alpha=0.05 and power=0.01"),
+        (0, 1, 0.8, 1, "a difference other than 0, got 0"),
+        (math.nan, 1, 0.8, 1, "a difference other than 0, got nan"),
+        (0.1, -1, 0.8, 1, "standard deviation of at least 0, got -1"),
+        (0.1, 1, 1, 1, "power=1"),
+        (0.1, 1, 0.01, 1, "alpha=0.05 and power=0.01"),
+        (0.1, 1, 0.8, 0, "share of differing queries above 0 and at most 1, got 0"),
+        (0.1, 1, 0.8, 1.1, "share of differing queries above 0 and at most 1, got 1.1"),
     ],
 )
 def test_a_question_without_an_answer_is_an_error(
-    difference: float, sd: float, power: float, said: str
+    difference: float, sd: float, power: float, differing: float, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        queries_needed(difference, sd_of_differences=sd, power=power)
-
-
-def test_one_query_sees_nothing() -> None:
-    with pytest.raises(ValueError, match="at least 2 queries, got 1"):
-        detectable_difference(1, sd_of_differences=1)
+        queries_needed(difference, sd_of_differences=sd, power=power, differing=differing)

@@ -33,7 +33,11 @@ def agent(policy: str = "noop", *, steps: int = 1, success: bool = True, **more:
     } | more
 
 
-def results(*teams: Mapping[str, Team], targets: tuple[str, ...] = ("m",)) -> dict[str, Any]:
+def results(
+    *teams: Mapping[str, Team],
+    targets: tuple[str, ...] = ("m",),
+    baselines: tuple[str, ...] = ("noop", "random", "best_fixed"),
+) -> dict[str, Any]:
     """An evaluation; each of `teams` is a mission."""
     names = list(teams[0])
     return {
@@ -53,7 +57,12 @@ def results(*teams: Mapping[str, Team], targets: tuple[str, ...] = ("m",)) -> di
             for k, (target, of_mission) in enumerate(zip(targets, teams, strict=True))
         ],
         "teams": [
-            {"name": name, "members": members(teams[0][name]), "trained_on": "m" if name == "run" else None}
+            {
+                "name": name,
+                "members": members(teams[0][name]),
+                "trained_on": "m" if name == "run" else None,
+                "baseline": baselines.index(name) if name in baselines else None,
+            }
             for name in names
         ],
         "fits": [],

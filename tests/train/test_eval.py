@@ -263,6 +263,7 @@ def test_a_run_gives_its_mission_and_its_server_as_defaults_and_flags_override(
         "name": trained_run.name,
         "members": [trained_run.name],
         "trained_on": "sim-target",
+        "baseline": None,
     }
 
 

@@ -12,7 +12,6 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorers.comparison import compare
 from scorers.correction import LabelAccuracy
 from scorers.statistics import clustered_interval, mean_interval
 from tests.train.evaluations import ACCURACY, agent, evaluations, results
@@ -130,58 +129,6 @@ def test_a_hand_worked_row() -> None:
     spent = {"choices": 0, "rewrites": 11, "questions": 11, "verdicts": 0}
     assert found["calls"] == {**spent, "total": 22, "per_success": 11}
     assert told["problems"] == ["failed: mission 0, random: 1 x ValueError: no"]
-
-
-def test_comparisons_are_paired_by_query_and_adjusted_over_the_whole_table() -> None:
-    outcomes = {
-        "noop": [False] * 10 + [True] * 4,
-        "random": [False] * 5 + [True] * 9,
-        "best_fixed": [False] * 4 + [True] * 10,
-        "run": [True] * 14,
-    }
-    told = report(
-        results({name: [[agent(name, success=s)] for s in each] for name, each in outcomes.items()})
-    )
-    against = {(line["team"], line["against"]): line for line in told["comparisons"]}
-    assert set(against) == {
-        *(("run", other) for other in ("noop", "random", "best_fixed")),
-        *(("best_fixed", other) for other in ("noop", "random")),
-        ("random", "noop"),
-    }
-    line = against["run", "noop"]
-    expected = compare([[1.0]] * 14, [[float(s)] for s in outcomes["noop"]])
-    assert line["success"]["difference"] == pytest.approx(10 / 14)
-    assert (line["success"]["low"], line["success"]["high"]) == (expected.low, expected.high)
-    assert line["success"]["p"] == pytest.approx(2 * 0.5**10)
-    assert line["success"]["test"] == "exact McNemar"
-    # The two smallest of twelve p-values, of success and of return, are equal.
-    assert line["success"]["p_holm"] == pytest.approx(min(1, 12 * 2 * 0.5**10))
-
-
-def test_queries_that_only_one_team_was_scored_on_are_left_out_of_a_comparison() -> None:
-    lost = agent("run", status="unscored", success=False)
-    told = report(
-        results({"noop": [[agent()]] * 3, "run": [[agent("run")], [lost], "Traceback\nKeyError: 'x'"]})
-    )
-    (line,) = told["comparisons"]
-    assert (line["queries"], line["left_out"]) == (1, 2)
-    assert line["success"]["difference"] == 0
-
-
-def test_without_a_query_in_common_nothing_is_known_and_the_report_is_still_json() -> None:
-    told = report(results({"noop": [[agent()]], "run": ["Traceback\nKeyError: 'x'"]}), power=0.1)
-    (line,) = told["comparisons"]
-    assert line["success"]["difference"] is line["return"]["difference"] is line["queries_needed"] is None
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-
-
-def test_power_says_how_many_queries_a_difference_needs() -> None:
-    outcomes = {"noop": [True, False] * 20, "run": [True, True, False, False] * 10}
-    told = results({name: [[agent(name, success=s)] for s in each] for name, each in outcomes.items()})
-    needed = [report(told, power=d)["comparisons"][0]["queries_needed"] for d in (0.05, 0.1, 0.2)]
-    assert needed == sorted(needed, reverse=True)
-    assert needed[0] == pytest.approx(4 * needed[1], rel=0.05)  # it goes with the square
-    assert "queries_needed" not in report(told)["comparisons"][0]
 
 
 def test_a_transfer_matrix_stands_where_a_run_meets_several_targets() -> None:

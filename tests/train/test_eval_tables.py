@@ -59,3 +59,46 @@ def test_tables_with_nothing_in_them_are_left_out(capsys: pytest.CaptureFixture[
     assert "paired comparisons" not in out
     assert "transfer" not in out
     assert "corrected for" not in out
+
+
+def fits_table(capsys: pytest.CaptureFixture[str], *fits: dict[str, Any]) -> dict[str, str]:
+    """The lines of the table of fits, by policy."""
+    told = results({"run": [[agent("run")]]}) | {"fits": [{"mission": 0, "calls": 90} | fit for fit in fits]}
+    print_tables(report(told))
+    lines = capsys.readouterr().out.partition("fitted policies")[2].splitlines()
+    return {fit["policy"]: next(line for line in lines if fit["policy"] in line) for fit in fits}
+
+
+def test_what_a_fitted_policys_mutator_brought_is_a_return_or_a_success(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    means = {"noop": 0.25, "shorten": 0.5}
+    lines = fits_table(
+        capsys,
+        {"policy": "best_fixed", "means": means, "chosen": "shorten"},
+        {"policy": "ucb1", "means": means, "chosen": "shorten"},
+    )
+    assert lines["best_fixed"].split()[-4:] == ["90", "shorten", "return", "0.50"]
+    assert lines["ucb1"].split()[-4:] == ["90", "shorten", "success", "0.50"]
+
+
+def test_a_fitted_policy_that_draws_its_mutators_is_not_said_to_have_chosen_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    means = {"noop": 0.25, "shorten": 0.5}
+    lines = fits_table(
+        capsys,
+        {"policy": "exp3", "means": means, "chosen": None},
+        {"policy": "epsilon_greedy", "means": means, "chosen": None},
+    )
+    for line in lines.values():
+        assert line.split()[-3:] == ["90", "drawn", "-"]
+
+
+def test_where_nothing_says_how_many_queries_are_needed_the_table_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    print_tables(report(results({"noop": [[agent()]] * 9, "run": [[agent("run")]] * 9}), power=0.05))
+    out = " ".join(capsys.readouterr().out.split())
+    assert "needed" in out
+    assert "- where none differed" in out

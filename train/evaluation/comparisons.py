@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
 from scorers.comparison import Comparison, compare, holm
 from scorers.power import queries_needed
 from train.evaluation.rates import Entry, by_query, known
 
-BASELINES = ("noop", "random", "best_fixed")
-"""What every other team is compared with, where it played."""
 MEASURES = ("success", "return")
 
 
@@ -23,18 +20,12 @@ class Pair:
     team: Entry
     baseline: Entry
 
-    def values(self, measure: str) -> tuple[list[list[float]], list[list[float]]]:
-        """Each query's scored trials, the team's and the baseline's, queries in the order of their texts."""
-        a, b = (by_query(entry.scored(), measure) for entry in (self.team, self.baseline))
-        queries = sorted({*a, *b})
-        return [a.get(query, []) for query in queries], [b.get(query, []) for query in queries]
-
-    def needed(self, difference: float) -> int | None:
-        """Queries that show a true difference in success; None where two queries are not there to tell."""
-        both = [(fmean(x), fmean(y)) for x, y in zip(*self.values("success"), strict=True) if x and y]
-        if len(both) < 2:  # noqa: PLR2004 - a standard deviation takes two
-            return None
-        return queries_needed(difference, sd_of_differences=stdev(x - y for x, y in both))
+    def compare(self, measure: str) -> Comparison:
+        """Over all queries that were played, those included that neither has a scored trial of."""
+        both = (self.team, self.baseline)
+        queries = sorted({episode["query"] for entry in both for episode in entry.episodes})
+        a, b = (by_query(entry.scored(), measure) for entry in both)
+        return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
 
 
 def comparisons(
@@ -48,7 +39,7 @@ def comparisons(
         power: a difference in success, for which the queries that show it are counted; None: not asked.
     """
     pairs = list(_pairs(results, rows))
-    made = [{measure: compare(*pair.values(measure)) for measure in MEASURES} for pair in pairs]
+    made = [{measure: pair.compare(measure) for measure in MEASURES} for pair in pairs]
     adjusted = iter(holm([found[measure].p_value for found in made for measure in MEASURES]))
     told = []
     for pair, found in zip(pairs, made, strict=True):
@@ -60,20 +51,30 @@ def comparisons(
             "left_out": found["success"].left_out,
         }
         line |= {measure: _told(found[measure], next(adjusted)) for measure in MEASURES}
-        told.append(line if power is None else line | {"queries_needed": pair.needed(power)})
+        told.append(line if power is None else line | {"queries_needed": _needed(found["success"], power)})
     return told
 
 
 def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
-    """Every team with each baseline on every mission; of two baselines each pair once."""
-    names = [team["name"] for team in results["teams"]]
+    """Every team with each baseline on every mission, in their order; of two baselines each pair once."""
+    places = [team["baseline"] for team in results["teams"]]
+    baselines = sorted((place, team) for team, place in enumerate(places) if place is not None)
+    played = {(row.mission, row.team): row for row in rows}
     for row in rows:
-        rank = BASELINES.index(names[row.team]) if names[row.team] in BASELINES else len(BASELINES)
-        for baseline in BASELINES[:rank]:
-            against = [
-                other for other in rows if (other.mission, names[other.team]) == (row.mission, baseline)
-            ]
-            yield from (Pair(team=row, baseline=other) for other in against)
+        rank = places[row.team]
+        for place, team in baselines:
+            if rank is None or place < rank:
+                yield Pair(team=row, baseline=played[row.mission, team])
+
+
+def _needed(found: Comparison, difference: float) -> int | None:
+    """Queries that show a true difference in success; None where none differs, which tells nothing of it."""
+    differing = found.wins + found.losses
+    if found.queries < 2 or not differing:  # noqa: PLR2004 - a standard deviation takes two
+        return None
+    # No query differs by more than 1, so that a mean difference takes at least that share of them.
+    share = max(differing / found.queries, difference)
+    return queries_needed(difference, sd_of_differences=found.deviation, differing=share)
 
 
 def _told(found: Comparison, adjusted: float) -> dict[str, Any]:

@@ -54,10 +54,7 @@ class Course:
             "simulated": self.connection.simulated,
             "seed": self.config.seed,
             "missions": [mission.record() for mission in self.missions],
-            "teams": [
-                {"name": team.name, "members": list(dict.fromkeys(team.names)), "trained_on": team.trained_on}
-                for team in self.teams
-            ],
+            "teams": [team.record() for team in self.teams],
             "fits": [{"mission": m, **fit.result()} for m, fit in fits],
             "episodes": episodes,
         }

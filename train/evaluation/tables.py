@@ -22,10 +22,10 @@ RATES = (
 )
 COMPARISONS = (
     "Differences on the same queries, the policy less the other: of success in points, of return in reward, "
-    "with paired 95 % intervals, Student's over the queries' differences. p: an exact test of no difference, "
-    "McNemar's where each query was played once, else sign flips by query. Holm: p adjusted for all p that "
-    "are shown, so that under .05 it is seldom chance, however many are compared. n: queries that both "
-    "policies were scored on."
+    "with paired 95 % intervals, Student's over the queries' differences. p: a test of no difference, for "
+    "success McNemar's where each query was played once, else sign flips by query, exact unless many queries "
+    "differ by no common step. Holm: p adjusted for all p that are shown, so that under .05 it is seldom "
+    "chance, however many are compared. n: queries that both policies were scored on."
 )
 CORRECTED = (
     "Corrected for the judge's errors as measured on a labelled sample (Rogan and Gladen 1978), with 95 % "
@@ -37,7 +37,11 @@ TRANSFER = (
     "that the policy was trained on."
 )
 MUTATORS = "Shares of scored steps. Drifted: rewrites that were not adopted because they lost the intent."
-FITS = "Fitted on the training queries alone, then frozen; calls are questions to the target."
+FITS = (
+    "Fitted on the training queries alone, then frozen; calls are questions to the target. Mutator: the one "
+    "that is played from then on; drawn: the policy draws among several. It brought: the mean return of an "
+    "episode of this mutator alone, or the share of its single steps that succeeded."
+)
 
 
 def print_tables(report: Mapping[str, Any]) -> None:
@@ -131,7 +135,7 @@ def _comparison_says(report: Mapping[str, Any]) -> str:
     return (
         f"{COMPARISONS} Needed: held-out queries that show a true difference of "
         f"{100 * power['difference']:g} points at p < .05 with a power of {100 * power['power']:g} %, if "
-        "queries differ as they did here."
+        "queries differ as they did here; - where none differed, which tells nothing of it."
     )
 
 
@@ -174,14 +178,12 @@ def _mutators(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _fits(fits: Iterable[Mapping[str, Any]]) -> Table:
-    table = _table(
-        "fitted policies", "mission", "policy", "calls", "best mutator", "its mean return", names=2
-    )
+    table = _table("fitted policies", "mission", "policy", "calls", "mutator", "it brought", names=2)
     for fit in fits:
-        best = max(fit["means"], key=fit["means"].get, default=None)
-        chosen = fit["chosen"] or best
-        mean = fit["means"].get(chosen)
-        table.add_row(fit["mission"], fit["policy"], str(fit["calls"]), chosen or "-", _plain(mean, "{:.2f}"))
+        chosen = fit["chosen"]
+        kind = "return" if fit["policy"] == "best_fixed" else "success"
+        brought = "-" if chosen is None else f"{kind} {fit['means'][chosen]:.2f}"
+        table.add_row(fit["mission"], fit["policy"], str(fit["calls"]), chosen or "drawn", brought)
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from search.policies.policy import PolicySource
 from search.policies.sources import make_bandit, make_source
@@ -30,7 +30,9 @@ class TeamSpec:
     runs: Mapping[str, RunSource]
     """Those of the policies that are trained, by their names."""
     is_baseline: bool = False
-    """Whether it plays only for the others to be compared with."""
+    """Whether it plays only for the others to be compared with: no `-p` names it."""
+    rank: int | None = None
+    """Its place among the baselines, from 0, whoever named it; None: it is none of them."""
 
     @property
     def members(self) -> dict[str, PolicySpec]:
@@ -52,6 +54,15 @@ class TeamSpec:
         """The model its policy was trained on, where the team is one trained policy."""
         names = list(self.members)
         return self.runs[names[0]].run.target_model if names == list(self.runs) and len(names) == 1 else None
+
+    def record(self) -> dict[str, Any]:
+        """What results.json tells of it."""
+        return {
+            "name": self.name,
+            "members": list(dict.fromkeys(self.names)),
+            "trained_on": self.trained_on,
+            "baseline": self.rank,
+        }
 
     def sources(
         self, mission: int, mutators: Sequence[str], fitted: Fitted, dispatcher: Dispatcher, seed: int
@@ -101,10 +112,13 @@ def read_teams(
     alone = [spec for text, spec in specs if not _is_mixed(text)]
     mixed = [spec for text, spec in specs if _is_mixed(text)]
     named = {spec.name for spec in alone}
-    added = [spec for text in baselines if (spec := _parsed(text, missions)).name not in named]
+    compared = [_parsed(text, missions) for text in baselines]
+    ranks = {spec.name: rank for rank, spec in enumerate(compared)}
+    added = [spec for spec in compared if spec.name not in named]
     teams = [_team(_mix_name(mixed), _seats(mixed, agents))] if mixed else []
-    teams += [_team(short_name(spec), (spec,) * agents) for spec in alone]
-    teams += [replace(_team(short_name(spec), (spec,) * agents), is_baseline=True) for spec in added]
+    for spec in (*alone, *added):
+        team = _team(short_name(spec), (spec,) * agents)
+        teams.append(replace(team, is_baseline=spec.name not in named, rank=ranks.get(spec.name)))
     if not teams:
         raise UserError("no policy is named: name one with -p, such as -p runs/train-... or -p random")
     for names in ([team.name for team in teams], [short_name(spec) for spec in mixed]):
