@@ -192,22 +192,19 @@ class BestFixed:
         self._returns = np.zeros(arms)
         self._episodes = np.zeros(arms, np.int64)
 
-    def tell(self, arm: int, episode_return: float, steps: float) -> None:
+    def tell(self, arm: int, episode_return: float) -> None:
         """What an episode that played one arm alone brought.
 
         Args:
             arm: the arm.
             episode_return: the sum of the episode's rewards.
-            steps: its steps or its calls, over 0: an episode without any is not to be told.
 
         Raises:
-            ValueError: there is no such arm, the return is not finite, or the episode had no step.
+            ValueError: there is no such arm, or the return is not finite.
         """
         check_arm(arm, len(self._returns))
         if not math.isfinite(episode_return):
             raise ValueError(f"an episode's return must be finite, got {episode_return!r}")
-        if not (math.isfinite(steps) and steps > 0):
-            raise ValueError(f"an episode must have some steps, got {steps!r}")
         self._returns[arm] += episode_return
         self._episodes[arm] += 1
 

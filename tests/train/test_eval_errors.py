@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +127,19 @@ def test_an_error_that_is_no_valid_text_is_told_of_nevertheless(tmp_path: Path) 
     (tmp_path / "odd.py").write_text(ODD)
     told = errors(tmp_path / "run", "-p", f"class={tmp_path / 'odd.py'}:Odd", "--episodes", "2")
     assert all(error.endswith("ValueError: no such file: \\udcff\n") for error in told)
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_has_seen_enough_ends_nothing_but_the_report(tmp_path: Path, form: str) -> None:
+    flags = ("-p", "noop", "--baselines", "", "--episodes", "2", "--run-dir", str(tmp_path), "--format", form)
+    command = [sys.executable, "-m", "train.cli", *EMBEDDED, *flags]
+    with subprocess.Popen(  # noqa: S603 - our own command
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        said = process.stderr.read()
+    assert process.returncode == 141
+    assert "mutagym:" not in said
+    assert json.loads((tmp_path / "report.json").read_text())["simulated"]

@@ -201,7 +201,7 @@ class BestFixedFit(Fit):
             self._left[arm] -= max(questions, 1)
             self._limit.heed(player.attempts)
             if result["status"] == "scored":
-                self._found.tell(arm, result["return"], questions)
+                self._found.tell(arm, result["return"])
                 self._note(arm, result["return"])
         self._go_on()
 

@@ -51,16 +51,18 @@ def print_tables(report: Mapping[str, Any]) -> None:
     console = Console(markup=False, highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    if report["simulated"]:
-        console.print("SIMULATED: these figures are of the simulator, not of a model\n")
-    for tables, says in _all(report):
-        for table in tables:
-            if table.row_count:
-                console.print(table)
-        if any(table.row_count for table in tables):
-            console.print(f"{says}\n")
-    for line in report["problems"]:
-        console.print(line, soft_wrap=True)
+    with console.capture() as shown:  # rich itself would end the process when nobody reads any more
+        if report["simulated"]:
+            console.print("SIMULATED: these figures are of the simulator, not of a model\n")
+        for tables, says in _all(report):
+            for table in tables:
+                if table.row_count:
+                    console.print(table)
+            if any(table.row_count for table in tables):
+                console.print(f"{says}\n")
+        for line in report["problems"]:
+            console.print(line, soft_wrap=True)
+    print(shown.get(), end="")
 
 
 def as_json(report: Mapping[str, Any]) -> str:

@@ -118,7 +118,7 @@ def test_best_fixed_is_the_mutator_with_the_best_mean_return_of_an_episode() -> 
     found = BestFixed(3)
     for arm, returns in enumerate(([0.4] * 9, [0.8, 1.0], [0.5] * 5)):
         for episode_return in returns:
-            found.tell(arm, episode_return, 1)
+            found.tell(arm, episode_return)
     assert found.frozen() == FixedSource(name="best_fixed", action=1)
 
 
