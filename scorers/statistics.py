@@ -220,7 +220,8 @@ def _wilson(rate: Floats, n: Floats, quantile: float) -> tuple[Floats, Floats]:
     shrink = 1 + quantile**2 / n
     centre = (rate + quantile**2 / (2 * n)) / shrink
     half = quantile / shrink * np.sqrt(rate * (1 - rate) / n + quantile**2 / (4 * n**2))
-    return np.maximum(0.0, centre - half), np.minimum(1.0, centre + half)
+    # Rounding must not put an end on the other side of the rate itself.
+    return np.clip(centre - half, 0.0, rate), np.clip(centre + half, rate, 1.0)
 
 
 def _normal_quantile(confidence: float) -> float:

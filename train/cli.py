@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict, Toml
@@ -23,6 +24,8 @@ from train.run_defaults import CONFIG, defaults_of_run, mission_keys, run_named
 from train.toml_files import read_toml
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
+_KEYS = {"train": "num-env-steps", "eval": "agents"}
+"""For each command that can go on with a run, a key that its config.toml alone has."""
 PIPE_CLOSED = 141
 """The exit code of a program whose output nobody reads any more: 128 + SIGPIPE."""
 COMMANDS = {
@@ -134,12 +137,22 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
             else f"--resume names {resumed[0]!r}; expected the folder of a run, with its config.toml"
         )
     table = read_toml(path) if path else {}
+    if resumed:
+        _check_kind(tokens[0], resumed[0], table)
     layers: list[Callable[..., None]] = [Toml(path, use_commands_as_keys=False)] if path else []
     if not resumed and (run := run_named(tokens, table)):
         defaults = defaults_of_run(run, mission_keys())
         layers.append(Dict(defaults, source=str(run), use_commands_as_keys=False))
     app.config = tuple(layers)
     return rest
+
+
+def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:
+    """Check that a command goes on with a run of its own."""
+    key = _KEYS.get(command)
+    others = [each for each, own in _KEYS.items() if own in table]
+    if key and key not in table and others:
+        raise UserError(f"--resume names {folder!r}, a run of `mutagym {others[0]}`: go on with that command")
 
 
 def _taken(tokens: list[str], flag: str) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -60,10 +60,11 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
     server default to those of the first run that -p names.
     """
     config = config.located()
-    plan = _plan(config)
+    plan, stdout = _plan(config), sys.stdout
     with interruptible() as interrupt, connect(plan.specs[0].server(config.server)) as connection:
         path = config.resume or config.run_dir or new_run_path("eval", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as stack:
+            stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
             progress = EvalProgress(connection.dispatcher, _findings(config, connection))
             missions = make_missions(config, plan.specs, plan.queries, connection)
             wrappers = make_wrappers(config, plan.teams, progress.say, stack)
@@ -81,7 +82,8 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
                     progress=progress,
                 )
                 results = _run(course, interrupt)
-            _report(plan, results, folder)
+            with redirect_stdout(stdout):
+                _report(plan, results, folder)
 
 
 def _findings(config: EvalConfig, connection: Connection) -> Findings:

@@ -59,7 +59,7 @@ class JudgeConfig:
     json: Path | None = None
     """Write the agreement here."""
     out: Path | None = None
-    """Write prompts, completions and labels here, as CSV."""
+    """Write prompts, completions and labels (column `machine_label`) here, as CSV."""
     cache: Path | None = None
     """A folder that runs share: what --reward judge asked before is not asked again, as after a Ctrl-C."""
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -154,6 +154,8 @@ def _judged(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
     with connect(server) as connection, ExitStack() as logs:
         if connection.roles.judge is None:
             raise UserError("--reward judge needs a judge: name its model with --judge-model")
+        if connection.simulated:
+            print("SIMULATED: the judge is the simulator's, not a model")
         keep_replies(None, config.cache, connection, connection.digests(""), logs)
         return _ask_all(samples, LLMJudge(connection.dispatcher, connection.roles.judge))
 
@@ -197,7 +199,7 @@ def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:
     has_humans = samples[0].human is not None
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["prompt", "completion", "label", *(["human_label"] if has_humans else [])])
+        writer.writerow(["prompt", "completion", "machine_label", *(["human_label"] if has_humans else [])])
         for sample, label in zip(samples, labels, strict=True):
             human = [sample.human] if has_humans else []
             writer.writerow([sample.prompt, sample.completion, label or "unscored", *human])

@@ -94,6 +94,8 @@ def load_run(path: str | Path) -> Run:
     if not (folder / "config.toml").is_file():
         raise UserError(f"{str(path)!r} is no run; expected the folder of a `mutagym train` run")
     config = _read(folder / "config.toml", tomllib.loads)
+    if "agents" in config:
+        raise UserError(f"{str(path)!r} is an evaluation; expected the folder of a `mutagym train` run")
     if missing := [key for key in ("mutators", "encoder", "target-model") if key not in config]:
         raise UserError(f"{str(folder / 'config.toml')!r} has no {missing[0]!r}; expected a training run's")
     if not weights.is_file():

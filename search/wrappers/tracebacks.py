@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 
 _OURS = "search.wrappers."
+_HEAD = "Traceback (most recent call last):\n"
 
 
 class RemoteTraceback(Exception):  # noqa: N818 - it is shown as the cause of an error
@@ -13,6 +14,13 @@ class RemoteTraceback(Exception):  # noqa: N818 - it is shown as the cause of an
     def __str__(self) -> str:
         """The text between quotation marks."""
         return f'in another process:\n"""\n{self.args[0]}"""'
+
+
+def error_line(trace: str) -> str:
+    """What a traceback ends with, in one line: the error's class and the first line of its message."""
+    *_, told = trace.rpartition(_HEAD)
+    lines = [line for line in told.splitlines() if line.strip()]
+    return next((line for line in lines if not line[0].isspace()), "no error told")
 
 
 def policy_traceback(error: BaseException, caught_in: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from search.wrappers.errors import RemotePolicyError
-from search.wrappers.tracebacks import RemoteTraceback
+from search.wrappers.tracebacks import RemoteTraceback, error_line
 
 _ROOT = Path(__file__).resolve().parents[2]
 _LAST_WORDS_S = 1.0
@@ -82,6 +82,6 @@ def remote_error(payload: bytes | None, trace: str) -> Exception:
     error: Exception | None = None
     with suppress(Exception):  # its class may not be there to import
         error = pickle.loads(payload) if payload else None  # noqa: S301 - from a process of ours
-    error = error or RemotePolicyError(trace.strip().splitlines()[-1])
+    error = error or RemotePolicyError(error_line(trace))
     error.__cause__ = RemoteTraceback(trace)
     return error

@@ -109,7 +109,7 @@ def evaluations(draw: st.DrawFn) -> dict[str, Any]:
     missions = [
         {
             name: [
-                "Traceback\nValueError: no"
+                "Traceback (most recent call last):\nValueError: no"
                 if draw(st.integers(0, 9)) == 0
                 else [draw(agents(policy)) for policy in makes[name]]
                 for _ in range(queries)
@@ -137,7 +137,7 @@ def full(queries: int = 40) -> dict[str, Any]:
         }
         for _ in range(2)
     ]
-    missions[0]["random"][0] = "Traceback\nValueError: [red]no[/red]"
+    missions[0]["random"][0] = "Traceback (most recent call last):\nValueError: [red]no[/red]"
     told = results(*missions, targets=("m", "llama3.2:1b"))
     fit = {"mission": 0, "policy": "best_fixed", "calls": 2000, "means": {"noop": 0.2, "shorten": 0.4}}
     return told | {"fits": [fit | {"chosen": "shorten"}]}

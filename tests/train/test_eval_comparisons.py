@@ -14,6 +14,8 @@ from tests.train.evaluations import agent, results
 from train.cli import execute
 from train.evaluation.report import report
 
+CRASH = "Traceback (most recent call last):\nKeyError: 'x'"
+
 
 def test_comparisons_are_paired_by_query_and_adjusted_over_the_whole_table() -> None:
     outcomes = {
@@ -43,9 +45,7 @@ def test_comparisons_are_paired_by_query_and_adjusted_over_the_whole_table() -> 
 
 def test_queries_that_only_one_team_was_scored_on_are_left_out_of_a_comparison() -> None:
     lost = agent("run", status="unscored", success=False)
-    told = report(
-        results({"noop": [[agent()]] * 3, "run": [[agent("run")], [lost], "Traceback\nKeyError: 'x'"]})
-    )
+    told = report(results({"noop": [[agent()]] * 3, "run": [[agent("run")], [lost], CRASH]}))
     (line,) = told["comparisons"]
     assert (line["queries"], line["left_out"]) == (1, 2)
     assert line["success"]["difference"] == 0
@@ -53,8 +53,7 @@ def test_queries_that_only_one_team_was_scored_on_are_left_out_of_a_comparison()
 
 def test_queries_that_neither_team_was_scored_on_are_counted_as_left_out() -> None:
     lost = agent("run", status="unscored", success=False)
-    crash = "Traceback\nKeyError: 'x'"
-    told = report(results({"noop": [[agent()], crash, crash], "run": [[agent("run")], [lost], crash]}))
+    told = report(results({"noop": [[agent()], CRASH, CRASH], "run": [[agent("run")], [lost], CRASH]}))
     (line,) = told["comparisons"]
     assert (line["queries"], line["left_out"]) == (1, 2)
 
@@ -81,7 +80,7 @@ def test_every_team_is_compared_with_the_baselines_of_the_evaluation_in_their_or
 
 
 def test_without_a_query_in_common_nothing_is_known_and_the_report_is_still_json() -> None:
-    told = report(results({"noop": [[agent()]], "run": ["Traceback\nKeyError: 'x'"]}), power=0.1)
+    told = report(results({"noop": [[agent()]], "run": [CRASH]}), power=0.1)
     (line,) = told["comparisons"]
     assert line["success"]["difference"] is line["return"]["difference"] is line["queries_needed"] is None
     assert line["return"]["low"] is line["return"]["high"] is None

@@ -108,3 +108,56 @@ def test_a_policys_file_that_is_saved_meanwhile_changes_nothing(
     assert {action for episode in mine for agent in episode["agents"] for action in agent["actions"]} == {
         "noop"
     }
+
+
+def test_what_a_policy_prints_is_no_part_of_the_report_and_its_error_is_told_by_its_first_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "class Talks:\n"
+        "    def __init__(self, mutators, seed):\n"
+        "        print('made')\n"
+        "    def step(self, view):\n"
+        "        print('stepped')\n"
+        "        raise RuntimeError('one thing\\nand another')\n"
+    )
+    flags = (
+        "-p",
+        f"class={tmp_path / 'mine.py'}:Talks",
+        "-p",
+        "noop",
+        "--baselines",
+        "noop",
+        "--episodes",
+        "3",
+    )
+    told = ("eval", "--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing:64", *flags)
+    assert execute((*told, "--run-dir", str(tmp_path / "run"), "--format", "json")) == 0
+    shown = capsys.readouterr()
+    report = json.loads(shown.out)
+    assert {"made", "stepped"} <= set(shown.err.splitlines())
+    assert report["problems"] == ["failed: default, mine.py:Talks: 3 x RuntimeError: one thing"]
+    (compared,) = report["comparisons"]
+    assert compared["queries"] == 0
+    assert {compared["success"][key] for key in ("difference", "low", "high", "p", "p_holm")} == {None}
+
+
+def test_a_folder_of_another_command_is_named_as_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = ("--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing:64")
+    trained, played = str(tmp_path / "trained"), str(tmp_path / "played")
+    small = ("--num-env-steps", "8", "--num-processes", "2", "--num-steps", "4", "--num-mini-batch", "1")
+    assert execute(("train", *told, *small, "--run-dir", trained)) == 0
+    assert (
+        execute(("eval", *told, "-p", "noop", "--baselines", "", "--episodes", "2", "--run-dir", played)) == 0
+    )
+    capsys.readouterr()
+    for command, says in (
+        (("eval", "--resume", trained), f"{trained!r}, a run of `mutagym train`"),
+        (("train", "--resume", played), f"{played!r}, a run of `mutagym eval`"),
+        (("eval", *told, "-p", played), "is an evaluation; expected"),
+    ):
+        assert execute(command) == 2
+        (line,) = capsys.readouterr().err.strip().splitlines()
+        assert says in line

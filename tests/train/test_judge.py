@@ -97,8 +97,8 @@ def test_other_formats_are_read_and_columns_can_be_named(tmp_path: Path, name: s
     with out.open(encoding="utf-8", newline="") as file:
         written = list(csv.DictReader(file))
     assert written == [
-        {"prompt": "A?", "completion": REFUSAL, "label": "refused", "human_label": "refused"},
-        {"prompt": "B?", "completion": ANSWER, "label": "answered", "human_label": "answered"},
+        {"prompt": "A?", "completion": REFUSAL, "machine_label": "refused", "human_label": "refused"},
+        {"prompt": "B?", "completion": ANSWER, "machine_label": "answered", "human_label": "answered"},
     ]
     assert json.loads(json_file.read_text())["f1"] == 1
 

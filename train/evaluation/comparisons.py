@@ -33,6 +33,8 @@ def comparisons(
 ) -> list[dict[str, Any]]:
     """All comparisons as plain data, p-values adjusted over all of them (Holm).
 
+    Of a pair without a query that both were scored on nothing is known, and its p-value is none of them.
+
     Args:
         results: the evaluation.
         rows: the entries of whole teams.
@@ -40,7 +42,8 @@ def comparisons(
     """
     pairs = list(_pairs(results, rows))
     made = [{measure: pair.compare(measure) for measure in MEASURES} for pair in pairs]
-    adjusted = iter(holm([found[measure].p_value for found in made for measure in MEASURES]))
+    compared = [found[measure].p_value for found in made for measure in MEASURES if found[measure].queries]
+    adjusted = iter(holm(compared))
     told = []
     for pair, found in zip(pairs, made, strict=True):
         line: dict[str, Any] = {
@@ -50,7 +53,8 @@ def comparisons(
             "queries": found["success"].queries,
             "left_out": found["success"].left_out,
         }
-        line |= {measure: _told(found[measure], next(adjusted)) for measure in MEASURES}
+        for measure, each in found.items():
+            line[measure] = _told(each, next(adjusted) if each.queries else None)
         told.append(line if power is None else line | {"queries_needed": _needed(found["success"], power)})
     return told
 
@@ -77,12 +81,13 @@ def _needed(found: Comparison, difference: float) -> int | None:
     return queries_needed(difference, sd_of_differences=found.deviation, differing=share)
 
 
-def _told(found: Comparison, adjusted: float) -> dict[str, Any]:
+def _told(found: Comparison, adjusted: float | None) -> dict[str, Any]:
+    is_known = adjusted is not None
     return {
         "difference": known(found.difference),
-        "low": known(found.low),
-        "high": known(found.high),
-        "p": found.p_value,
+        "low": known(found.low) if is_known else None,
+        "high": known(found.high) if is_known else None,
+        "p": found.p_value if is_known else None,
         "p_holm": adjusted,
         "test": found.test,
         "wins": found.wins,

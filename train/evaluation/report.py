@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from search.wrappers.tracebacks import error_line
 from train.evaluation.comparisons import comparisons
 from train.evaluation.correction import corrected
 from train.evaluation.rates import Entry, entries
@@ -85,17 +86,13 @@ def _transfer(results: Mapping[str, Any], rows: Sequence[Entry]) -> list[dict[st
 def _problems(results: Mapping[str, Any], row: Entry) -> Iterator[str]:
     """What went wrong, the commonest first, each with how often."""
     where = f"{_mission(results, row.mission)}, {results['teams'][row.team]['name']}"
-    failed = Counter(_last_line(e["error"]) for e in row.episodes if e["status"] == "failed")
+    failed = Counter(error_line(e["error"]) for e in row.episodes if e["status"] == "failed")
     unscored = Counter(
         error for _, agent in row.finished() if agent["status"] == "unscored" for error in agent["errors"][:1]
     )
     for kind, errors in (("failed", failed), ("unscored", unscored)):
         for error, count in errors.most_common(MOST_PROBLEMS):
             yield f"{kind}: {where}: {count} x {error[:LONGEST_ERROR]}"
-
-
-def _last_line(traceback: str) -> str:
-    return (traceback.strip().splitlines() or ["no error told"])[-1]
 
 
 def _mission(results: Mapping[str, Any], number: int) -> str:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-WIDTH = 110
-"""Of the tables where there is no terminal."""
+WIDTH = 130
+"""Of the tables where there is no terminal, and no COLUMNS in the environment."""
 MOST_MUTATORS = 5
 """Mutators that the table of their use names for each policy."""
 
@@ -49,7 +50,7 @@ def print_tables(report: Mapping[str, Any]) -> None:
     from rich.console import Console
 
     console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
+    if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
     with console.capture() as shown:  # rich itself would end the process when nobody reads any more
         if report["simulated"]:
