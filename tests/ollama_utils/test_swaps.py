@@ -217,8 +217,8 @@ def test_whatever_replies_say_every_call_has_its_end_in_order_and_turns_do_not_o
 
 @pytest.fixture(scope="module")
 def small() -> Iterator[EmbeddedServer]:
-    """A server that holds one model and serves one call at a time."""
-    settings = Settings(profile="rtx4090", max_loaded_models=1, time_scale=0.05, reply_tokens="16")
+    """A server of one model and one slot, so slow that what lanes do between calls is little to a swap."""
+    settings = Settings(profile="rtx4090", max_loaded_models=1, time_scale=0.2, reply_tokens="16")
     with EmbeddedServer(settings) as server:
         yield server
 
@@ -237,6 +237,7 @@ def ask(server: Server, model: str, prompt: str) -> str:
     return reply.text
 
 
+@pytest.mark.slow
 def test_lanes_at_a_server_of_one_model_share_its_swaps(small: EmbeddedServer, server: Server) -> None:
     small.reset_stats()
 
@@ -247,9 +248,7 @@ def test_lanes_at_a_server_of_one_model_share_its_swaps(small: EmbeddedServer, s
     for done in [start(partial(lane, number)) for number in range(8)]:
         done.result(PATIENCE_S)
     assert server.swaps.taking_turns == {"sim-mutator", "sim-target"}
-    # A lane that a busy machine brings back late finds the other model resident; that most come in time is
-    # measured by `python -m benchmarks.swaps`.
-    assert small.stats()["swaps"] <= 64 / 2
+    assert small.stats()["swaps"] <= 64 / 3
 
 
 def test_cancelling_wakes_those_at_a_gate_that_is_shut(server: Server) -> None:

@@ -140,6 +140,16 @@ def test_the_file_that_is_read_is_not_written_over(labelled: Path) -> None:
     assert labelled.read_bytes() == before
 
 
+def test_labels_that_it_wrote_itself_are_not_taken_for_peoples(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_csv(tmp_path / "x.csv", ("prompt", "completion"), ("How?", ANSWER), ("Why?", REFUSAL))
+    assert execute(("judge", str(path), *QUICK, "--out", str(tmp_path / "out.csv"))) == 0
+    capsys.readouterr()
+    assert execute(("judge", str(tmp_path / "out.csv"), *QUICK)) == 0
+    assert capsys.readouterr().out.splitlines() == ["1 answered, 0 partly refused, 1 refused, 0 unscored"]
+
+
 def test_two_results_do_not_go_to_one_file(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Found by its place, whatever it is called."""
     one, same = labelled.with_name("x"), labelled.parent / "gone" / ".." / "x"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-WIDTH = 130
+WIDTH = 110
 """Of the tables where there is no terminal, and no COLUMNS in the environment."""
 MOST_MUTATORS = 5
 """Mutators that the table of their use names for each policy."""
