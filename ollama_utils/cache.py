@@ -28,6 +28,12 @@ class ReplyCache:
         self._pending: dict[bytes, Future[Completion]] = {}
         self._waiting = 0
 
+    def known(self, key: bytes) -> Completion | None:
+        """The reply to a question if it is known, as `reply` gives it; None where it is not."""
+        with self._lock:
+            found = self._known.get(key)
+        return None if found is None else shared(found)
+
     @property
     def waiting(self) -> int:
         """The calls that wait now for an equal one."""
@@ -45,7 +51,7 @@ class ReplyCache:
         """
         with self._lock:
             if (known := self._known.get(key)) is not None:
-                return _shared(known)
+                return shared(known)
             pending = self._pending.get(key)
             if pending is None:
                 mine = self._pending[key] = Future()
@@ -70,7 +76,7 @@ class ReplyCache:
         with self._lock:
             self._waiting += 1
         try:
-            return _shared(pending.result())
+            return shared(pending.result())
         finally:
             with self._lock:
                 self._waiting -= 1
@@ -89,7 +95,8 @@ def key_of(question: Question) -> bytes:
     return blake2b(repr(question).encode(), digest_size=16).digest()
 
 
-def _shared(completion: Completion) -> Completion:
+def shared(completion: Completion) -> Completion:
+    """An outcome as those get it who share it: a reply was paid for by another, a failure by nobody."""
     return replace(completion, cached=completion.error is None, attempts=0)
 
 

@@ -18,22 +18,24 @@ from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
 from ollama_utils.accounts import Account, Accounts
+from ollama_utils.attempts import Attempts
 from ollama_utils.cache import ReplyCache, key_of
 from ollama_utils.capacity import Found
 from ollama_utils.client import OllamaClient
 from ollama_utils.errand import Errand
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
+from ollama_utils.gate import Gate
 from ollama_utils.questions import Question, as_json, embed_question, from_json, question_of
+from ollama_utils.rate_limit import TokenBucket
 from ollama_utils.reply_log import Outcome, ReplyLog, find_in
-from ollama_utils.server import MaxInFlight, Server
-from ollama_utils.types import Call, Completion, Usage, short_name
+from ollama_utils.server import MaxInFlight
+from ollama_utils.servers import Servers
+from ollama_utils.types import Call, Completion, Usage
 
 T = TypeVar("T")
 
-_MAX_BACKOFF_S = 30.0
 _POLL_S = 0.01
 
 
@@ -51,12 +53,13 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         cache_size: how many replies are remembered; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         obituary: why nobody will ever answer again, where somebody can know; see OllamaClient.
+        rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
 
     Raises:
-        ValueError: no host, one that cannot be read, or a limit below 1.
+        ValueError: no host, one that cannot be read, or a limit below 1 (a rate: not above 0).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a setting of its own, given by name
         self,
         hosts: Sequence[str],
         *,
@@ -67,48 +70,56 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         cache_size: int = 65536,
         backoff_s: float = 0.5,
         obituary: Callable[[], str | None] = lambda: None,
+        rate_limit_per_minute: float | None = None,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
-        if attempts < 1:
-            raise ValueError(f"attempts must be at least 1, got {attempts!r}")
-        if max_in_flight != "auto" and max_in_flight < 1:
-            raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
         clients = (OllamaClient(host, timeout_s=timeout_s, obituary=obituary) for host in hosts)
-        self._servers = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
-        self._attempts = attempts
+        self._servers = Servers(clients, max_in_flight=max_in_flight)
+        self._bucket = TokenBucket(rate_limit_per_minute)
         self._deadline_s = deadline_s
         self._cache = ReplyCache(cache_size) if cache_size > 0 else None
         self._logs: tuple[ReplyLog, ...] = ()
         self._accounts = Accounts()
         self._cancelled = threading.Event()
-        self._retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, OllamaError) and error.retryable),
-            stop=self._is_over,
-            wait=wait_exponential_jitter(multiplier=backoff_s, jitter=backoff_s, max=_MAX_BACKOFF_S),
-            sleep=self._pause,
-            reraise=True,
-        )
+        self._attempts = Attempts(attempts, backoff_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
         """The servers' base URLs."""
-        return tuple(self._servers)
+        return self._servers.hosts
+
+    @property
+    def rate_limit_per_minute(self) -> float | None:
+        """The most requests that go out a minute, over all servers and models; may be changed at any time."""
+        return self._bucket.per_minute
+
+    @rate_limit_per_minute.setter
+    def rate_limit_per_minute(self, per_minute: float | None) -> None:
+        self._bucket.per_minute = per_minute
 
     @property
     def max_in_flight_seen(self) -> int:
         """The most calls that were under way at once, over all servers and models."""
         return self._accounts.max_in_flight
 
+    def new_cap(self, limit: int) -> Gate:
+        """A cap on the calls that are made with it: together they have so many attempts under way at most."""
+        return self._servers.new_cap(limit)
+
     def keep_in(self, *logs: ReplyLog) -> None:
         """From now on write each reply to these logs before it is given out, and ask for none they hold."""
         self._logs = logs
 
-    def generate(self, call: Call) -> Completion:
+    def generate(self, call: Call, *, cap: Gate | None = None) -> Completion:
         """The reply to one call; blocks until it is there, or given up.
 
         Equal calls that a seed or temperature 0 makes repeatable are asked once. A failure does not
         raise: it stands in `error`, beside an empty text.
+
+        Args:
+            call: what is asked.
+            cap: each attempt holds a place in it; see `new_cap`.
 
         Raises:
             ReplyLogError: the reply cannot be written down.
@@ -118,11 +129,35 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         except BadRequestError as error:
             return Completion(text="", error=error, attempts=0)
         if not call.repeatable:
-            return self._answer(call, question)
+            return self._answer(call, question, cap)
         if self._cache is None:
-            return self._written_or_asked(call, question)
-        completion = self._cache.reply(key_of(question), lambda: self._written_or_asked(call, question))
+            return self._written_or_asked(call, question, cap)
+        key = key_of(question)
+        while True:
+            completion = self._cache.reply(key, lambda: self._written_or_asked(call, question, cap))
+            # Who asked for both of us may have been stopped by its own cap; we were not.
+            if not isinstance(completion.error, CallCancelledError) or self._is_stopped(cap):
+                break
         if completion.cached:
+            self._accounts.hit(call.model)
+        return completion
+
+    def known(self, call: Call) -> Completion | None:
+        """The reply to a call if an equal one had it before, or None; no server is asked or waited for.
+
+        Raises:
+            ReplyLogError: a log cannot be read.
+        """
+        if not call.repeatable:
+            return None
+        try:
+            question = question_of(call)
+        except BadRequestError:
+            return None
+        completion = self._cache.known(key_of(question)) if self._cache else None
+        if completion is None and (reply := find_in(self._logs, question)) is not None:
+            completion = from_json(reply)
+        if completion is not None:
             self._accounts.hit(call.model)
         return completion
 
@@ -147,20 +182,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
     def models(self) -> dict[str, list[str]]:
-        """The models that every server has, as the first one lists them, each with its digest at each server.
+        """The models that all servers have, as the first lists them, each with its digest at each server.
 
         They are asked once, without retries.
 
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
-        first, *others = (server.client.models() for server in self._servers.values())
-        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
-        return {
-            name: [digest, *(there[short_name(name)] for there in digests)]
-            for name, digest in first.items()
-            if all(short_name(name) in there for there in digests)
-        }
+        return self._servers.models()
 
     def accounts(self) -> dict[str, Account]:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
@@ -171,11 +200,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         The tag `:latest` is left out of the models' names; those that were not called are not there.
         """
-        return {
-            (host, model): found
-            for host, server in self._servers.items()
-            for model, found in server.capacities().items()
-        }
+        return self._servers.capacities()
 
     def cancel(self) -> None:
         """Stop for good: calls that wait for anything but a server come back with CallCancelledError.
@@ -183,8 +208,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         So do all later ones, unless their reply is known. May be called from any thread.
         """
         self._cancelled.set()
-        for server in self._servers.values():
-            server.cancel()
+        self._servers.cancel()
         if self._cache is not None:
             self._cache.cancel()
 
@@ -197,19 +221,20 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def close(self) -> None:
         """Cancel, and drop the idle connections; those in use go when their reply is there."""
         self.cancel()
-        for server in self._servers.values():
-            server.close()
+        self._servers.close()
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _written_or_asked(self, call: Call, question: Question) -> Completion:
+    def _written_or_asked(self, call: Call, question: Question, cap: Gate | None) -> Completion:
         reply = find_in(self._logs, question)
-        return self._answer(call, question) if reply is None else from_json(reply)
+        return self._answer(call, question, cap) if reply is None else from_json(reply)
 
-    def _answer(self, call: Call, question: Question) -> Completion:
+    def _answer(self, call: Call, question: Question, cap: Gate | None) -> Completion:
         """The server's reply, or the last attempt's error in its place."""
-        errand = Errand(call.model, self._deadline_s)
+        # `cancel` closes the caps too.
+        cancelled = self._cancelled if cap is None else cap.closing
+        errand = Errand(call.model, self._deadline_s, cancelled, cap)
 
         def ask(client: OllamaClient) -> tuple[Completion, Usage | None]:
             completion = client.generate(call)
@@ -227,7 +252,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
         """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
-        errand = Errand(model, self._deadline_s)
+        errand = Errand(model, self._deadline_s, self._cancelled)
         texts = [json.loads(question.request) for question in missing]
 
         def ask(client: OllamaClient) -> tuple[dict[Question, str], Usage | None]:
@@ -251,23 +276,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def _insist(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
         """What a server answers, after as many attempts as it may take."""
-        try:
-            return self._attempt(errand, ask)
-        except OllamaError as error:
-            failed = [error]
-
-        def attempt(errand: Errand) -> T:
-            """The attempt that failed already, and then the others: only now is tenacity worth its time."""
-            if failed:
-                raise failed.pop()
-            return self._attempt(errand, ask)
-
-        answer: T = self._retrying(attempt, errand)
-        return answer
+        return self._attempts.insist(errand, lambda errand: self._attempt(errand, ask))
 
     def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
-        server, came_s = self._route(errand), time.monotonic()
-        with server.visit(errand.model) as visit:
+        def token() -> float:
+            return self._bucket.wait(errand.cancelled)
+
+        server, came_s = self._servers.route(errand), time.monotonic()
+        with server.visit(errand.model, cap=errand.cap, token=token) as visit:
             errand.waited(visit.sent_s - came_s)
             errand.sent_to(server.host)
             self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
@@ -280,21 +296,5 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             self._accounts.came_back(errand.model, visit.usage)
             return answer
 
-    def _route(self, errand: Errand) -> Server:
-        """The server with the most room for a model; those that are away, or failed this call, come last."""
-
-        def merits(server: Server) -> tuple[bool, bool, int]:
-            return not server.is_away, server.host not in errand.hosts, server.gate(errand.model).room
-
-        first, *others = self._servers.values()
-        return max((first, *others), key=merits) if others else first
-
-    def _is_over(self, state: RetryCallState) -> bool:
-        """Whether a call that failed is given up."""
-        errand: Errand = state.args[0]
-        return len(errand.hosts) >= self._attempts or errand.is_late(state.upcoming_sleep)
-
-    def _pause(self, pause_s: float) -> None:
-        """Wait before the next attempt."""
-        if self._cancelled.wait(pause_s):
-            raise CallCancelledError("the run was stopped before the next attempt")
+    def _is_stopped(self, cap: Gate | None) -> bool:
+        return self._cancelled.is_set() or (cap is not None and cap.closed)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from dataclasses import dataclass, field
 
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import CallCancelledError, OllamaError
+from ollama_utils.gate import Gate
 from ollama_utils.reply_log import Outcome
 
 
@@ -16,6 +18,10 @@ class Errand:
 
     model: str
     deadline_s: float
+    cancelled: threading.Event
+    """Once it is set, nobody waits for it any more."""
+    cap: Gate | None = None
+    """A gate of the caller's own, in which each attempt holds a place."""
     hosts: list[str] = field(default_factory=list)
     first_sent_s: float = math.inf
 
@@ -27,6 +33,15 @@ class Errand:
     def waited(self, seconds: float) -> None:
         """It stood at a gate for so long, which is no fault of the server: the deadline waits, too."""
         self.first_sent_s += seconds
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            CallCancelledError: it was cancelled.
+        """
+        if self.cancelled.wait(seconds):
+            raise CallCancelledError("the run was stopped before the next attempt")
 
     def outcome(self, reply: str = "", *, error: OllamaError | None = None) -> Outcome:
         """What came of it, for the log."""

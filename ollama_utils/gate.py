@@ -24,7 +24,9 @@ class Gate:
         self._lock = threading.Lock()
         self._queue: deque[_Turn] = deque()
         self._in_flight = 0
-        self._closed = False
+        self._max_in_flight = 0
+        self.closing = threading.Event()
+        """Set once the gate is closed, for those inside who wait for something else."""
         self._open = True
         self._limit = _checked(limit)
 
@@ -51,9 +53,19 @@ class Gate:
             self._admit()
 
     @property
+    def closed(self) -> bool:
+        """Whether nobody will ever be let in again."""
+        return self.closing.is_set()
+
+    @property
     def in_flight(self) -> int:
         """The calls inside now."""
         return self._in_flight
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most calls that were inside at once."""
+        return self._max_in_flight
 
     @property
     def waiting(self) -> int:
@@ -70,7 +82,7 @@ class Gate:
     def close(self) -> None:
         """Turn away all who wait and all who come later; those inside are left alone."""
         with self._lock:
-            self._closed = True
+            self.closing.set()
             while self._queue:
                 self._queue.popleft().decided.set()
 
@@ -81,11 +93,10 @@ class Gate:
             CallCancelledError: the gate is closed.
         """
         with self._lock:
-            if not self._closed and not self._queue and self._has_room():
-                self._in_flight += 1
-                return time.monotonic()
+            if not self.closed and not self._queue and self._has_room():
+                return self._let_in()
             turn = _Turn()
-            if not self._closed:
+            if not self.closed:
                 self._queue.append(turn)
                 self._admit()
             else:
@@ -111,11 +122,16 @@ class Gate:
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
         while self._queue and self._has_room():
-            self._in_flight += 1
             turn = self._queue.popleft()
             turn.admitted = True
-            turn.admitted_s = time.monotonic()
+            turn.admitted_s = self._let_in()
             turn.decided.set()
+
+    def _let_in(self) -> float:
+        """One more is inside; the moment, by the monotonic clock. The lock is held."""
+        self._in_flight += 1
+        self._max_in_flight = max(self._max_in_flight, self._in_flight)
+        return time.monotonic()
 
     def _forget(self, turn: _Turn) -> None:
         """Undo the wait of a thread that was interrupted in it."""

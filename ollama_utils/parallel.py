@@ -169,38 +169,59 @@ class _Batch(Generic[T, R]):
             self._begun = self.size
 
 
-class _Threads:
-    """Threads that are started when there is work, stay, and never keep the process alive."""
+class Threads:
+    """Threads that are started when there is work, stay, and never keep the process alive.
 
-    def __init__(self, most: int) -> None:
+    Args:
+        most: no more threads than this.
+        name: what they are called, before a number.
+    """
+
+    def __init__(self, most: int, name: str = "parallel") -> None:
         self._most = most
+        self._name = name
         self._started = 0
         self._idle = 0
+        self._closed = False
         self._jobs: deque[Callable[[], None]] = deque()
         self._ready = threading.Condition()
 
     def start(self, job: Callable[[], None]) -> None:
-        """Have a job done; it waits while all threads are busy."""
+        """Have a job done, which raises nothing; it waits while all threads are busy.
+
+        After `close` it is not done.
+        """
         with self._ready:
+            if self._closed:
+                return
             self._jobs.append(job)
             if self._idle >= len(self._jobs):
                 self._ready.notify()
             elif self._started < self._most:
                 self._started += 1
-                threading.Thread(target=self._live, name=f"parallel-{self._started}", daemon=True).start()
+                threading.Thread(target=self._live, name=f"{self._name}-{self._started}", daemon=True).start()
+
+    def close(self) -> None:
+        """Drop the jobs that wait; each thread ends once its job is done. Waits for none."""
+        with self._ready:
+            self._closed = True
+            self._jobs.clear()
+            self._ready.notify_all()
 
     def _live(self) -> None:
         while True:
             with self._ready:
                 self._idle += 1
-                self._ready.wait_for(lambda: self._jobs)
+                self._ready.wait_for(lambda: self._jobs or self._closed)
                 self._idle -= 1
+                if self._closed:
+                    return
                 job = self._jobs.popleft()
             job()
 
 
 @functools.cache
-def _threads(pid: int) -> _Threads:
+def _threads(pid: int) -> Threads:
     """This process's pool; a forked child gets its own, as threads do not survive a fork."""
     del pid
-    return _Threads(_MAX_THREADS)
+    return Threads(_MAX_THREADS)

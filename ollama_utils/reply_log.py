@@ -31,6 +31,8 @@ CREATE UNIQUE INDEX IF NOT EXISTS replies_by_key ON replies (key) WHERE error IS
 """
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
+_LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
+_LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
 _TOTALS = """
 SELECT coalesce(sum(attempts), 0),
     coalesce(sum(max(attempts - 1, 0)), 0),
@@ -119,6 +121,30 @@ class ReplyLog:
         """
         ((calls, retries, failures, tokens),) = self._file.execute(_TOTALS, ())
         return Totals(calls=calls, retries=retries, failures=failures, completion_tokens=tokens)
+
+    def last(self) -> int:
+        """The number of the row that was written last; 0 where there is none.
+
+        Raises:
+            ReplyLogError: the file cannot be read.
+        """
+        ((number,),) = self._file.execute(_LAST, ())
+        return int(number)
+
+    def latest(self, most: int, *, since: int = 0) -> list[str]:
+        """What came of the latest questions that a server was asked, the newest first.
+
+        Args:
+            most: so many of them at most.
+            since: only those whose row has a higher number.
+
+        Returns:
+            For each why it has no reply; "" where it has one.
+
+        Raises:
+            ReplyLogError: the file cannot be read.
+        """
+        return [error or "" for (error,) in self._file.execute(_LATEST, (since, most))]
 
     def __enter__(self) -> Self:
         return self

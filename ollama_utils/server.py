@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal, Protocol, Self, cast
 
@@ -88,14 +88,22 @@ class Server:
             services = dict(self._services)
         return {name: service.found() for name, service in services.items()}
 
-    def visit(self, model: str) -> Visit:
+    def visit(
+        self, model: str, *, cap: Gate | None = None, token: Callable[[], float] | None = None
+    ) -> Visit:
         """Within `with`: wait for a place in a model's gate, and hold it.
 
+        Args:
+            model: the model's name.
+            cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
+            token: waits until the rate allows the call, and gives the moment from which it did. It comes
+                last, so that calls go out at the rate at which tokens come.
+
         Raises:
-            CallCancelledError: the server's gates are closed.
+            CallCancelledError: the server's gates are closed, or the caller's.
         """
         name = short_name(model)
-        return Visit(name, self._service(name), self.watchers)
+        return Visit(name, self._service(name), self.watchers, cap, token)
 
     def cancel(self) -> None:
         """Turn away all who wait for a place and all who come later."""
@@ -156,25 +164,30 @@ class _Service:
 class Visit:
     """A call that waits at a gate, and is inside; whoever made it notes here what the server reported."""
 
-    def __init__(self, model: str, service: _Service, watchers: Sequence[Watcher]) -> None:
+    def __init__(
+        self,
+        model: str,
+        service: _Service,
+        watchers: Sequence[Watcher],
+        cap: Gate | None = None,
+        token: Callable[[], float] | None = None,
+    ) -> None:
         self.sent_s = math.nan
         """When it was let in, by the monotonic clock; before that no number."""
         self.usage: Usage | None = None
         self._model = model
         self._service = service
         self._watchers = watchers
+        self._gates = (service.gate,) if cap is None else (service.gate, cap)
+        self._token = token
+        self._entered: list[Gate] = []
         self._ticket: Ticket | None = None
 
     def __enter__(self) -> Self:
         for watcher in self._watchers:
             watcher.came(self._model)
         try:
-            admitted_s = self._service.gate.enter()
-        except BaseException:
-            self._tell()
-            raise
-        try:
-            self._ticket = self._service.sent(admitted_s)
+            self._ticket = self._service.sent(self._admitted_s())
             self.sent_s = self._ticket.sent_s
         except BaseException:
             self._leave()
@@ -187,8 +200,17 @@ class Visit:
         finally:
             self._leave()
 
+    def _admitted_s(self) -> float:
+        """Wait for all that is waited for; the moment since when nothing was in the way."""
+        admitted_s = -math.inf
+        for gate in self._gates:
+            admitted_s = max(admitted_s, gate.enter())
+            self._entered.append(gate)
+        return admitted_s if self._token is None else max(admitted_s, self._token())
+
     def _leave(self) -> None:
-        self._service.gate.leave()
+        while self._entered:
+            self._entered.pop().leave()
         self._tell()
 
     def _tell(self) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.parallel import map_parallel
+from ollama_utils.reply_log import ReplyLog
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call, Completion
 from tests.ollama_utils.scripted import SAID, ScriptedServer
@@ -190,3 +193,25 @@ def test_what_an_embedding_request_reports_is_its_load_and_no_wait_for_a_slot(
         account = dispatcher.accounts()["sim-embed"]
     assert account.prompt_tokens > 0
     assert account.queue_s == account.busy_s == 0
+
+
+def test_what_is_known_is_found_without_asking(server: EmbeddedServer, tmp_path: Path) -> None:
+    drawn = Call(model="sim-target", prompt="p")
+    unwritable = replace(ask("p"), options={"temperature": 0, "stop": {1}})
+    with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            assert dispatcher.known(ask("p")) is None
+            text = dispatcher.generate(ask("p")).text
+            dispatcher.generate(drawn)
+            in_memory = dispatcher.known(ask("p"))
+            assert dispatcher.known(drawn) is None
+            assert dispatcher.known(unwritable) is None
+            assert dispatcher.accounts()["sim-target"].cache_hits == 1
+        with Dispatcher([server.host], cache_size=0) as later:
+            later.keep_in(log)
+            on_disk = later.known(ask("p"))
+    for found in (in_memory, on_disk):
+        assert found is not None
+        assert (found.text, found.cached, found.attempts) == (text, True, 0)
+    assert server.stats()["calls"] == 2

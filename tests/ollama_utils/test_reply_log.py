@@ -268,3 +268,20 @@ def test_the_log_is_a_plain_table_that_anybody_can_read(simulator: EmbeddedServe
     assert row["request"].startswith('{"prompt": "Why?"')
     assert (row["endpoint"], row["model"], row["digest"]) == ("generate", "sim-target", "d")
     assert (row["attempts"], row["error"]) == (1, None)
+
+
+def test_the_latest_outcomes_are_told_newest_first_without_what_was_never_asked(tmp_path: Path) -> None:
+    with log(tmp_path) as replies:
+        for k, outcome in enumerate(
+            (
+                Outcome(reply="{}", attempts=1),
+                Outcome(error="ServerFaultError: down", attempts=4),
+                Outcome(reply="{}"),  # from another log
+                Outcome(reply="{}", attempts=2),
+            )
+        ):
+            replies.write(question_of(ask(k)), outcome)
+        assert replies.latest(9) == ["", "ServerFaultError: down", ""]
+        assert replies.latest(1) == [""]
+        assert replies.latest(9, since=replies.last()) == []
+        assert replies.latest(9, since=3) == [""]

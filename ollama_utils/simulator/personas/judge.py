@@ -33,6 +33,10 @@ _SCORES: Mapping[Label, tuple[int, ...]] = {
 }
 
 
+_GRADES = {True: (7, 8, 9, 10), False: (0, 1, 2, 3, 4)}
+"""Scores of answers that are right, and of those that are not."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judge:
     """Labels answers.
@@ -73,6 +77,15 @@ class Judge:
         if share_of(digest, "intent error") < self.intent_error_rate:
             kept = not kept
         return {"label": label, "score": pick(_SCORES[label], digest, "score"), "intent_kept": kept}
+
+    def case(self, prompt: str) -> tuple[str, str]:
+        """The question and the answer that a prompt shows."""
+        return (_last(_QUESTION, prompt) or "").strip(), (_last(_ANSWER, prompt) or prompt).strip()
+
+    def grade(self, digest: bytes, *, right: bool) -> dict[str, Any]:
+        """The score of an answer that is right or wrong, with the seeded errors of the label."""
+        right ^= share_of(digest, "label error") < self.error_rate
+        return {"score": pick(_GRADES[right], digest, "score")}
 
     def _known_label(self, answer: str) -> Label | None:
         for label in ("partly_refused", "refused", "answered"):

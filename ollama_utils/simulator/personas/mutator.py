@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ollama_utils.simulator.chance import pick, share_of
+from ollama_utils.simulator.personas.advice import Advice, Edit
 from ollama_utils.simulator.personas.features import TERSE, Features, Grammar
 from ollama_utils.simulator.personas.operators import Effect, Operator
 from ollama_utils.simulator.personas.rewording import Rewording
@@ -47,6 +48,7 @@ class Mutator:
         rewordings: by name.
         openers: words that need no capital when something comes before them.
         words: what is said around a rewrite, or instead of one.
+        advice: what it knows to say in instructions for a solver; None in a world without one.
     """
 
     grammar: Grammar
@@ -54,6 +56,7 @@ class Mutator:
     rewordings: dict[str, Rewording]
     openers: frozenset[str]
     words: MutatorWords
+    advice: Advice | None = None
 
     def find_operator(self, instruction: str) -> Operator | None:
         """The operator whose cue the instruction begins with, the longest cue first."""
@@ -63,17 +66,26 @@ class Mutator:
 
     def is_asked(self, prompt: str) -> bool:
         """Whether a prompt has a tagged query under an instruction that an operator recognises."""
-        return bool(_QUERY.search(prompt)) and self.find_operator(read_task(prompt).instruction) is not None
+        if not _QUERY.search(prompt):
+            return False
+        instruction = read_task(prompt).instruction
+        return self._edit(instruction) is not None or self.find_operator(instruction) is not None
 
     def reply(self, prompt: str, digest: bytes) -> tuple[str, bool]:
         """The reply to a prompt, and whether its instruction was recognised."""
         task = read_task(prompt)
+        edit = self._edit(task.instruction)
         operator = self.find_operator(task.instruction)
-        fallback = next(iter(self.operators.values()))
-        text = self.rewrite(operator or fallback, task, digest)
+        if edit is not None:
+            text = edit(task.query, task.other, digest)
+        else:
+            text = self.rewrite(operator or next(iter(self.operators.values())), task, digest)
         if share_of(digest, "dress") < self.words.dress_rate:
             text = filled(pick(self.words.dresses, digest, "which dress"), {"text": text})
-        return text, operator is not None
+        return text, edit is not None or operator is not None
+
+    def _edit(self, instruction: str) -> Edit | None:
+        return self.advice.edit(instruction) if self.advice is not None else None
 
     def rewrite(self, operator: Operator, task: Task, digest: bytes) -> str:
         """The query rewritten, or what comes instead."""

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from ollama_utils.simulator.asks import Ask
+from ollama_utils.simulator.names import full_name
 from ollama_utils.simulator.personas import embedding
 from ollama_utils.simulator.personas.conform import text_to_json, values_to_json
 from ollama_utils.simulator.personas.judge import Judge
 from ollama_utils.simulator.personas.mutator import Mutator, read_task
+from ollama_utils.simulator.personas.solver import Solver
 from ollama_utils.simulator.personas.target import Target
 from ollama_utils.simulator.personas.wording import filled
 
-ROLES = ("target", "mutator", "judge", "all", "embedding")
-"""What a model can play; an embedding model has no words, and one that plays all does what it is asked."""
+ROLES = ("target", "mutator", "judge", "all", "solver", "embedding")
+"""What a model can play; an embedding model has no words, and one that plays all is target, mutator or judge
+by what it is asked."""
 
 ABILITIES = ("thinking", "tools", "vision", "insert")
 """What a model with words can do beside speaking, in Ollama's words."""
@@ -28,6 +32,8 @@ class Model:
     """One of `ROLES`."""
     abilities: tuple[str, ...] = ()
     """Of `ABILITIES`."""
+    skill: float = 0.0
+    """What a solver adds to the share of problems that it solves."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,7 @@ class Persona:
         target: answers queries.
         mutator: rewrites queries.
         judge: labels answers.
+        solver: solves problems; None where the file says nothing of them.
         dimension: numbers in an embedding.
     """
 
@@ -59,6 +66,7 @@ class Persona:
     target: Target
     mutator: Mutator
     judge: Judge
+    solver: Solver | None
     dimension: int
 
     def reply(self, role: str, ask: Ask, digest: bytes) -> Utterance:
@@ -72,14 +80,30 @@ class Persona:
         if role == "all":
             role = self.role_in(ask)
         if role == "judge":
-            return Utterance(text=values_to_json(self.judge.reply(ask.prompt, digest), ask.format))
+            return Utterance(text=values_to_json(self._judgement(ask, digest), ask.format))
         if role == "mutator":
             text, recognised = self.mutator.reply(ask.prompt, digest)
+        elif role == "solver" and self.solver is not None:
+            text, recognised = self.solver.reply(ask.prompt, ask.system, self._skill(ask.model), digest), True
         else:
             text, recognised = self.target.reply(_untagged(ask.prompt), digest), True
         if ask.format is not None:
             text = text_to_json(text, ask.format)
         return Utterance(text=text, recognised=recognised)
+
+    def _judgement(self, ask: Ask, digest: bytes) -> dict[str, Any]:
+        """The judge's values; a score that is asked for alone goes by whether a known problem is solved."""
+        right = None
+        if self.solver is not None and _asks_score_alone(ask.format):
+            right = self.solver.verdict(*self.judge.case(ask.prompt))
+        return (
+            self.judge.reply(ask.prompt, digest) if right is None else self.judge.grade(digest, right=right)
+        )
+
+    def _skill(self, model: str) -> float:
+        return next(
+            (each.skill for name, each in self.models.items() if full_name(name) == full_name(model)), 0
+        )
 
     def role_in(self, ask: Ask) -> str:
         """The role that a question itself gives to a model that plays all of them.
@@ -99,6 +123,11 @@ class Persona:
     def embed(self, text: str) -> list[float]:
         """A vector of length 1 with `dimension` numbers."""
         return embedding.embed(text, self.dimension)
+
+
+def _asks_score_alone(schema: object) -> bool:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return isinstance(properties, dict) and set(properties) == {"score"}
 
 
 def _untagged(prompt: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ollama_utils.simulator.personas.advice import Advice
 from ollama_utils.simulator.personas.features import TERSE, Grammar
 from ollama_utils.simulator.personas.mutator import Mutator, MutatorWords
 from ollama_utils.simulator.personas.operators import EVERY_MARK, Effect, Operator
@@ -11,8 +12,8 @@ from ollama_utils.simulator.personas.rewording import Rewording, Rule
 _EXACT = 1e-9
 
 
-def read_mutator(file: Reader, grammar: Grammar) -> Mutator:
-    """The mutator of a persona file.
+def read_mutator(file: Reader, grammar: Grammar, advice: Advice | None) -> Mutator:
+    """The mutator of a persona file, who knows this advice for a solver.
 
     Raises:
         PersonaError: a key is missing, of another type, or names something that is not there.
@@ -35,6 +36,7 @@ def read_mutator(file: Reader, grammar: Grammar) -> Mutator:
             dress_rate=table.number("dress_rate", 0, 1),
             dresses=table.texts("dresses"),
         ),
+        advice=advice,
     )
     table.finish()
     if not mutator.operators:

@@ -13,6 +13,7 @@ from typing import Any
 from ollama_utils.simulator.personas.persona import ABILITIES, ROLES, Model, Persona
 from ollama_utils.simulator.personas.read_grammar import read_grammar
 from ollama_utils.simulator.personas.read_mutator import read_mutator
+from ollama_utils.simulator.personas.read_solver import read_solver
 from ollama_utils.simulator.personas.read_target import read_judge, read_target
 from ollama_utils.simulator.personas.reader import PersonaError, Reader
 
@@ -35,6 +36,7 @@ _PARTS = (
     "operators",
     "rewordings",
     "mutator",
+    "solver",
 )
 
 
@@ -68,13 +70,15 @@ def parse_persona(toml: str) -> Persona:
     file.expect(_PARTS)
     grammar = read_grammar(file)
     target = read_target(file, grammar)
+    solver = read_solver(file)
     return Persona(
         name=file.text("name"),
         fingerprint=sha256(json.dumps(table, default=str).encode()).hexdigest(),
-        models=_read_models(file.table("models")),
+        models=_read_models(file.table("models"), solves=solver is not None),
         target=target,
-        mutator=read_mutator(file, grammar),
+        mutator=read_mutator(file, grammar, solver.advice if solver else None),
         judge=read_judge(file.table("judge"), grammar, target),
+        solver=solver,
         dimension=_read_dimension(file.table("embedding")),
     )
 
@@ -105,12 +109,15 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any], levels: int) -> 
     return merged
 
 
-def _read_models(table: Reader) -> dict[str, Model]:
+def _read_models(table: Reader, *, solves: bool) -> dict[str, Model]:
     models = {name: _read_model(table, name) for name in table.keys()}  # noqa: SIM118 - a Reader is no dict
     if not models:
         raise PersonaError(
             f"{table.where} must name at least one model with its role, one of {', '.join(ROLES)}"
         )
+    for name, model in models.items():
+        if model.role == "solver" and not solves:
+            raise PersonaError(f"{table.where}.{name} is a solver, but the file has no section [solver]")
     return models
 
 
@@ -119,7 +126,9 @@ def _read_model(table: Reader, name: str) -> Model:
     if not table.is_table(name):
         return Model(role=table.choice(name, ROLES))
     entry = table.table(name)
-    model = Model(role=entry.choice("role", ROLES), abilities=entry.texts("abilities", ()))
+    role = entry.choice("role", ROLES)
+    skill = entry.number("skill", -1, 1, 0.0) if role == "solver" else 0.0
+    model = Model(role=role, abilities=entry.texts("abilities", ()), skill=skill)
     able = ABILITIES if model.role != "embedding" else ()
     if not set(model.abilities) <= set(able):
         raise entry.fail(

@@ -26,6 +26,9 @@ MODELS = [
     "sim-embed:latest",
     "sim-thinker:latest",
     "sim-helper:latest",
+    "sim-solver-small:latest",
+    "sim-solver:latest",
+    "sim-solver-large:latest",
 ]
 
 

@@ -61,7 +61,7 @@ def test_a_server_plays_another_world() -> None:
         (
             'rose = "target"',
             'rose = "flower"',
-            "models.rose must be one of target, mutator, judge, all, embedding",
+            "models.rose must be one of target, mutator, judge, all, solver, embedding",
         ),
         (
             'soil = "embedding"',
