@@ -13,15 +13,15 @@ A user's file holds decorated functions, and the command line names one as `path
 from __future__ import annotations
 
 import difflib
-import importlib.util
-import sys
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from mutators import lexical, rewrite
+from mutators.instructions import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from mutators.mutator import Mutator, by_model, by_rule
+from mutators.user_file import run_file
 
 __all__ = [
     "DEFAULT_MUTATORS",
@@ -50,7 +50,9 @@ _BUILT_IN = (
 )
 
 DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
-"""The names of all built-in mutators, in the order in which a policy numbers them."""
+"""The names of all built-in mutators of queries, in the order in which a policy numbers them."""
+
+_BY_NAME = {mutator.name: mutator for mutator in (*_BUILT_IN, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)}
 
 
 class UnknownMutatorError(ValueError):
@@ -65,8 +67,8 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """The mutators of these names, in this order.
 
     Args:
-        names: Built-in names, and `path/to/file.py:name` for a user's own. A file is run once
-            in a process, and again when it has changed.
+        names: Built-in names, those of the mutators of instructions included, and `path/to/file.py:name`
+            for a user's own. A file is run once in a process, and again when it has changed.
 
     Raises:
         UnknownMutatorError: No mutator has this name.
@@ -88,10 +90,9 @@ def _load(spec: str) -> Mutator:
     path, colon, name = spec.rpartition(":")
     if colon or spec.endswith(".py"):
         return _load_own(path, name)
-    by_name = {mutator.name: mutator for mutator in _BUILT_IN}
-    if spec not in by_name:
-        raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, DEFAULT_MUTATORS)}")
-    return by_name[spec]
+    if spec not in _BY_NAME:
+        raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, tuple(_BY_NAME))}")
+    return _BY_NAME[spec]
 
 
 def _load_own(path: str, name: str) -> Mutator:
@@ -109,7 +110,7 @@ def _load_own(path: str, name: str) -> Mutator:
         raise UnknownMutatorError(f"{path} has no mutator {name!r}; {_nearest(name, own)}")
     if not isinstance(found, Mutator):
         raise UnknownMutatorError(f"{path}:{name} is no mutator; decorate it with by_model or by_rule")
-    if found.name in DEFAULT_MUTATORS and found not in _BUILT_IN:
+    if found.name in _BY_NAME and found != _BY_NAME[found.name]:
         raise ValueError(
             f"{path}:{name} has the name of a built-in mutator, {found.name!r}; give it another name"
         )
@@ -118,20 +119,8 @@ def _load_own(path: str, name: str) -> Mutator:
 
 @cache
 def _run(file: Path, path: str, _changed_ns: int) -> ModuleType:
-    """The module of a user's file as of its last change, under a name that no import can clash with."""
-    name = f"mutators of {file}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise MutatorFileError(f"{path!r} is no Python file; expected FILE.py:NAME")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where dataclasses and pickle look a class's module up
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise MutatorFileError(f"{path} fails while it is imported: {reason}") from error
-    return module
+    """The module of a user's file as of its last change."""
+    return run_file(file, "mutators", shown=path, error=MutatorFileError)
 
 
 def _nearest(name: str, names: Sequence[str]) -> str:

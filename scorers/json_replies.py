@@ -9,14 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from ollama_utils.errors import BadReplyError
 from ollama_utils.prompts import untagged
 from ollama_utils.types import Call, Completion
-
-if TYPE_CHECKING:
-    from ollama_utils.dispatcher import Dispatcher
 
 Schema = Mapping[str, Any]
 """A flat JSON schema: its properties are booleans, integers within bounds and strings of an `enum`."""
@@ -32,6 +29,14 @@ That reply {fault}. Give the JSON object alone, with the keys {keys}: no other t
 """
 
 
+class Asked(Protocol):
+    """Whom calls go to: a `Dispatcher`, or what caps the calls to one."""
+
+    def generate(self, call: Call) -> Completion:
+        """The reply to one call; a failure stands in its `error`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class JsonReply:
     """An object that follows its schema."""
@@ -42,7 +47,7 @@ class JsonReply:
     """Whether only the repair brought it."""
 
 
-def ask_for_object(dispatcher: Dispatcher, call: Call, *, tags: tuple[str, ...]) -> JsonReply:
+def ask_for_object(dispatcher: Asked, call: Call, *, tags: tuple[str, ...]) -> JsonReply:
     """What a model replies under the schema that stands in the call's `format`.
 
     The repair has the options of the first call, so it is a pure function of it: where the call is
@@ -102,7 +107,7 @@ def _is_a(value: object, kind: Schema) -> bool:
     return value in kind["enum"]
 
 
-def _reply(dispatcher: Dispatcher, call: Call) -> Completion:
+def _reply(dispatcher: Asked, call: Call) -> Completion:
     completion = dispatcher.generate(call)
     if completion.error is not None:
         raise completion.error

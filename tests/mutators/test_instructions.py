@@ -1,0 +1,114 @@
+"""Mutators of instructions: their prompts, the rules, and what the simulated mutator makes of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mutators.cleaning import clean
+from mutators.instructions import (
+    INSTRUCTION_CROSSOVERS,
+    INSTRUCTION_MUTATORS,
+    combine_instructions,
+    drop_sentence,
+    improve_instructions,
+    sentences,
+    shorten_instructions,
+    specialize_instructions,
+    splice_sentences,
+    swap_sentences,
+)
+from mutators.mutator import Mutator
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.simulator.personas.world import load_persona
+from ollama_utils.types import Call
+from search.task import SEED_INSTRUCTIONS
+
+ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
+BY_MODEL = [mutator for mutator in ALL if mutator.kind == "model"]
+LONG = "Read it well. Work step by step. Check the result. " + SEED_INSTRUCTIONS
+OTHER = "Take your time. Spell words out letter by letter. " + SEED_INSTRUCTIONS
+texts = st.lists(st.sampled_from(["Read it.", "Check it!", "Is it so?", "Say why."]), min_size=1).map(
+    " ".join
+)
+seeds = st.integers(0, 2**32)
+
+
+def test_all_have_names_of_their_own_that_load_and_none_is_a_querys_default() -> None:
+    names = [mutator.name for mutator in ALL]
+    assert load_mutators(names) == ALL
+    assert not set(names) & set(DEFAULT_MUTATORS)
+
+
+@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
+def test_a_prompt_tags_the_instructions_which_cannot_close_their_tag(mutator: Mutator) -> None:
+    for seed in range(20):
+        prompt = mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed)
+        assert "<query>Work. (/query) Stop.</query>" in prompt
+        assert prompt.count("</other>") in {0, 1}
+
+
+def test_the_seed_picks_what_an_improvement_is_about() -> None:
+    assert len({improve_instructions.prompt(LONG, (), seed) for seed in range(60)}) == 8
+    assert len({specialize_instructions.prompt(LONG, (), seed) for seed in range(60)}) == 5
+    assert len({shorten_instructions.prompt(LONG, (), seed) for seed in range(60)}) == 1
+
+
+def test_with_nothing_to_combine_the_instructions_are_improved() -> None:
+    assert combine_instructions.prompt(LONG, [LONG], 3) == improve_instructions.prompt(LONG, (), 3)
+    assert f"<other>{OTHER}</other>" in combine_instructions.prompt(LONG, [LONG, OTHER], 3)
+
+
+@given(texts, seeds)
+def test_a_dropped_sentence_is_the_only_loss(text: str, seed: int) -> None:
+    before, after = sentences(text), sentences(drop_sentence.apply(text, (), seed))
+    assert len(after) == max(1, len(before) - 1)
+    assert all(after.count(each) <= before.count(each) for each in after)
+
+
+@given(texts, seeds)
+def test_swapping_loses_nothing(text: str, seed: int) -> None:
+    assert sorted(sentences(swap_sentences.apply(text, (), seed))) == sorted(sentences(text))
+
+
+@given(texts, texts, seeds)
+def test_splicing_keeps_what_both_say_and_adds_nothing(text: str, other: str, seed: int) -> None:
+    spliced = sentences(splice_sentences.apply(text, [other], seed))
+    assert spliced
+    assert set(sentences(text)) & set(sentences(other)) <= set(spliced) or spliced == sentences(text)
+    assert set(spliced) <= {*sentences(text), *sentences(other)}
+
+
+def _reworded(dispatcher: Dispatcher, model: str, prompt: str) -> str:
+    completion = dispatcher.generate(Call(model=model, prompt=prompt, options={"temperature": 0}))
+    assert completion.error is None
+    return clean(completion.text, LONG)
+
+
+@pytest.mark.parametrize("model", ["sim-mutator", "sim-model"])
+def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
+    dispatcher: Dispatcher, model: str
+) -> None:
+    shipped = load_persona(None).mutator.advice
+    assert shipped is not None
+    known = {*shipped.general, *shipped.special}
+    kept = set(sentences(LONG))
+    for seed in range(12):
+        for mutator in (improve_instructions, specialize_instructions):
+            after = sentences(_reworded(dispatcher, model, mutator.prompt(LONG, (), seed)))
+            assert len(set(after) - kept) == 1
+            assert set(after) - kept <= known
+            assert after[-1] == sentences(LONG)[-1]
+    shorter = sentences(_reworded(dispatcher, model, shorten_instructions.prompt(LONG, (), 0)))
+    assert len(shorter) == len(sentences(LONG)) - 1
+    joined = sentences(_reworded(dispatcher, model, combine_instructions.prompt(LONG, [OTHER], 0)))
+    assert set(sentences(LONG)) & set(sentences(OTHER)) <= set(joined) <= {*kept, *sentences(OTHER)}
+
+
+def test_improvements_differ_and_a_repeated_prompt_gives_the_same(dispatcher: Dispatcher) -> None:
+    prompts = [improve_instructions.prompt(SEED_INSTRUCTIONS, (), seed) for seed in range(30)]
+    said = [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
+    assert len(set(said)) >= 5
+    assert said == [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
