@@ -1,0 +1,1 @@
+"""The parts of genetic search over prompts: genomes, selection, variation, evaluation."""

@@ -1,0 +1,194 @@
+"""How a child differs from its parents: reworded by a model, or changed by rule.
+
+The operators on instructions are mutators (`mutators/instructions.py`); those on examples stand here. A
+model that fails, or answers with nothing new, is replaced by a rule: a child is never lost to a server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from random import Random
+
+from mutators import cleaning
+from mutators.mutator import Mutator
+from ollama_utils.types import Call
+from search.genetics.chance import chance, seed_of
+from search.genetics.genome import Example, Genome
+from search.genetics.plans import CallPlan, asked_twice
+
+MAX_CHARS = 4_000
+"""Longer instructions are not taken from a model: it ran on."""
+_TRIES = 12
+"""How often a genome that is known already is changed by rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Birth:
+    """How a child is made, decided before anything is asked."""
+
+    parents: tuple[Genome, ...]
+    """One, or two where a step joins them."""
+    steps: tuple[str, ...] = ()
+    """The operators, in order; none gives the first parent itself."""
+    seed: int = 0
+    """Of every choice that is made on the way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """What came of a birth."""
+
+    genome: Genome
+    asked: int
+    """How many steps the model was asked for."""
+    failed: int
+    """How many of these a rule took because the model could not be asked."""
+    error: str = ""
+    """Why the last of these could not be asked; "" where all could."""
+
+
+class Variation:
+    """The operators of a search.
+
+    Args:
+        mutators: of one text's instructions.
+        crossovers: of two; the other stands in `earlier[0]`.
+        examples: what may be shown as worked examples.
+        max_examples: the most in a genome.
+        ask: makes the call for a prompt and a seed.
+
+    Raises:
+        ValueError: two operators have one name, or there is no mutator.
+    """
+
+    def __init__(
+        self,
+        *,
+        mutators: tuple[Mutator, ...],
+        crossovers: tuple[Mutator, ...],
+        ask: Callable[[str, int], Call],
+        examples: tuple[Example, ...] = (),
+        max_examples: int = 0,
+    ) -> None:
+        self._examples, self._max_examples, self._ask = examples, max_examples, ask
+        by_example: dict[str, Callable[[Genome, Random], Genome]] = (
+            {"add_example": self._add, "drop_example": self._drop, "swap_example": self._swap}
+            if examples and max_examples
+            else {}
+        )
+        if not mutators:
+            raise ValueError("no mutator of instructions; expected at least one")
+        names = [*(mutator.name for mutator in (*mutators, *crossovers)), *by_example]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"operator {name!r} is named twice; name each one once")
+        self._mutators = {mutator.name: mutator for mutator in (*mutators, *crossovers)}
+        self._by_example = by_example
+        self.mutations = (*(mutator.name for mutator in mutators), *by_example)
+        """The names of the steps that change one genome."""
+        self.crossings = tuple(mutator.name for mutator in crossovers)
+        """The names of the steps that join two."""
+
+    def draft(self, birth: Birth) -> CallPlan[Draft]:
+        """The child of a birth, after its steps."""
+        genome, asked, errors = birth.parents[0], 0, list[str]()
+        for place, step in enumerate(birth.steps):
+            rng = chance(birth.seed, step, place)
+            if step in self._by_example:
+                genome = self._by_example[step](genome, rng)
+                continue
+            other = birth.parents[1] if step in self.crossings else None
+            if other is not None:
+                genome = replace(genome, examples=self._joined(genome, other, rng))
+            told = seed_of(birth.seed, step, place, "told")
+            text, error = yield from self._text(self._mutators[step], genome, other, told)
+            asked += self._mutators[step].kind == "model"
+            errors += [error] if error else []
+            if text:
+                genome = replace(genome, instructions=text)
+            else:
+                genome = self._by_rule(genome, [parent for parent in birth.parents if parent != genome], rng)
+        return Draft(genome=genome, asked=asked, failed=len(errors), error=errors[-1] if errors else "")
+
+    def changed(self, genome: Genome, known: Collection[Genome], rng: Random) -> Genome | None:
+        """The genome where it is new; else one made from it by rule that is, or None after twelve tries.
+
+        Args:
+            genome: to start from.
+            known: in an order that is always the same, for one of them may lend its words.
+            rng: the only source of chance.
+        """
+        others: list[Genome] | None = None
+        for _ in range(_TRIES):
+            if genome not in known:
+                return genome
+            others = list(known) if others is None else others
+            genome = self._by_rule(genome, others, rng)
+        return genome if genome not in known else None
+
+    def _text(
+        self, mutator: Mutator, genome: Genome, other: Genome | None, seed: int
+    ) -> CallPlan[tuple[str, str]]:
+        """New instructions, empty where there are none, and why the model could not be asked, else empty."""
+        earlier = () if other is None else (other.instructions,)
+        if mutator.kind == "rule":
+            return _if_new(mutator.apply(genome.instructions, earlier, seed), genome), ""
+        prompt = mutator.prompt(genome.instructions, earlier, seed)
+        (reply,) = yield from asked_twice([self._ask(prompt, seed)])
+        if reply.error is not None:
+            return "", str(reply.error) or type(reply.error).__name__
+        return _if_new(cleaning.clean(reply.text, genome.instructions), genome), ""
+
+    def _by_rule(self, genome: Genome, others: list[Genome], rng: Random) -> Genome:
+        """The genome after a rule that changes it, tried in an order drawn by chance."""
+        names = [name for name, mutator in self._mutators.items() if mutator.kind == "rule"]
+        names += self._by_example
+        rng.shuffle(names)
+        for name in names:
+            if name in self._by_example:
+                after = self._by_example[name](genome, rng)
+            elif name in self.crossings and not others:
+                continue
+            else:
+                earlier = (rng.choice(others).instructions,) if name in self.crossings else ()
+                text = self._mutators[name].apply(genome.instructions, earlier, rng.randrange(2**31))
+                after = replace(genome, instructions=_if_new(text, genome) or genome.instructions)
+            if after != genome:
+                return after
+        return genome
+
+    def _joined(self, genome: Genome, other: Genome, rng: Random) -> tuple[Example, ...]:
+        """Some of the examples of two parents."""
+        both = dict.fromkeys((*genome.examples, *other.examples))
+        kept = [example for example in both if rng.random() < 0.5]  # noqa: PLR2004 - a fair coin
+        return tuple(kept[: self._max_examples])
+
+    def _add(self, genome: Genome, rng: Random) -> Genome:
+        """One more example; where there is room for none, another in the place of one."""
+        left = [example for example in self._examples if example not in genome.examples]
+        if not left:
+            return genome
+        if len(genome.examples) >= self._max_examples:
+            return self._swap(genome, rng)
+        return replace(genome, examples=(*genome.examples, rng.choice(left)))
+
+    def _drop(self, genome: Genome, rng: Random) -> Genome:
+        if not genome.examples:
+            return genome
+        place = rng.randrange(len(genome.examples))
+        return replace(genome, examples=genome.examples[:place] + genome.examples[place + 1 :])
+
+    def _swap(self, genome: Genome, rng: Random) -> Genome:
+        left = [example for example in self._examples if example not in genome.examples]
+        if not left or not genome.examples:
+            return genome
+        place = rng.randrange(len(genome.examples))
+        shown = (*genome.examples[:place], rng.choice(left), *genome.examples[place + 1 :])
+        return replace(genome, examples=shown)
+
+
+def _if_new(text: str, genome: Genome) -> str:
+    """The text where it can be new instructions, else nothing."""
+    text = text.strip()
+    return text if text != genome.instructions and len(text) <= MAX_CHARS else ""

@@ -1,0 +1,295 @@
+"""The hybrid search: an actor picks prompts, candidates are drawn, a critic picks one, and all of them learn.
+
+A step is asked and told. `ask` lets the actor choose K prompts of the population for a query; their replies
+are generated and scored by the critic, at once where `parallel_eval` says so, and the same either way; `tell`
+takes the feedback on the reply that was chosen, rewards the K candidates, updates the fitness of their
+prompts, teaches actor and critic, and lets the population evolve when it is time. A candidate without a score
+takes part in none of that. The whole is a pure function of the seed and of the replies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.types import Completion
+from scorers.critic import RidgeCritic
+from search.candidates import MAX_TOKENS, TEMPERATURE, Asking, Llm, do_all, heed_cancel
+from search.genetics.chance import seed_of
+from search.optimizing.actors import Actor
+from search.optimizing.params import ActorCriticParams
+from search.optimizing.population import PromptPopulation, Reword
+from search.optimizing.rewards import (
+    FeedbackAggregator,
+    RewardFn,
+    Rewarding,
+    RewardWeights,
+    Signal,
+    Signals,
+    mean,
+)
+from search.optimizing.scores import Scoring, given_score, scored, teach
+from search.optimizing.steps import Asked, Candidate, Rewarded, StepResult
+from search.task import SEED_INSTRUCTIONS
+
+__all__ = ["ActorCriticParams", "HybridOptimizationFlow", "RewardWeights", "StepResult"]
+
+
+class HybridOptimizationFlow:
+    """Steps of the hybrid search.
+
+    Args:
+        llm: answers the calls: a dispatcher, or a pool with a cap.
+        population: the prompts, which evolve.
+        actor: picks prompts for a query.
+        critic: scores the candidates; learns from feedback where it can.
+        reward_fn: what the parts of a candidate's reward come to; None: `RewardWeights()`.
+        feedback_aggregator: what several people's feedback comes to; None: their mean.
+        top_k_prompts: K, how many prompts are tried for a query.
+        max_tokens: a candidate is cut after so many.
+        temperature: of the candidates.
+        parallel_eval: whether candidates are generated and scored, and children made, at once.
+        max_workers: the most of these at once; None: as many as there are, as far as `llm` admits them.
+        model: what the candidates are asked of, as the server lists it.
+        update_interval: the population evolves after so many steps that brought a reward.
+        feedback_for_all: whether `human_feedback`, where it is a function, is called for each candidate
+            that has a score, and not for the chosen reply alone: for feedback that costs nothing.
+        seed: of the candidates; actor and population have their own.
+        options: more of Ollama's options (`num_ctx`).
+        think: whether a thinking model thinks; None leaves it to the server.
+
+    Raises:
+        ValueError: no model, or a number out of range.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 - what the original takes, and one keyword for each thing a user can set
+        self,
+        llm: Llm,
+        population: PromptPopulation,
+        actor: Actor,
+        critic: Scoring,
+        reward_fn: RewardFn | None = None,
+        feedback_aggregator: FeedbackAggregator | None = None,
+        top_k_prompts: int = 5,
+        max_tokens: int = MAX_TOKENS,
+        temperature: float = TEMPERATURE,
+        parallel_eval: bool = False,  # noqa: FBT001, FBT002 - its place in the original
+        max_workers: int | None = None,
+        *,
+        model: str,
+        update_interval: int = 10,
+        feedback_for_all: bool = False,
+        seed: int = 0,
+        options: Mapping[str, Any] | None = None,
+        think: bool | None = None,
+    ) -> None:
+        numbers = {"top_k_prompts": top_k_prompts, "update_interval": update_interval}
+        for name, number in {**numbers, "max_workers": max_workers}.items():
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, got {number!r}")
+        self.population = population
+        self.actor = actor
+        self.critic = critic
+        self.steps = 0
+        """How many were asked."""
+        self.rewarded_steps = 0
+        """How many brought a reward."""
+        self.unscored = 0
+        """How many candidates had no score."""
+        self._llm = llm
+        self._rewarding = Rewarding(
+            reward_fn=reward_fn or RewardWeights(),
+            aggregate=feedback_aggregator or mean,
+            feedback_for_all=feedback_for_all,
+        )
+        self._asking = Asking(
+            model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think
+        )
+        self._count = top_k_prompts
+        self._workers = max_workers if parallel_eval else 1
+        self._interval = update_interval
+        self._seed = seed
+        self._open: set[int] = set()
+
+    @classmethod
+    def from_params(
+        cls,
+        params: ActorCriticParams,
+        llm: Llm,
+        *,
+        model: str,
+        prompts: Sequence[str] = (SEED_INSTRUCTIONS,),
+        encoder: Encoder | None = None,
+        critic: Scoring | None = None,
+        actor: Actor | None = None,
+        reword: Reword | None = None,
+        **more: Any,  # noqa: ANN401 - the flow's own keywords
+    ) -> HybridOptimizationFlow:
+        """The flow of a configuration.
+
+        Args:
+            params: all its numbers.
+            llm: answers the calls.
+            model: what the candidates are asked of.
+            prompts: the population's first ones.
+            encoder: for actor and critic; None: hashing, which needs no model.
+            critic: None: a `RidgeCritic`, which learns from feedback alone.
+            actor: None: a `PolicyActor`. One that is given keeps its own exploration.
+            reword: mutates sections by model; None: by rule alone.
+            more: `reward_fn`, `feedback_aggregator`, `options` and `think` of the flow.
+
+        Raises:
+            ValueError: a number is out of range.
+        """
+        encoder = encoder or make_encoder("hashing")
+        return cls(
+            llm,
+            params.population(prompts, reword),
+            actor or params.actor(encoder),
+            critic or RidgeCritic(encoder),
+            top_k_prompts=params.num_candidates,
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            parallel_eval=params.parallel_eval,
+            max_workers=params.max_workers,
+            model=model,
+            update_interval=params.update_interval,
+            feedback_for_all=params.feedback_for_all,
+            seed=params.seed,
+            **{"reward_fn": params.weights, **more},
+        )
+
+    def step(
+        self,
+        query: str,
+        human_feedback: Signal = None,
+        coherence: Signal = None,
+        tokens_used: Signal = None,
+        safety_penalty: Signal = None,
+    ) -> StepResult:
+        """Answer a query, and learn from it: see `step_many`."""
+        return self.step_many([query], human_feedback, coherence, tokens_used, safety_penalty)[0]
+
+    def step_many(
+        self,
+        queries: Sequence[str],
+        human_feedback: Signal = None,
+        coherence: Signal = None,
+        tokens_used: Signal = None,
+        safety_penalty: Signal = None,
+    ) -> list[StepResult]:
+        """Answer several queries under the policy as it is, and learn from them in their order.
+
+        All their candidates are generated and scored side by side, which keeps more slots busy than one
+        query's can.
+
+        Args:
+            queries: what is asked.
+            human_feedback: 0 to 1, or a function of query and reply, called once the replies are there. A
+                value speaks of the chosen reply; the critic foresees the feedback on the others.
+            coherence: 0 to 1, or a function.
+            tokens_used: or a function; None: what the server reported.
+            safety_penalty: not negative, or a function.
+
+        Raises:
+            ValueError: a signal is out of range.
+            EncodingError: a query or prompt has no embedding.
+            CallCancelledError: the run was stopped.
+            ReplyLogError: a reply cannot be written down.
+        """
+        asked = [self.ask(query) for query in queries]
+        tries = [(each, place) for each in asked for place in range(len(each.calls))]
+        candidates = iter(do_all(lambda item: self._tried(*item), tries, self._workers))
+        signals = Signals(
+            human_feedback=human_feedback,
+            coherence=coherence,
+            tokens_used=tokens_used,
+            safety_penalty=safety_penalty,
+        )
+        return [self._close(each, [next(candidates) for _ in each.calls], signals) for each in asked]
+
+    def ask(self, query: str) -> Asked:
+        """The prompts to try for a query; several queries may be asked for before any is told.
+
+        Raises:
+            EncodingError: the query or a prompt has no embedding.
+        """
+        choice = self.actor.choose(query, self.population.prompts, self._count, self.steps)
+        calls = self._asking.calls(query, choice.chosen, seed_of(self._seed, "step", self.steps))
+        self.steps += 1
+        self._open.add(self.steps - 1)
+        return Asked(step=self.steps - 1, query=query, choice=choice, calls=tuple(calls))
+
+    def tell(
+        self,
+        asked: Asked,
+        replies: Sequence[str | Completion | None],
+        scores: Sequence[float | None] | None = None,
+        **said: Signal,
+    ) -> StepResult:
+        """Learn from the replies to what was asked.
+
+        Args:
+            asked: what `ask` gave.
+            replies: one a prompt, in order; None where there is none.
+            scores: the critic's, 0 to 1, None where there is none; None for all: the critic is asked here.
+            said: `human_feedback`, `coherence`, `tokens_used`, `safety_penalty`, as for `step_many`.
+
+        Raises:
+            ValueError: it was told before, there is not one reply or score a prompt, or a signal is out of
+                range; nothing is learned.
+        """
+        for name, given in (("replies", replies), ("scores", scores)):
+            if given is not None and len(given) != len(asked.calls):
+                raise ValueError(f"expected {len(asked.calls)} {name}, one a prompt, got {len(given)}")
+        completions = [Completion(text=reply) if isinstance(reply, str) else reply for reply in replies]
+        bare = [Candidate(prompt=p, completion=c) for p, c in zip(asked.prompts, completions, strict=True)]
+        if scores is None:
+            candidates = do_all(lambda each: scored(self.critic, asked.query, each), bare, self._workers)
+        else:
+            candidates = [given_score(each, score) for each, score in zip(bare, scores, strict=True)]
+        return self._close(asked, candidates, Signals(**said))
+
+    def best_prompt(self, query: str) -> str:
+        """The prompt that the actor likes best for a query; nothing is drawn and nothing learned.
+
+        Raises:
+            EncodingError: the query or a prompt has no embedding.
+        """
+        choice = self.actor.choose(query, self.population.prompts, 1, 0)
+        return choice.prompts[choice.probabilities.index(max(choice.probabilities))]
+
+    def _tried(self, asked: Asked, place: int) -> Candidate:
+        """The reply to one prompt, scored."""
+        completion = heed_cancel(self._llm.generate(asked.calls[place]))
+        return scored(self.critic, asked.query, Candidate(prompt=asked.prompts[place], completion=completion))
+
+    def _close(self, asked: Asked, candidates: Sequence[Candidate], signals: Signals) -> StepResult:
+        """Reward the candidates, and only then learn: what cannot be rewarded changes nothing."""
+        if asked.step not in self._open:
+            raise ValueError(f"step {asked.step} was told already, or never asked here; tell each once")
+        best = asked.best_of(candidates)
+        rewarded = self._rewarding(asked.query, candidates, best, signals)
+        self._open.remove(asked.step)
+        self._learn(asked, candidates, rewarded)
+        evolved = best is not None and self.rewarded_steps % self._interval == 0
+        if evolved:
+            self.population.evolve(self._workers)
+        return StepResult.of(asked, candidates, rewarded, best, evolved=evolved)
+
+    def _learn(
+        self, asked: Asked, candidates: Sequence[Candidate], rewarded: Sequence[Rewarded | None]
+    ) -> None:
+        """Update the fitness of the prompts, and teach actor and critic, in the order of the candidates."""
+        self.unscored += rewarded.count(None)
+        self.rewarded_steps += any(rewarded)
+        rewards = [each.reward for each in rewarded if each is not None]
+        for candidate, each in zip(candidates, rewarded, strict=True):
+            if each is None:
+                continue
+            others = (sum(rewards) - each.reward) / (len(rewards) - 1) if len(rewards) > 1 else None
+            self.population.tell(candidate.prompt, each.reward, others)
+            if each.feedback is not None:
+                teach(self.critic, asked.query, candidate, each.feedback)
+        self.actor.learn(asked.choice, [None if each is None else each.reward for each in rewarded])

@@ -1,0 +1,1 @@
+"""What the hybrid search is made of: prompts by section, actors, rewards, scores."""

@@ -1,0 +1,103 @@
+"""Arm elimination: batches that double, and after each one whoever is shown to be worse is out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from search.selectors.confidence import PairedTest
+from search.selectors.selector import Common, Evaluate, Request, Selector
+
+_AT_ONCE = 40_000
+"""Differences that are tested together: what is computed of them then stays in a processor's cache."""
+
+
+class ArmEliminationSelector(Selector):
+    """Names what brute force over the whole dataset would name, but for a chance of `delta`.
+
+    After each round every combination that another one beats is out: a paired test on the datapoints that
+    both have seen, without replacement, at delta divided by the number of rivals. The one that brute force
+    names is beaten by any of its rivals with probability delta at most, however many rounds there are.
+
+    One that fails too often so far beats nobody, and whom it beat before comes back; it is out when it
+    cannot but fail too often over the whole dataset. The last that is left is evaluated until it is `sound`:
+    if it ever failed, until it is sure to fail seldom enough. One that never failed is named without that.
+
+    Args:
+        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
+        dataset: see there.
+        evaluate: see there.
+        n_initial: datapoints of the first round; None: a tenth of the dataset, at least 1.
+        growth_factor: how many times as large as the last batch the next one is, at least 1.
+        **common: see there.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    name = "arm_elimination"
+    claim = "The best on these datapoints is named with a chance of error of at most {wrong}."
+    named_is = "best"
+
+    def __init__(
+        self,
+        choices: Mapping[str, Sequence[Any]],
+        dataset: Sequence[Any],
+        evaluate: Evaluate,
+        *,
+        n_initial: int | None = None,
+        growth_factor: float = 2.0,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(choices, dataset, evaluate, **common)
+        if n_initial is not None and n_initial < 1:
+            raise ValueError(f"n_initial must be at least 1, got {n_initial!r}")
+        if not 1 <= growth_factor < math.inf:
+            raise ValueError(f"growth_factor must be at least 1, got {growth_factor!r}")
+        self._n_initial = n_initial or max(1, len(self.datapoints) // 10)
+        self._growth_factor = growth_factor
+        self._beaten_by: dict[int, int] = {}
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Those that nobody beat, and that may still fail seldom enough."""
+        able = np.flatnonzero(~self.hopeless_ones).tolist()
+        return tuple(number for number in able if number not in self._beaten_by)
+
+    def _rounds(self) -> Iterator[Sequence[Request]]:
+        size, seen, batch = len(self.datapoints), 0, self._n_initial
+        while (survivors := self.survivors) and not (len(survivors) == 1 and self.sound(survivors[0])):
+            if all(self.cells.seen[number] == size for number in survivors):
+                return
+            seen = min(size, seen + batch)
+            batch = math.ceil(batch * self._growth_factor)
+            yield [(number, range(seen)) for number in survivors]
+
+    def _note(self) -> None:
+        """Bring back whom an unfit one beat, and take out whoever is beaten by one that is fit and in."""
+        self._beaten_by = {worse: by for worse, by in self._beaten_by.items() if self.fit(by)}
+        means = self.cells.means()
+        # The best so far first: mostly it is the one that beats the others.
+        for better in sorted(self.survivors, key=lambda number: (-means[number], number)):
+            if self.fit(better) and better not in self._beaten_by:
+                below = [number for number in self.survivors if means[number] < means[better]]
+                self._beaten_by |= dict.fromkeys(self._beaten(better, below), better)
+
+    def _beaten(self, better: int, others: Sequence[int]) -> list[int]:
+        """Those of the others that are shown to be worse."""
+        scores, size = self.cells.scores, len(self.datapoints)
+        delta = self.delta / max(1, len(self.combinations) - 1)
+        beaten: list[int] = []
+        # Those that just came back have seen less, as yet.
+        for seen in {min(int(self.cells.seen[n]), int(self.cells.seen[better])) for n in others}:
+            of_these = [n for n in others if min(self.cells.seen[n], self.cells.seen[better]) == seen]
+            step = max(1, _AT_ONCE // max(1, seen))
+            for start in range(0, len(of_these), step):
+                some = of_these[start : start + step]
+                test = PairedTest(population=size, shape=(len(some),))
+                test.add(scores[better, :seen] - scores[some, :seen])
+                beaten.extend(np.array(some)[test.rejects(delta)].tolist())
+        return beaten

@@ -1,0 +1,121 @@
+"""UCB-E over a table of scores, with a low-rank model of what was not measured (Zhou et al. 2024)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+import numpy as np
+
+from search.selectors.budget import part_of
+from search.selectors.cells import Floats
+from search.selectors.factorisation import Ensemble
+from search.selectors.selector import Common, Evaluate, Request, Selector
+
+_BATCH = 32
+_FACTORS = 1
+"""The chance that the ensemble's seed is drawn from."""
+
+
+class MatrixUCBSelector(Selector):
+    """Spends a budget of evaluations where the upper confidence bound of a combination's mean is highest.
+
+    After a first round over all combinations, each cell goes to the combination with the highest bound. With
+    `rank` 0 that is UCB-E's: the mean so far plus sqrt(exploration / n) (Audibert, Bubeck and Munos 2010).
+    Else an ensemble of factorisations fills the table in (`Ensemble`); the bound is the mean of its row, plus
+    `width` times the standard deviation over the members. A cell that is asked for in a round lowers the
+    bound as if its score were known already.
+
+    Zhou et al. (2024), "On Speeding Up Language Model Evaluation", also let the members choose the datapoint.
+    Here it is the next one in the order that all share, for otherwise the interval of no result would hold.
+
+    Args:
+        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
+        dataset: see there.
+        evaluate: see there.
+        budget: the share of all cells that is evaluated, rounded up, and at least one cell of each
+            combination; above 0 and at most 1.
+        rank: factors of the model; 0: none.
+        members: of the ensemble, at least 2.
+        ridge: what speaks against a factor, in measured scores; above 0.
+        width: differences of the members that a bound lies above the mean; 0 or more.
+        exploration: UCB-E's, 0 or more.
+        batch_size: cells of a round, at least 1; None: 32, or a thousandth of all if that is more.
+        **common: see there.
+
+    Raises:
+        ValueError: as of `Selector`, or one of these is out of range.
+    """
+
+    name = "matrix_ucb"
+    claim = (
+        "No chance of error is claimed: the calls went where a score may be high, and the one with the "
+        "highest lower bound is named."
+    )
+    named_is = "best so far"
+
+    def __init__(  # noqa: PLR0913 - the settings of the method
+        self,
+        choices: Mapping[str, Sequence[Any]],
+        dataset: Sequence[Any],
+        evaluate: Evaluate,
+        *,
+        budget: float = 0.25,
+        rank: int = 1,
+        members: int = 16,
+        ridge: float = 1.0,
+        width: float = 2.0,
+        exploration: float = 1.0,
+        batch_size: int | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(choices, dataset, evaluate, **common)
+        if batch_size is None:
+            batch_size = max(_BATCH, self.cells.scores.size // 1000)
+        for what, value, least in (("rank", rank, 0), ("batch_size", batch_size, 1)):
+            if value < least:
+                raise ValueError(f"{what} must be at least {least}, got {value!r}")
+        if width < 0 or exploration < 0:
+            raise ValueError(
+                f"expected width and exploration of 0 or more, got {width!r} and {exploration!r}"
+            )
+        self._left = part_of(self.cells.scores.size, budget, "budget")
+        self._width, self._exploration, self._batch_size = width, exploration, batch_size
+        seed = int(self.chance(_FACTORS).integers(2**31))
+        rows, columns = self.cells.scores.shape
+        self._ensemble = (
+            Ensemble(rows, columns, rank=rank, members=members, ridge=ridge, seed=seed) if rank else None
+        )
+
+    def _rounds(self) -> Iterator[Sequence[Request]]:
+        rows, columns = self.cells.scores.shape
+        first = max(1, min(columns // 20, self._left // rows))
+        yield [(row, range(first)) for row in range(rows)]
+        self._left -= first * rows
+        while self._left > 0 and (requests := self._next_cells()):
+            yield requests
+            self._left -= sum(len(places) for _, places in requests)
+
+    def _next_cells(self) -> list[Request]:
+        """The cells of a round, by combination; none where all that are worth it are filled."""
+        means, doubts = self._means_and_doubts()
+        seen = self.cells.seen.astype(np.float64)
+        able, counts = ~self.hopeless_ones, seen.copy()
+        for _ in range(min(self._batch_size, self._left)):
+            bounds = np.where(
+                able & (counts < self.cells.datapoints), means + doubts / np.sqrt(counts), -np.inf
+            )
+            row = int(bounds.argmax())
+            if np.isneginf(bounds[row]):
+                break
+            counts[row] += 1
+        places = [range(int(begin), int(end)) for begin, end in zip(seen, counts, strict=True)]
+        return [(row, places[row]) for row in np.argsort(-means, kind="stable").tolist() if places[row]]
+
+    def _means_and_doubts(self) -> tuple[Floats, Floats]:
+        """For each combination the mean, and what, over the root of its count, the bound lies above it."""
+        if self._ensemble is None:
+            return self.cells.means(), np.full(len(self.cells.seen), math.sqrt(self._exploration))
+        filled = self._ensemble.complete(self.cells.scores, ~np.isnan(self.cells.scores)).mean(-1)
+        return filled.mean(0), self._width * filled.std(0) * np.sqrt(self.cells.seen)

@@ -1,0 +1,52 @@
+"""Random search: some of the combinations, drawn by chance, at every datapoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Unpack
+
+from search.selectors.budget import part_of
+from search.selectors.selector import Common, Evaluate, Request, Selector
+
+_WHICH = 1
+
+
+class RandomSearchSelector(Selector):
+    """Evaluates a share of the combinations, rounded up, and names the best of them.
+
+    Args:
+        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
+        dataset: see there.
+        evaluate: see there.
+        sample_fraction: the share of the combinations that is drawn, without replacement; above 0, at most 1.
+        **common: see there.
+
+    Raises:
+        ValueError: a setting is out of range.
+    """
+
+    name = "random"
+
+    def __init__(
+        self,
+        choices: Mapping[str, Sequence[Any]],
+        dataset: Sequence[Any],
+        evaluate: Evaluate,
+        *,
+        sample_fraction: float = 0.25,
+        **common: Unpack[Common],
+    ) -> None:
+        super().__init__(choices, dataset, evaluate, **common)
+        total = len(self.combinations)
+        count = part_of(total, sample_fraction, "sample_fraction")
+        self.drawn = tuple(self.chance(_WHICH).permutation(total)[:count].tolist())
+        """The numbers of the combinations that are evaluated."""
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """Those that were drawn."""
+        return tuple(sorted(self.drawn))
+
+    def _rounds(self) -> Iterator[Sequence[Request]]:
+        places = range(len(self.datapoints))
+        yield [(number, places) for number in self.drawn]

@@ -1,0 +1,241 @@
+"""What a selection found: a row for each combination, and how it was found."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from search.selectors.cells import Cells
+from search.selectors.combination import Combination
+from search.selectors.confidence import interval
+
+
+class NoWinnerError(Exception):
+    """No combination can be named: each failed too often, or was never evaluated.
+
+    Args:
+        message: why, in one line.
+        results: what was found all the same.
+    """
+
+    def __init__(self, message: str, results: SelectionResults) -> None:
+        super().__init__(message)
+        self.results = results
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombinationResult:
+    """What one combination did."""
+
+    index: int
+    """Its number among all combinations."""
+    combination: Combination
+    """What was chosen."""
+    score: float
+    """The mean score over its datapoints, an error counting as 0; nan without datapoints."""
+    low: float
+    """The lower end of the interval of its score over all datapoints that there might be, errors as 0."""
+    high: float
+    """The upper end, errors as 1."""
+    latency_s: float
+    """Seconds a datapoint, over those without error."""
+    prompt_tokens: float
+    """Tokens read a datapoint, over those without error."""
+    completion_tokens: float
+    """Tokens written a datapoint, over those without error."""
+    price: float
+    """Price a datapoint, over those without error."""
+    datapoints: int
+    """How many datapoints it was evaluated on, those in error included."""
+    errors: int
+    """How many of them failed."""
+    is_best: bool
+    """Whether it is the one that is named."""
+    first_error: str | None
+    """What the first of its errors says."""
+    verdict: str
+    """What the selector says of it."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens a datapoint, read and written."""
+        return self.prompt_tokens + self.completion_tokens
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it: the choices as their labels say, nan as None."""
+        choices = {name: Combination({name: self.combination[name]}) for name in self.combination}
+        return {
+            "index": self.index,
+            "combination": {name: one.label.removeprefix(f"{name}=") for name, one in choices.items()},
+            "score": None if math.isnan(self.score) else self.score,
+            "low": self.low,
+            "high": self.high,
+            "latency_s": self.latency_s,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "price": self.price,
+            "datapoints": self.datapoints,
+            "errors": self.errors,
+            "is_best": self.is_best,
+            "verdict": self.verdict,
+            "first_error": self.first_error,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What was asked at once, and what that left."""
+
+    number: int
+    """From 1."""
+    combinations: int
+    """How many combinations were evaluated."""
+    batch_size: int
+    """The most datapoints that one of them was evaluated on."""
+    evaluations: int
+    """How many evaluations there were."""
+    errors: int
+    """How many of them failed."""
+    evaluations_so_far: int
+    """Those of this round and all before it."""
+    survivors: tuple[int, ...]
+    """The numbers of the combinations that may still be named."""
+    plan: tuple[int, int] | None = field(default=None, compare=False)
+    """`plan_concurrency` of the cap and the batch; None under another driver. No result depends on it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it, without the plan: equal whatever the cap was."""
+        return {
+            "number": self.number,
+            "combinations": self.combinations,
+            "batch_size": self.batch_size,
+            "evaluations": self.evaluations,
+            "errors": self.errors,
+            "evaluations_so_far": self.evaluations_so_far,
+            "survivors": list(self.survivors),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionResults:
+    """All combinations, the one that is named first, then by their lower bound over the dataset."""
+
+    rows: tuple[CombinationResult, ...]
+    """One for each combination, also where it was never evaluated."""
+    rounds: tuple[Round, ...]
+    """How it went."""
+    dataset_size: int
+    """How many distinct datapoints there are."""
+    claim: str
+    """How sure the selector is of what it says."""
+
+    @property
+    def best(self) -> CombinationResult:
+        """The combination that is named.
+
+        Raises:
+            ValueError: none is.
+        """
+        if not self.rows[0].is_best:
+            raise ValueError("no combination is named")
+        return self.rows[0]
+
+    @property
+    def evaluations(self) -> int:
+        """How many evaluations were asked for."""
+        return sum(row.datapoints for row in self.rows)
+
+    @property
+    def errors(self) -> int:
+        """How many of them failed."""
+        return sum(row.errors for row in self.rows)
+
+    @property
+    def savings(self) -> float:
+        """The share of brute force's evaluations that was not needed."""
+        return 1 - self.evaluations / (len(self.rows) * self.dataset_size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON takes it; nothing in it depends on the cap, or on what was finished when."""
+        return {
+            "best": self.rows[0].index if self.rows[0].is_best else None,
+            "evaluations": self.evaluations,
+            "errors": self.errors,
+            "savings": self.savings,
+            "dataset_size": self.dataset_size,
+            "claim": self.claim,
+            "combinations": [row.to_dict() for row in self.rows],
+            "rounds": [each.to_dict() for each in self.rounds],
+        }
+
+
+def dataset_lows(cells: Cells, delta: float, numbers: Sequence[int]) -> list[float]:
+    """Lower bounds of these combinations' means over the dataset, an error as 0; with all seen, the mean.
+
+    It holds at any time with probability 1 - delta, where the datapoints were asked for in their order.
+    """
+    size = cells.datapoints
+    lows = []
+    for number in numbers:
+        if cells.seen[number] == size:
+            lows.append(cells.mean(number))
+        else:
+            lows.append(float(interval(cells.values(number), delta, population=size)[0]))
+    return lows
+
+
+def results_of(
+    combinations: tuple[Combination, ...],
+    cells: Cells,
+    rounds: tuple[Round, ...],
+    delta: float,
+    best: int | None,
+    verdicts: Sequence[str],
+    claim: str,
+) -> SelectionResults:
+    """A row for each combination, sorted.
+
+    Args:
+        combinations: in the order of their numbers.
+        cells: what came of them.
+        rounds: how it went.
+        delta: how often an interval may ever miss.
+        best: the number of the one that is named, if any.
+        verdicts: what is said of each, in the order of their numbers.
+        claim: how sure that is.
+    """
+    lows = dataset_lows(cells, delta, range(len(combinations)))
+    order = sorted(range(len(combinations)), key=lambda i: (i != best, not cells.seen[i], -lows[i], i))
+    rows = tuple(_row(i, combinations[i], cells, delta, verdicts[i], is_best=i == best) for i in order)
+    return SelectionResults(rows=rows, rounds=rounds, dataset_size=cells.datapoints, claim=claim)
+
+
+def _row(
+    number: int, combination: Combination, cells: Cells, delta: float, verdict: str, *, is_best: bool
+) -> CombinationResult:
+    low, high = interval(cells.values(number), delta)
+    if cells.errors[number]:
+        _, high = interval(cells.values(number, failed_as=1.0), delta)
+    answered = int(cells.seen[number] - cells.errors[number])
+    latency_s, prompt_tokens, completion_tokens, price = cells.costs[number] / np.maximum(answered, 1)
+    error = cells.first_error.get(number)
+    return CombinationResult(
+        index=number,
+        combination=combination,
+        score=cells.mean(number) if cells.seen[number] else math.nan,
+        low=float(low),
+        high=float(high),
+        latency_s=float(latency_s),
+        prompt_tokens=float(prompt_tokens),
+        completion_tokens=float(completion_tokens),
+        price=float(price),
+        datapoints=int(cells.seen[number]),
+        errors=int(cells.errors[number]),
+        is_best=is_best,
+        verdict=verdict,
+        first_error=None if error is None else " ".join(f"{type(error).__name__}: {error}".split()),
+    )

@@ -1,0 +1,300 @@
+"""What all selectors share: they ask for rounds of evaluations, are told what came, and name the best.
+
+A selector decides, a driver evaluates: `select_best` is one driver, `ask` and `tell` let there be others.
+What is asked for depends on the choices, the dataset, the seed and what was told, and on nothing else. So
+results are the same however many evaluations run at once, and a search that is run again asks the same.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, ClassVar, TypeAlias, TypedDict, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from search.selectors.cells import Cells, Evaluation, checked
+from search.selectors.combination import Combination, combinations
+from search.selectors.concurrency import plan_concurrency
+from search.selectors.confidence import MeanTest
+from search.selectors.dataset import shuffled
+from search.selectors.results import NoWinnerError, Round, SelectionResults, dataset_lows, results_of
+from search.selectors.verdicts import claim_of, verdicts_of, why_none
+from search.streams import Failed, Plan, play_plans
+
+__all__ = ["Common", "Evaluate", "Evaluation", "NoWinnerError", "Request", "Selector"]
+
+Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
+"""What a combination does at a datapoint: a score in [0, 1], or an `Evaluation`. Raising is an error."""
+Request: TypeAlias = tuple[int, Sequence[int]]
+"""A combination's number, and the places of datapoints to evaluate it at, the most urgent first."""
+Outcome: TypeAlias = float | Evaluation | Exception
+
+_ROUNDING = 1e-9
+_ORDER = 101
+"""The chance that the order of the datapoints is drawn from; selectors take others, and none takes 0."""
+
+
+class Common(TypedDict, total=False):
+    """The settings that every selector takes by name."""
+
+    seed: int
+    delta: float
+    max_errors: float
+
+
+class Selector(ABC):
+    """Finds the combination of choices with the best mean score over a dataset.
+
+    A combination that failed on more than `max_errors` of the datapoints that it was evaluated at is never
+    named; elsewhere an error counts as a score of 0. Of those that may be named, it is the one with the
+    highest lower bound of its mean over the dataset, which is the mean itself where all datapoints were
+    seen; of equals, the first.
+
+    Args:
+        choices: what to choose from, by name.
+        dataset: the datapoints; equal ones count once. They are shuffled once, and all combinations are
+            evaluated at them in the same order.
+        evaluate: called on any thread as `evaluate(combination, datapoint)`.
+        seed: of all chance, at least 0.
+        delta: how often what the selector claims may be wrong, above 0 and below 1.
+        max_errors: the share of a combination's datapoints that may fail, in [0, 1].
+
+    Raises:
+        ValueError: there is nothing to choose from, no datapoint, or a setting is out of range.
+    """
+
+    name: ClassVar[str]
+    """As `make_selector` takes it."""
+    claim: ClassVar[str] = "The best of those seen, each on all datapoints; of the others nothing is claimed."
+    """How sure it is; {0} stands for the selector, {wrong} for its delta, here and in what follows."""
+    named_is: ClassVar[str] = "best of those seen"
+    out_is: ClassVar[str] = "ruled out"
+    """What it says of the one that is named, and of those that are no survivors."""
+
+    def __init__(
+        self,
+        choices: Mapping[str, Sequence[Any]],
+        dataset: Sequence[Any],
+        evaluate: Evaluate,
+        *,
+        seed: int = 0,
+        delta: float = 0.05,
+        max_errors: float = 0.1,
+    ) -> None:
+        if seed < 0:
+            raise ValueError(f"seed must be at least 0, got {seed!r}")
+        if not 0 < delta < 1:
+            raise ValueError(f"delta must be above 0 and below 1, got {delta!r}")
+        if not 0 <= max_errors <= 1:
+            raise ValueError(f"max_errors must be from 0 to 1, got {max_errors!r}")
+        self.combinations = combinations(choices)
+        self.choices = {name: tuple(several) for name, several in choices.items()}
+        self.seed = seed
+        self.delta = delta
+        self.max_errors = max_errors
+        self.datapoints = shuffled(dataset, self.chance(_ORDER))
+        self.cells = Cells(len(self.combinations), len(self.datapoints))
+        self.rounds: list[Round] = []
+        self.last_asked: dict[int, int] = {}  # the last round of each combination
+        self._evaluate = evaluate
+        self._to_come: Iterator[Sequence[Request]] | None = None
+        self._asked: list[tuple[int, tuple[int, ...]]] = []
+        self._is_broken = False
+
+    @abstractmethod
+    def _rounds(self) -> Iterator[Sequence[Request]]:
+        """What to evaluate, round by round.
+
+        When the generator goes on, `self.cells` holds all that was asked for. Cells that are filled already
+        are left out of a round, and a round of which nothing is left is not played.
+        """
+
+    def _note(self) -> None:  # noqa: B027 - most selectors need to do nothing here
+        """Make up one's mind after a round, before `survivors` is asked for."""
+
+    def verdicts(self, named: int | None) -> list[str]:
+        """What is known of each combination, in the order of their numbers, where this one is named."""
+        return verdicts_of(self, named)
+
+    @property
+    def survivors(self) -> tuple[int, ...]:
+        """The numbers of the combinations that may still be named; those that fail too often apart."""
+        return tuple(range(len(self.combinations)))
+
+    def chance(self, *what: int) -> np.random.Generator:
+        """Chance that depends on the seed and on what it is for, and on nothing that was drawn before."""
+        return np.random.default_rng([self.seed, *what])
+
+    def fit(self, number: int) -> bool:
+        """Whether a combination was evaluated, and failed on no more of its datapoints than it may."""
+        return bool(self.fit_ones[number])
+
+    def hopeless(self, number: int) -> bool:
+        """Whether a combination has failed more often than it may over the whole dataset."""
+        return bool(self.hopeless_ones[number])
+
+    def sound(self, number: int) -> bool:
+        """Whether a combination never failed, or is sure to fail on no more of the dataset than it may.
+
+        With probability delta at most one that failed, and that fails on more, is held to be sure.
+        """
+        seen, size = int(self.cells.seen[number]), len(self.datapoints)
+        if not self.fit(number) or seen == size or not self.cells.errors[number]:
+            return self.fit(number)
+        test = MeanTest(1 - self.max_errors, population=size)
+        test.add(1.0 - self.cells.failed[number, :seen])
+        return bool(test.rejects(self.delta / len(self.combinations)))
+
+    @property
+    def fit_ones(self) -> NDArray[np.bool_]:
+        """(combinations,), `fit` of each."""
+        seen = self.cells.seen
+        fit: NDArray[np.bool_] = (seen > 0) & (self.cells.errors <= self.max_errors * seen + _ROUNDING)
+        return fit
+
+    @property
+    def hopeless_ones(self) -> NDArray[np.bool_]:
+        """(combinations,), `hopeless` of each."""
+        most = self.max_errors * len(self.datapoints) + _ROUNDING
+        hopeless: NDArray[np.bool_] = self.cells.errors > most
+        return hopeless
+
+    def ask(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The next round: combinations, in the order of their urgency, and the places of their datapoints.
+
+        `combinations` and `datapoints` say what the numbers stand for. No cell is ever asked for twice. Until
+        it is told, the same round is asked for again.
+
+        Returns:
+            The requests; none when the search is over.
+        """
+        if self._to_come is None:
+            self._to_come = iter(self._rounds())
+        while not self._asked and (requests := self._next_round()) is not None:
+            wanted: dict[int, list[int]] = {}
+            for number, places in requests:
+                wanted.setdefault(number, []).extend(places)
+            new = ((number, self.cells.missing(number, places)) for number, places in wanted.items())
+            self._asked = [(number, places) for number, places in new if places]
+        return list(self._asked)
+
+    def tell(self, outcomes: Sequence[Sequence[Outcome]]) -> Round:
+        """Take what came of the round that was asked for, and say how it went.
+
+        Args:
+            outcomes: for each request, in order, one outcome for each of its places: a score, an
+                `Evaluation`, or the exception in its place. What is no score in [0, 1] counts as an error.
+
+        Raises:
+            ValueError: those are not the outcomes of the round.
+        """
+        if not self._asked:
+            raise ValueError("there is no round to be told of; ask first")
+        if [len(each) for each in outcomes] != [len(places) for _, places in self._asked]:
+            raise ValueError("expected one outcome for each evaluation that was asked for")
+        before = int(self.cells.errors.sum())
+        with self._deciding():
+            for (number, places), row in zip(self._asked, outcomes, strict=True):
+                for place, outcome in zip(places, row, strict=True):
+                    self.cells.fill(number, place, checked(outcome))
+            asked, self._asked = self._asked, []
+            self.last_asked |= dict.fromkeys((number for number, _ in asked), len(self.rounds) + 1)
+            self._note()
+            self.rounds.append(self._round(asked, int(self.cells.errors.sum()) - before))
+        return self.rounds[-1]
+
+    def select_best(
+        self,
+        parallel: bool = False,  # noqa: FBT001, FBT002 - `select_best(True)` is how it is called elsewhere
+        max_concurrent: int = 20,
+        on_round: Callable[[Round], None] | None = None,
+        on_evaluation: Callable[[], None] | None = None,
+    ) -> SelectionResults:
+        """Evaluate until the search is over.
+
+        Args:
+            parallel: whether several evaluations run at once.
+            max_concurrent: how many, over all combinations and datapoints.
+            on_round: called after each round.
+            on_evaluation: called after each evaluation, on any thread, one at a time.
+
+        Raises:
+            ValueError: `max_concurrent` is below 1.
+            NoWinnerError: no combination can be named.
+            RuntimeError: it was broken off before, not in an evaluation but while it decided.
+        """
+        if max_concurrent < 1:
+            raise ValueError(f"max_concurrent must be at least 1, got {max_concurrent!r}")
+        most = max_concurrent if parallel else 1
+        while requests := self.ask():
+            plan = plan_concurrency(most, max(len(places) for _, places in requests))
+            cap = min(most, sum(len(places) for _, places in requests))
+            plans = [_batch(number, places) for number, places in requests]
+            outcomes = play_plans(plans, self._evaluation, cap, on_evaluation or (lambda: None))
+            self.tell([[_plain(value) for value in values] for values in outcomes])
+            self.rounds[-1] = replace(self.rounds[-1], plan=plan)
+            if on_round is not None:
+                on_round(self.rounds[-1])
+        return self.results()
+
+    def results(self) -> SelectionResults:
+        """What is known now.
+
+        Raises:
+            NoWinnerError: no combination can be named.
+        """
+        named = self.named()
+        said = self.verdicts(named), claim_of(self, named)
+        results = results_of(self.combinations, self.cells, tuple(self.rounds), self.delta, named, *said)
+        if named is None:
+            raise NoWinnerError(why_none(self), results)
+        return results
+
+    def named(self) -> int | None:
+        """The number of the combination that is named, if one can be."""
+        fit = self.fit_ones
+        able = [number for number in self.survivors if fit[number]]
+        lows = dataset_lows(self.cells, self.delta, able) if len(able) > 1 else [0.0] * len(able)
+        return max(zip(able, lows, strict=True), key=lambda each: (each[1], -each[0]), default=(None,))[0]
+
+    def _next_round(self) -> Sequence[Request] | None:
+        with self._deciding():
+            return next(cast("Iterator[Sequence[Request]]", self._to_come), None)
+
+    @contextmanager
+    def _deciding(self) -> Iterator[None]:
+        """What is broken off here, as by Ctrl-C, may be half a decision: nobody can go on from it."""
+        if self._is_broken:
+            raise RuntimeError("this search was broken off while it decided; make a new selector")
+        self._is_broken = True
+        yield
+        self._is_broken = False
+
+    def _round(self, asked: Sequence[tuple[int, Sequence[int]]], errors: int) -> Round:
+        survivors, last = self.survivors, self.rounds[-1].survivors if self.rounds else ()
+        survivors = last if last == survivors else survivors  # many rounds may share many survivors
+        return Round(
+            number=len(self.rounds) + 1,
+            combinations=len(asked),
+            batch_size=max(len(places) for _, places in asked),
+            evaluations=sum(len(places) for _, places in asked),
+            errors=errors,
+            evaluations_so_far=int(self.cells.seen.sum()),
+            survivors=survivors,
+        )
+
+    def _evaluation(self, cell: tuple[int, int]) -> float | Evaluation:
+        number, place = cell
+        return self._evaluate(self.combinations[number], self.datapoints[place])
+
+
+def _batch(number: int, places: Sequence[int]) -> Plan[tuple[int, int], Any, list[Any]]:
+    return list((yield [(number, place) for place in places]))
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - `checked` sees to whatever an evaluation returns
+    return value.error if isinstance(value, Failed) else value

@@ -1,0 +1,1 @@
+"""Problems that come with mutagym."""

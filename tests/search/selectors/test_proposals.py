@@ -1,0 +1,60 @@
+"""What Bayesian optimisation would look at next."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from search.selectors.neighbours import Places, places_of
+from search.selectors.proposals import propose
+
+
+def additive(places: Places) -> float:
+    """A score to which each choice adds its part."""
+    return sum(places) / 20
+
+
+def test_proposals_are_different_and_were_not_measured() -> None:
+    shape = (3, 4, 2)
+    measured = {places: additive(places) for places in places_of(shape)[::3]}
+    proposed = propose(shape, measured, 5, seed=1)
+    assert len(set(proposed)) == 5
+    assert not set(proposed) & set(measured)
+
+
+def test_equal_arguments_propose_the_same() -> None:
+    measured = {places: additive(places) for places in places_of((4, 4))[::3]}
+    assert propose((4, 4), measured, 3, seed=2) == propose((4, 4), measured, 3, seed=2)
+
+
+def test_all_that_are_left_are_proposed_where_there_are_no_more() -> None:
+    measured = {places: additive(places) for places in places_of((3, 2))[:4]}
+    assert sorted(propose((3, 2), measured, 5, seed=0)) == [(2, 0), (2, 1)]
+
+
+def test_nothing_measured_is_left_to_chance() -> None:
+    assert len({tuple(propose((4, 5), {}, 3, seed=seed)) for seed in range(8)}) == 8
+
+
+def test_the_process_finds_the_best_of_a_score_with_structure_where_chance_seldom_does() -> None:
+    shape, found = (6, 6), 0
+    for seed in range(5):
+        measured = {places: additive(places) for places in propose(shape, {}, 6, seed)}
+        while len(measured) < 12:
+            measured |= {places: additive(places) for places in propose(shape, measured, 3, seed)}
+        found += (5, 5) in measured
+    assert found >= 4  # chance: 1 in 3 of the times
+
+
+def test_optuna_logs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    propose((3, 3), {(0, 0): 0.1, (2, 2): 0.6}, 2, seed=0)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_optuna_is_imported_only_where_it_proposes() -> None:
+    code = (
+        "import sys, search.selectors.bayesian; sys.exit('optuna' in sys.modules or 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 - ours

@@ -1,0 +1,78 @@
+"""Selectors by name, and random search."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from search.selectors.random_search import RandomSearchSelector
+from search.selectors.registry import SELECTORS, make_selector, settings_of
+from search.selectors.selector import Selector
+from tests.search.selectors.tables import grid
+
+
+def test_every_selector_has_the_name_it_is_found_by() -> None:
+    assert len(SELECTORS) == 8
+    for name, found in SELECTORS.items():
+        assert issubclass(found, Selector)
+        assert found.name == name
+
+
+def test_a_selector_is_imported_when_it_is_asked_for() -> None:
+    code = (
+        "import sys; from search.selectors.registry import make_selector;"
+        "make_selector('brute_force', {'a': [1]}, [1], lambda c, d: 1.0);"
+        "sys.exit(any(m in sys.modules for m in ('optuna', 'torch', 'search.selectors.bayesian')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("brute_forse", {}, "no selector is called 'brute_forse'; did you mean brute_force?"),
+        ("zzz", {}, "no selector is called 'zzz'; there are brute_force, random, "),
+        (
+            "epsilon_lucb",
+            {"epsilom": 1},
+            "the selector epsilon_lucb has no setting 'epsilom'; did you mean epsilon",
+        ),
+    ],
+)
+def test_an_unknown_name_or_setting_is_one_line_with_the_nearest(
+    name: str, settings: dict[str, int], said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_selector(name, grid(2), [1], lambda _c, _d: 1.0, **settings)
+
+
+def test_settings_come_with_their_defaults() -> None:
+    assert settings_of("threshold") == {
+        "seed": 0,
+        "delta": 0.05,
+        "max_errors": 0.1,
+        "threshold": 0.75,
+        "n_initial": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("total", "fraction", "count"), [(9, 0.25, 3), (8, 0.25, 2), (1, 0.25, 1), (10, 0.3, 3)]
+)
+def test_random_search_draws_a_share_rounded_up_without_replacement(
+    total: int, fraction: float, count: int
+) -> None:
+    selectors = [
+        RandomSearchSelector(grid(total), [1], lambda _c, _d: 1.0, sample_fraction=fraction, seed=seed)
+        for seed in range(20)
+    ]
+    assert all(len(set(selector.drawn)) == count for selector in selectors)
+    assert len({number for selector in selectors for number in selector.drawn}) == total
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1.5])
+def test_a_share_out_of_range_is_refused(fraction: float) -> None:
+    with pytest.raises(ValueError, match="sample_fraction must be above 0 and at most 1"):
+        RandomSearchSelector(grid(2), [1], lambda _c, _d: 1.0, sample_fraction=fraction)

@@ -1,0 +1,247 @@
+"""Evolution on the real simulator: it improves prompts, repeats itself, loses nothing to a bad server."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.reply_log import ReplyLog
+from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.simulator.settings import Settings
+from search.call_pool import CallPool
+from search.evolution import (
+    AsyncEvaluationPipeline,
+    AsyncEvolutionController,
+    EvolutionConfig,
+    EvolutionController,
+    Generation,
+    Genome,
+    NothingScoredError,
+)
+from search.task import SEED_INSTRUCTIONS, bundled_task
+from tests.search.evolutions import MODELS, evolved, small, timeless
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(Settings(slots=16, time_scale=0)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def undisturbed(server: EmbeddedServer) -> dict[str, Any]:
+    """What a short evolution comes to."""
+    return evolved(server, small(max_generations=2))
+
+
+def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(server: EmbeddedServer) -> None:
+    config = small(population_size=10, max_generations=5, panel_size=40, async_batch_size=10)
+    results = evolved(server, config)
+    held_out = results["held_out"]
+    assert results["best_fitness"] > results["seed_fitness"]
+    assert held_out["low"] > 0
+    assert held_out["best"] - held_out["seed"] == pytest.approx(held_out["difference"])
+    assert held_out["left_out"] == 0
+
+
+@pytest.mark.parametrize("selection", ["tournament", "rank", "roulette"])
+def test_the_result_is_the_same_whatever_the_concurrency(server: EmbeddedServer, selection: str) -> None:
+    one = evolved(server, small(selection=selection, enable_async_evaluation=False))
+    ten = evolved(server, small(selection=selection))
+    few = evolved(
+        server,
+        small(selection=selection, max_concurrent_requests=7, genome_batch_size=2, max_concurrent_genomes=1),
+    )
+    assert timeless(one) == timeless(ten) == timeless(few)
+    assert one["metrics"]["max_in_flight"] == 1
+    assert 1 < ten["metrics"]["max_in_flight"] <= 10
+
+
+def test_the_plain_config_asks_one_call_at_a_time(server: EmbeddedServer) -> None:
+    server.reset_stats()
+    evolved(server, EvolutionConfig(population_size=4, max_generations=1, panel_size=5, held_out=0.5))
+    assert server.stats()["max_in_flight"] == 1
+
+
+def test_another_seed_is_another_search(server: EmbeddedServer) -> None:
+    assert timeless(evolved(server, small(seed=1))) != timeless(evolved(server, small(seed=2)))
+
+
+def test_each_generation_is_told_and_the_best_never_gets_worse(server: EmbeddedServer) -> None:
+    told: list[Generation] = []
+    results = evolved(server, small(), on_generation=told.append)
+    assert [record.generation for record in told] == [0, 1, 2, 3]
+    assert results["history"] == [record.to_json() for record in told]
+    best = [record.best_fitness for record in told]
+    assert best == sorted(best, key=lambda fitness: fitness or 0)
+    assert all(record.size == 8 for record in told)
+    assert results["generations"] == 4
+
+
+def test_the_first_population_is_made_of_different_prompts(server: EmbeddedServer) -> None:
+    results = evolved(server, small(max_generations=0, population_size=16))
+    (first,) = results["history"]
+    assert (first["children"], first["duplicates"]) == (16, 0)
+    assert results["genomes"] == 16
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"kind": "busy_503", "rate": 0.2, "first": 1, "burst": 3},
+        {"kind": "not_json", "rate": 0.1, "first": 1},
+        {"kind": "wrong_type", "rate": 0.1, "first": 1},
+        {"kind": "drop", "rate": 0.1, "first": 1, "at": "body"},
+        {"kind": "hang", "rate": 0.02, "first": 1},
+    ],
+    ids=["busy", "malformed", "mistyped", "dropped", "timeout"],
+)
+def test_faults_that_pass_change_no_result(
+    server: EmbeddedServer, undisturbed: dict[str, Any], fault: dict[str, Any]
+) -> None:
+    try:
+        server.set_faults([fault])
+        faulty = evolved(server, small(max_generations=2))
+    finally:
+        server.set_faults([])
+    assert faulty["metrics"]["retries"] > 0
+    assert sum(record["unscored"] for record in faulty["history"]) == 0
+    assert timeless(faulty) == timeless(undisturbed)
+
+
+def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: EmbeddedServer) -> None:
+    task = bundled_task()
+    genome = Genome(SEED_INSTRUCTIONS)
+    try:
+        server.set_faults([{"kind": "busy_503", "rate": 0.6}])
+        with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
+            pool = CallPool(dispatcher, 8)
+            config = small(max_unscored=0.9)
+            (broken,) = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=config).evaluate(
+                [genome]
+            )
+    finally:
+        server.set_faults([])
+    with Dispatcher([server.host]) as dispatcher:
+        pool = CallPool(dispatcher, 8)
+        pipeline = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=small())
+        (whole,) = asyncio.run(pipeline.evaluate_population([genome]))
+    assert 0 < broken.unscored < len(task.problems)
+    assert all(seen is None or seen == score for seen, score in zip(broken.scores, whole.scores, strict=True))
+    scored = [score for score in broken.scores if score is not None]
+    assert broken.fitness == pytest.approx(sum(scored) / len(scored))
+
+
+def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: EmbeddedServer) -> None:
+    try:
+        server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+        with (
+            Dispatcher([server.host], attempts=1) as dispatcher,
+            pytest.raises(
+                NothingScoredError, match=r"generation 0 could be scored: .* no reply, the last as .*busy"
+            ),
+        ):
+            EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
+    finally:
+        server.set_faults([])
+
+
+def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: EmbeddedServer) -> None:
+    def break_it(record: Generation) -> None:
+        if record.generation == 1:
+            server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+
+    try:
+        with Dispatcher([server.host], attempts=1) as dispatcher:
+            results = EvolutionController(
+                small(), dispatcher=dispatcher, on_generation=break_it, **MODELS
+            ).run_evolution()
+    finally:
+        server.set_faults([])
+    assert results["interrupted"]
+    assert "generation 2" in results["reason"]
+    assert results["best_fitness"] is not None
+    assert results["held_out"] is None
+
+
+def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply_twice(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    whole = evolved(server, small())
+    server.reset_stats()
+    with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            calls = itertools.count(1)
+
+            def stop_in_the_middle() -> None:
+                if next(calls) == 150:
+                    controller.stop()
+
+            controller = EvolutionController(
+                small(), dispatcher=dispatcher, tick=stop_in_the_middle, **MODELS
+            )
+            stopped = controller.run_evolution()
+        assert stopped["interrupted"]
+        assert log.totals().calls == server.stats()["calls"] < whole["metrics"]["calls"]
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            again = EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
+        paid, counted = log.totals().calls, server.stats()["calls"]
+    assert timeless(again) == timeless(whole)
+    assert paid == counted
+    # What the uninterrupted run paid for, and not a call more.
+    assert counted == whole["metrics"]["calls"] - whole["metrics"]["saved"]
+
+
+def test_the_async_face_leaves_the_loop_free_and_cancelling_it_stops_the_run(server: EmbeddedServer) -> None:
+    async def run() -> tuple[int, bool]:
+        with Dispatcher([server.host]) as dispatcher:
+            controller = AsyncEvolutionController(
+                small(max_generations=100, population_size=20), dispatcher=dispatcher, **MODELS
+            )
+            running = asyncio.create_task(controller.run_evolution_async())
+            beats = 0
+            while controller.metrics.get("calls", 0) < 50:
+                beats += 1
+                await asyncio.sleep(0.001)
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            calls = controller.metrics["calls"]
+            await asyncio.sleep(0.05)
+            return beats, controller.metrics["calls"] == calls
+
+    beats, still = asyncio.run(run())
+    assert beats > 1
+    assert still
+
+
+def test_a_rate_limit_holds_for_the_run_and_is_given_back(server: EmbeddedServer) -> None:
+    seen: list[float | None] = []
+    with Dispatcher([server.host], rate_limit_per_minute=50_000) as dispatcher:
+        for limit in (20_000, 90_000, None):
+            EvolutionController(
+                small(max_generations=0, population_size=2, rate_limit_per_minute=limit),
+                dispatcher=dispatcher,
+                tick=lambda: seen.append(dispatcher.rate_limit_per_minute),
+                **MODELS,
+            ).run_evolution()
+            assert dispatcher.rate_limit_per_minute == 50_000
+    assert set(seen) == {20_000, 50_000}
+
+
+def test_what_a_user_forgets_is_named(server: EmbeddedServer) -> None:
+    with Dispatcher([server.host]) as dispatcher:
+        with pytest.raises(ValueError, match="no model named"):
+            EvolutionController(dispatcher=dispatcher)
+        with pytest.raises(ValueError, match="panel_size is 5000; expected at most"):
+            EvolutionController(small(panel_size=5000), dispatcher=dispatcher, **MODELS).run_evolution()
+        with pytest.raises(ValueError, match="instructions are ' '"):
+            EvolutionController(small(), seed_prompts=[" "])

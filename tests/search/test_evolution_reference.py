@@ -1,0 +1,163 @@
+"""The usage examples of the reference document, with other module paths and smaller sizes.
+
+`shared/reference/async-genetic-evaluation.md`: recommended settings, basic usage, performance benchmarking,
+the migration guide and the custom benchmark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from typing import Any
+
+import pytest
+
+from search.async_llm import AsyncLLMInterface
+from search.evolution import (
+    AsyncEvaluationPipeline,
+    AsyncEvolutionConfig,
+    AsyncEvolutionController,
+    EvolutionConfig,
+    EvolutionController,
+)
+from search.evolution_benchmark import PerformanceBenchmark
+
+SMALL: dict[str, Any] = {"population_size": 2, "max_generations": 1, "panel_size": 5, "held_out": 0.0}
+
+
+def test_recommended_settings() -> None:
+    balanced = AsyncEvolutionConfig(
+        # Population settings
+        population_size=50,
+        max_generations=100,
+        # Async evaluation settings
+        enable_async_evaluation=True,
+        async_batch_size=20,
+        max_concurrent_requests=10,
+        genome_batch_size=10,
+        max_concurrent_genomes=5,
+        rate_limit_per_minute=3500,
+        # Performance monitoring
+        detailed_performance_logging=True,
+    )
+    conservative = AsyncEvolutionConfig(
+        async_batch_size=10,
+        max_concurrent_requests=5,
+        genome_batch_size=5,
+        max_concurrent_genomes=3,
+        rate_limit_per_minute=2000,
+    )
+    aggressive = AsyncEvolutionConfig(
+        async_batch_size=30,
+        max_concurrent_requests=15,
+        genome_batch_size=15,
+        max_concurrent_genomes=8,
+        rate_limit_per_minute=3500,
+    )
+    assert balanced == AsyncEvolutionConfig.balanced()
+    assert conservative == AsyncEvolutionConfig.conservative()
+    assert aggressive == AsyncEvolutionConfig.aggressive()
+
+
+def test_basic_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    async def run_async_evolution() -> dict[str, Any]:
+        config = AsyncEvolutionConfig(
+            **SMALL, enable_async_evaluation=True, async_batch_size=20, max_concurrent_requests=10
+        )
+
+        controller = AsyncEvolutionController(config=config)
+        results = await controller.run_evolution_async()
+
+        print(f"Best fitness: {results['best_fitness']:.3f}")  # noqa: T201 - as in the document
+        print(f"Total time: {results['total_time']:.2f}s")  # noqa: T201 - as in the document
+        return results
+
+    # Run the evolution
+    results = asyncio.run(run_async_evolution())
+    assert capsys.readouterr().out.startswith("Best fitness: 0.")
+    assert results["generations"] == 2
+
+
+def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
+    async def benchmark_performance() -> dict[str, Any]:
+        config = {
+            "population_size": 3,
+            "num_problems": 10,
+            "async_batch_size": 6,
+            "max_concurrent_requests": 10,
+            "genome_batch_size": 10,
+            "max_concurrent_genomes": 5,
+            "rate_limit_per_minute": 3500,
+            "time_scale": 0.2,  # only here: the simulator's seconds are shorter
+        }
+
+        benchmark = PerformanceBenchmark(config)
+        results = await benchmark.run_comprehensive_benchmark()
+        benchmark.print_results_summary()
+
+        return results
+
+    # Run benchmark
+    results = asyncio.run(benchmark_performance())
+    assert f"Speed-up {results['speedup']:.2f}x; results equal." in capsys.readouterr().out
+    assert results["sequential"]["max_in_flight"] == 1
+    assert results["async"]["max_in_flight"] == 10
+    assert results["sequential"]["calls"] == results["async"]["calls"] >= 3 * 10
+    assert results["same_result"]
+
+
+def test_migration_guide() -> None:
+    sizes = {**SMALL, "panel_size": 2}  # one call after another, at the simulator's pace
+    # Old
+    old = EvolutionConfig(**sizes)
+    controller = EvolutionController(old)
+    before = controller.run_evolution()
+
+    # New
+    config = AsyncEvolutionConfig(**sizes, enable_async_evaluation=True, async_batch_size=20)
+
+    async def migrated() -> dict[str, Any]:
+        controller = AsyncEvolutionController(config)
+        return await controller.run_evolution_async()
+
+    # or for sync context:
+    results = asyncio.run(migrated())
+    for timed in ("metrics", "total_time"):
+        before.pop(timed)
+        results.pop(timed)
+    assert before == results
+
+
+def test_existing_configurations_continue_to_work() -> None:
+    results = AsyncEvolutionController(EvolutionConfig(**{**SMALL, "panel_size": 2})).run_evolution()
+    assert results["metrics"]["max_in_flight"] == 1
+
+
+def test_custom_benchmark() -> None:
+    async def custom() -> dict[str, Any]:
+        config = {"population_size": 2, "num_problems": 4, "time_scale": 0.1}  # Your configuration
+        benchmark = PerformanceBenchmark(config)
+        results = await benchmark.run_comprehensive_benchmark()
+        text = io.StringIO()
+        assert benchmark.print_results_summary(text) == text.getvalue().strip()
+        return results
+
+    assert asyncio.run(custom())["same_result"]
+
+
+def test_a_benchmark_says_what_it_was_not_told_rightly() -> None:
+    with pytest.raises(ValueError, match="unknown setting 'num_problem'; expected num_problems"):
+        PerformanceBenchmark({"num_problem": 3})
+    with pytest.raises(ValueError, match="population_size is 1"):
+        PerformanceBenchmark({"population_size": 1})
+    with pytest.raises(ValueError, match="no results yet"):
+        PerformanceBenchmark({}).print_results_summary()
+
+
+def test_the_names_of_the_core_components_are_there() -> None:
+    names = (AsyncLLMInterface, AsyncEvaluationPipeline, AsyncEvolutionController)
+    assert [name.__name__ for name in names] == [
+        "AsyncLLMInterface",
+        "AsyncEvaluationPipeline",
+        "AsyncEvolutionController",
+    ]

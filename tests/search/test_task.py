@@ -1,0 +1,221 @@
+"""Tasks: the bundled problems, files of one's own, the split, the call."""
+
+from __future__ import annotations
+
+import calendar
+import json
+from collections import Counter
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scorers.answers import is_right
+from search.task import SEED_INSTRUCTIONS, Problem, ask_problem, bundled_task, read_task
+
+CHECKS: dict[str, str] = json.loads(Path(__file__).with_name("everyday_checks.json").read_text("utf-8"))
+DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def _ordered(words: str, place: int | None, *, backwards: bool = False) -> str:
+    ordered = sorted(words.split(), key=str.lower, reverse=backwards)
+    return ", ".join(ordered) if place is None else ordered[place]
+
+
+TOOLS = {
+    "n": lambda text, letter: text.count(letter),
+    "vowels": lambda text: sum(text.count(letter) for letter in "aeiou"),
+    "consonants": lambda text: len(text) - sum(text.count(letter) for letter in "aeiou"),
+    "az": lambda words, place=None: _ordered(words, place),
+    "za": lambda words, place=None: _ordered(words, place, backwards=True),
+    "short": lambda words: ", ".join(sorted(words.split(), key=len)),
+    "long": lambda words: ", ".join(sorted(words.split(), key=len, reverse=True)),
+    "day": lambda *when: DAYS[date(*when).weekday()],
+    "shift": lambda day, by: DAYS[(DAYS.index(day) + by) % 7],
+    "between": lambda first, last: (date(*last) - date(*first)).days,
+    "days_in": lambda year, month: calendar.monthrange(year, month)[1],
+    "len": len,
+}
+"""What the checks are written in."""
+
+
+def test_the_bundled_task_has_forty_problems_of_each_of_five_kinds() -> None:
+    problems = bundled_task().problems
+    assert Counter(problem.kind for problem in problems) == dict.fromkeys(
+        ("arithmetic", "letters", "sorting", "calendar", "units"), 40
+    )
+    assert len({problem.id for problem in problems}) == len({each.question for each in problems}) == 200
+
+
+@pytest.mark.parametrize("problem", bundled_task().problems, ids=lambda problem: problem.id)
+def test_each_bundled_answer_is_what_its_check_comes_to(problem: Problem) -> None:
+    value = eval(CHECKS[problem.id], {"__builtins__": {}}, TOOLS)  # noqa: S307 - the checks are our own
+    assert problem.answer is not None
+    assert is_right(f"Answer: {value}", problem.answer)
+
+
+def test_a_reply_is_worth_one_when_its_answer_is_right_and_else_nothing() -> None:
+    task = bundled_task()
+    problem = task.problems[0]
+    assert task.scorer(problem, f"Let me see.\n\nAnswer: {problem.answer}.") == 1
+    assert task.scorer(problem, "I am not sure. Answer: unknown") == 0
+
+
+@given(st.integers(0, 5), st.floats(0.1, 0.45), st.floats(0.46, 0.9))
+def test_a_split_parts_the_problems_and_a_larger_share_only_adds(seed: int, less: float, more: float) -> None:
+    task = bundled_task()
+    kept, out = task.split(less, seed)
+    assert sorted([*kept.problems, *out.problems], key=task.problems.index) == list(task.problems)
+    assert set(out.problems) <= set(task.split(more, seed)[1].problems)
+    assert len(out.problems) == round(200 * less)
+
+
+@given(st.integers(2, 9), st.floats(0.01, 0.99), st.integers(0, 9))
+def test_a_small_task_has_problems_on_both_sides_whatever_their_order(
+    count: int, share: float, seed: int
+) -> None:
+    some = replace(bundled_task(), problems=bundled_task().problems[:count])
+    kept, out = some.split(share, seed)
+    assert len(out.problems) == min(max(1, round(share * count)), count - 1)
+    _, same = replace(some, problems=some.problems[::-1]).split(share, seed)
+    assert set(out.problems) == set(same.problems)
+    assert set(kept.problems).isdisjoint(out.problems)
+
+
+def test_nothing_is_held_out_when_nothing_is_asked_for_and_an_empty_side_is_an_error() -> None:
+    task = bundled_task()
+    kept, out = task.split(0, 0)
+    assert (len(kept.problems), len(out.problems)) == (200, 0)
+    with pytest.raises(ValueError, match=r"held_out is 1; expected a share from 0 to below 1"):
+        task.split(1, 0)
+    one = replace(task, problems=task.problems[:1])
+    assert one.split(0, 0)[0] == one
+    with pytest.raises(ValueError, match=r"held_out is 0\.3, but the task has 1 problem: bring more"):
+        one.split(0.3, 0)
+
+
+def test_a_call_carries_instructions_and_question_and_is_repeatable() -> None:
+    problem = bundled_task().problems[0]
+    call = ask_problem(problem, SEED_INSTRUCTIONS, model="m", options={"num_ctx": 512}, seed=7)
+    assert (call.system, call.prompt) == (SEED_INSTRUCTIONS, problem.question)
+    assert call.options == {"temperature": 0, "num_ctx": 512, "seed": 7}
+    assert call.repeatable
+
+
+def test_lines_end_where_a_line_ends_and_nowhere_within_a_question(tmp_path: Path) -> None:
+    path = tmp_path / "windows.jsonl"
+    rows = [{"question": f"One\u2028two\x85 {k}?", "answer": k} for k in range(2)]
+    text = "\r\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    path.write_bytes(f"\ufeff{text}\r\n".encode())
+    assert [problem.question for problem in read_task(path).problems] == [row["question"] for row in rows]
+
+
+def test_a_file_of_ones_own_is_read_with_what_it_leaves_out(tmp_path: Path) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(
+        '{"question": "2 + 2?", "answer": 4, "source": "me"}\n\n'
+        '{"question": "Hue?", "answer": "red", "id": "h"}\n'
+    )
+    task = read_task(file)
+    assert task.name == "mine"
+    assert [(each.question, each.answer, each.kind) for each in task.problems] == [
+        ("2 + 2?", "4", ""),
+        ("Hue?", "red", ""),
+    ]
+    assert task.problems[1].id == "h"
+    assert task.problems[0].id == read_task(file).problems[0].id
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "has no problem"),
+        ("{", r"mine.jsonl:1 is no JSON"),
+        ("[]", "is no JSON object"),
+        ('{"answer": "4"}', "has no question"),
+        ('{"question": "2 + 2?"}', "has no answer; expected one under the key 'answer', or name a scorer"),
+        ('{"question": ["x"], "answer": "4"}', "under the key 'question'; expected a text$"),
+        ('{"question": 5, "answer": "4"}', "mine.jsonl:1 has 5 under the key 'question'; expected a text$"),
+        ('{"question": "a", "answer": ["4"]}', "under the key 'answer'; expected a text or a number"),
+        ('{"question": "a",}', r"mine.jsonl:1 is no JSON \(column \d+\); expected one object a line"),
+        ("[" * 100_000, "mine.jsonl:1 is no JSON"),
+        (
+            '{"question": "a", "answer": "4"}\n\n{"question": "a", "answer": "5"}',
+            r"mine.jsonl:3 has the question of line 1, but another answer",
+        ),
+        (
+            '{"question": "a", "answer": "4", "id": "x"}\n{"question": "b", "answer": "4", "id": "x"}',
+            r"mine.jsonl:2 has the id 'x' of line 1; give it its own",
+        ),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "mine.jsonl"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=says) as caught:
+        read_task(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read_is_said_in_plain_words(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"none\.jsonl' cannot be read: No such file or directory; expected"):
+        read_task(tmp_path / "none.jsonl")
+    (tmp_path / "latin.jsonl").write_bytes('{"question": "Wie spät?"}'.encode("latin-1"))
+    with pytest.raises(ValueError, match=r"latin\.jsonl' cannot be read: it is no text in UTF-8; expected"):
+        read_task(tmp_path / "latin.jsonl")
+
+
+def test_a_repeated_question_is_dropped_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "mine.jsonl"
+    rows = ('{"question": "a", "answer": "4"}', '{"question": "b", "answer": "4"}')
+    file.write_text("\n".join((*rows, rows[0], '{"question": "b", "answer": 4, "id": "x"}')))
+    assert [problem.question for problem in read_task(file).problems] == ["a", "b"]
+    assert caplog.messages == [f"{file}: dropped 2 of 4 problems as duplicates"]
+
+
+SCORERS = """
+def grade(problem, reply):
+    return len(reply) / 10
+def odd(problem):
+    return 1
+def broken(problem, reply):
+    raise KeyError("no")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    (tmp_path / "mine.py").write_text(SCORERS)
+    (tmp_path / "mine.jsonl").write_text('{"question": "Say something short."}\n')
+    return tmp_path
+
+
+def test_a_scorer_of_ones_own_needs_no_answers(mine: Path) -> None:
+    task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:grade")
+    assert task.problems[0].answer is None
+    assert task.scorer(task.problems[0], "hello") == 0.5
+    with pytest.raises(ValueError, match=r"returned 1\.1; expected a number from 0 to 1"):
+        task.scorer(task.problems[0], "hello hello")
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mine.py", "expected FILE.py:NAME"),
+        ("none.py:grade", "expected FILE.py:NAME"),
+        ("mine.py:grad", "has no function 'grad'; did you mean grade"),
+        ("mine.py:odd", r"expected a function \(problem, reply\) -> float"),
+    ],
+)
+def test_a_scorer_that_cannot_be_used_is_one_line(mine: Path, name: str, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_task(mine / "mine.jsonl", f"{mine}/{name}")
+
+
+def test_a_scorer_that_raises_is_named(mine: Path) -> None:
+    task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:broken")
+    with pytest.raises(ValueError, match=r"mine\.py:broken' failed: KeyError: 'no'"):
+        task.scorer(task.problems[0], "hello")
