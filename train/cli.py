@@ -24,7 +24,13 @@ from train.run_defaults import CONFIG, defaults_of_run, mission_keys, run_named
 from train.toml_files import read_toml
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
-_KEYS = {"train": "num-env-steps", "eval": "agents"}
+_KEYS = {
+    "train": "num-env-steps",
+    "eval": "agents",
+    "evolve": "population-size",
+    "select": "selector",
+    "optimize": "num-candidates",
+}
 """For each command that can go on with a run, a key that its config.toml alone has."""
 PIPE_CLOSED = 141
 """The exit code of a program whose output nobody reads any more: 128 + SIGPIPE."""
@@ -41,6 +47,18 @@ COMMANDS = {
     "judge": (
         "train.judge:judge",
         "Label completions as answered or refused, and say how far that agrees with people's labels",
+    ),
+    "evolve": (
+        "train.evolve:evolve",
+        "Evolve a system prompt for a task: a genetic search, many calls at once",
+    ),
+    "select": (
+        "train.select_models:select",
+        "Select the best of all combinations of models, system prompts and mutators for a task",
+    ),
+    "optimize": (
+        "train.optimize:optimize",
+        "Learn which system prompt suits which question: candidates, critics, an actor, prompts that evolve",
     ),
     "bench": ("train.bench:bench", "Time the same rollout under each schedule, on one simulator"),
     "serve": ("train.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),

@@ -94,7 +94,7 @@ def _plan(config: EvalConfig) -> Plan:
     """What can be told from the flags and the files they name."""
     if config.resume:
         check_is_run(config.resume)
-        check_options(config, config.resume, MAY_CHANGE)
+        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
     elif config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
@@ -156,7 +156,8 @@ def _run(course: Course, interrupt: Interrupt) -> dict[str, Any]:
 def _report(plan: Plan, results: Mapping[str, Any], folder: RunFolder) -> None:
     """Write the report to stdout and where else it is wanted."""
     from train.evaluation.report import report
-    from train.evaluation.tables import as_json, as_yaml, print_tables
+    from train.evaluation.tables import print_tables
+    from train.tables import as_json, as_yaml
 
     config = plan.config
     told = report(results, power=config.power, accuracy=plan.accuracy)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from statistics import median
 
 from ollama_utils.capacity import Found
@@ -21,11 +24,23 @@ class Findings:
     Args:
         lanes: environments that run side by side.
         setting: what gives a server more slots.
+        apart_s: seconds between two looks that count: the estimate from a few short calls jumps about.
+        slots: those that each model has, where that is known; then nothing is estimated.
     """
 
-    def __init__(self, lanes: int, setting: str = "OLLAMA_NUM_PARALLEL=") -> None:
+    def __init__(
+        self,
+        lanes: int,
+        setting: str = "OLLAMA_NUM_PARALLEL=",
+        *,
+        apart_s: float = 0.0,
+        slots: int | None = None,
+    ) -> None:
         self._lanes = lanes
         self._setting = setting
+        self._apart_s = apart_s
+        self._slots = slots
+        self._looked_s = -math.inf
         self._told: dict[tuple[str, str], int] = {}
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
@@ -34,7 +49,12 @@ class Findings:
 
         It is to be asked again and again: a finding counts when it comes `STEADY` times in a row.
         """
-        for key, known in sorted(found.items()):
+        now_s = time.monotonic()
+        if now_s < self._looked_s + self._apart_s:
+            return
+        self._looked_s = now_s
+        for key, estimated in sorted(found.items()):
+            known = replace(estimated, slots=self._slots) if self._slots else estimated
             told = self._told.get(key, 0)
             if (
                 known.slots

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from envs.query_mutation import EnvConfig
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.encoders import Encoder
-    from train.server import Roles
+    from train.roles import Roles
 
 
 @Parameter(name="*")

@@ -15,7 +15,6 @@ from train.settings import resolved
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from train.config import TrainConfig
-    from train.evaluation.config import EvalConfig
     from train.learner import Learner
     from train.query_set import QuerySet
     from train.recorder import Recorder
@@ -26,12 +25,17 @@ MAY_CHANGE = (
     *("num-env-steps", "max-workers", "max-in-flight", "call-timeout-s", "call-attempts", "max-unscored"),
 )
 """The options of hosts and limits: all that a resumed run may be told anew."""
+_SHOWN_CHARS = 40
 SAMPLE = "The same text has the same embedding."
 """What an encoder is known by is how it embeds this."""
 
 
 def check_options(
-    config: TrainConfig | EvalConfig, path: Path, may_change: Sequence[str] = MAY_CHANGE
+    config: Any,  # noqa: ANN401 - any config dataclass
+    path: Path,
+    may_change: Sequence[str] = MAY_CHANGE,
+    *,
+    run_dir: Path | None,
 ) -> None:
     """Check that the config is the one that the run in `path` began with, but for some options.
 
@@ -39,19 +43,20 @@ def check_options(
         config: the config.
         path: the folder of the run.
         may_change: the options that may be told anew; by default those of hosts and limits.
+        run_dir: the folder that the config names for a new run, if it does.
 
     Raises:
         UserError: it is not; the message names the option.
     """
-    if config.run_dir and config.run_dir.resolve() != path.resolve():
-        raise UserError(f"--run-dir {config.run_dir} and --resume {path}: a resumed run stays in its folder")
+    if run_dir and run_dir.resolve() != path.resolve():
+        raise UserError(f"--run-dir {run_dir} and --resume {path}: a resumed run stays in its folder")
     before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
     now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
     for name in sorted({*before, *now} - set(may_change)):
         if before.get(name) != now.get(name):
             raise UserError(
-                f"--{name} is {now.get(name)!r}, the run in {str(path)!r} began with {before.get(name)!r}: "
-                f"a resumed run may change {', '.join(may_change)} alone; leave it out, or begin a new run"
+                f"--{name} is {_shown(now.get(name))}, but the run began with {_shown(before.get(name))}: "
+                "leave it out, or begin a new run (--help says what --resume may change)"
             )
 
 
@@ -107,8 +112,8 @@ def check_parts(parts: Mapping[str, str], folder: RunFolder) -> None:
     for name in sorted({*before, *parts}):
         if before.get(name) != parts.get(name):
             raise UserError(
-                f"{name!r} is not what the run in {str(folder.path)!r} began with (its hash is "
-                f"{parts.get(name)!r}, not {before.get(name)!r}): bring that back, or begin a new run"
+                f"{name!r} is not what the run in {str(folder.path)!r} began with: bring that back, or begin "
+                "a new run"
             )
 
 
@@ -125,6 +130,12 @@ def go_on(saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> Non
     learner.env.replay(ahead[start : start + lanes] for start in range(0, len(ahead), lanes))
     done = learner.model.num_timesteps + len(ahead)
     print(f"resumed at step {done} of {learner.config.total_steps}", file=sys.stderr)
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    """The value, cut short: the message is to stay one that is read."""
+    text = "not set" if value is None else repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a TOML value

@@ -102,8 +102,12 @@ class RunFolder:
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
         """Write `name` as indented JSON; returns its path."""
+        return self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a file in UTF-8; returns its path."""
         with replacing(self.path / name) as part:
-            part.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            part.write_text(text, encoding="utf-8")
         return self.path / name
 
     def read_json(self, name: str) -> dict[str, Any]:
@@ -124,9 +128,7 @@ class RunFolder:
     def write_toml(self, name: str, table: Mapping[str, Any]) -> Path:
         """Write a flat `table` as TOML (None values left out); returns its path."""
         lines = [f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None]
-        with replacing(self.path / name) as part:
-            part.write_text("".join(lines), encoding="utf-8")
-        return self.path / name
+        return self.write_text(name, "".join(lines))
 
     def reported(self, ended: BaseException) -> BaseException:
         """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from ollama_utils.types import short_name
 from train.errors import UserError
+from train.roles import Roles, check_pulled, find_roles
 from train.settings import Count, absolute
 
 if TYPE_CHECKING:
@@ -88,9 +91,10 @@ class ServerConfig:
     target_model: str | None = None
     """The model whose answers count."""
     mutator_model: str | None = None
-    """The model that rewords queries [the target model]."""
+    """The model that rewords queries or prompts [the target model]."""
     judge_model: str | None = None
-    """The model that judges answers; needed by --reward judge and --intent-judge."""
+    """The model that judges answers, where one is asked: --reward judge, --intent-judge, --critic llm or both
+    [none; the embedded simulator's own]."""
     max_in_flight: MaxInFlight = "auto"
     """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
     call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
@@ -107,15 +111,6 @@ class ServerConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roles:
-    """Which model plays which part."""
-
-    target: str
-    mutator: str
-    judge: str | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Connection:
     """An open dispatcher, the models' parts, and the simulator when there is one."""
 
@@ -128,6 +123,8 @@ class Connection:
     embedded: EmbeddedServer | None
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
+    simulated_target: str | None
+    """The target where none is named; None where the embedded simulator does not stand in."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -144,8 +141,6 @@ class Connection:
         Raises:
             UserError: the hosts have different versions of one: the result would depend on who answers.
         """
-        from ollama_utils.types import short_name
-
         embeds = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
         called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds, *more)
         found = {name: self.available.get(name, ("",)) for name in map(short_name, filter(None, called))}
@@ -164,7 +159,15 @@ class Connection:
         Raises:
             UserError: one is not pulled, or none is named.
         """
-        return _roles(config, list(self.available), self.hosts, simulated=self.embedded is not None)
+        return find_roles(config, list(self.available), self.hosts, simulated_target=self.simulated_target)
+
+    def check_pulled(self, models: Sequence[str]) -> None:
+        """Check that models that play no part in `roles` are at the hosts.
+
+        Raises:
+            UserError: one is not.
+        """
+        check_pulled(models, list(self.available), self.hosts, simulated=self.embedded is not None)
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
         """The config with the hosts and models that were chosen for what it left open."""
@@ -178,36 +181,39 @@ class Connection:
 
 
 @contextlib.contextmanager
-def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connection]:
+def connect(
+    config: ServerConfig,
+    *,
+    cache_size: int = 65536,
+    simulated_target: str = "sim-target",
+    named_by: str = "--target-model",
+) -> Iterator[Connection]:
     """Open the server(s), check that they have the models, and close everything at the end.
+
+    Args:
+        config: the servers and their models.
+        cache_size: replies that are remembered.
+        simulated_target: the target where the embedded simulator stands in, and none is named.
+        named_by: the flag that names a target.
 
     Raises:
         UserError: no server, no such model, no model named.
     """
-    from ollama_utils.dispatcher import Dispatcher
-    from ollama_utils.errors import OllamaError
+    from ollama_utils.errors import OllamaError, ServerUnreachableError
     from ollama_utils.simulator.probe import is_simulator
-    from ollama_utils.types import short_name
 
     with contextlib.ExitStack() as stack:
         hosts = _hosts(config)
         embedded = stack.enter_context(_embedded(config.simulator)) if EMBEDDED in hosts else None
-        urls = [embedded.host if embedded and host == EMBEDDED else host for host in hosts]
         try:
-            dispatcher = stack.enter_context(
-                Dispatcher(
-                    urls,
-                    max_in_flight=config.max_in_flight,
-                    attempts=config.call_attempts,
-                    timeout_s=config.call_timeout_s,
-                    cache_size=cache_size,
-                    obituary=embedded.obituary if embedded else lambda: None,
-                )
-            )
+            dispatcher = stack.enter_context(_dispatcher(config, hosts, embedded, cache_size))
             available = dispatcher.models()
+        except ServerUnreachableError as error:
+            raise UserError(f"{error}{_meant(hosts)}") from error
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
-        roles = _roles(config, list(available), hosts, simulated=embedded is not None)
+        stand_in = simulated_target if embedded else None
+        roles = find_roles(config, list(available), hosts, simulated_target=stand_in, named_by=named_by)
         yield Connection(
             dispatcher=dispatcher,
             hosts=hosts,
@@ -215,7 +221,23 @@ def connect(config: ServerConfig, *, cache_size: int = 65536) -> Iterator[Connec
             available={short_name(name): digests for name, digests in available.items()},
             embedded=embedded,
             simulated=any(is_simulator(host) for host in dispatcher.hosts),
+            simulated_target=stand_in,
         )
+
+
+def _dispatcher(
+    config: ServerConfig, hosts: Sequence[str], embedded: EmbeddedServer | None, cache_size: int
+) -> Dispatcher:
+    from ollama_utils.dispatcher import Dispatcher
+
+    return Dispatcher(
+        [embedded.host if embedded and host == EMBEDDED else host for host in hosts],
+        max_in_flight=config.max_in_flight,
+        attempts=config.call_attempts,
+        timeout_s=config.call_timeout_s,
+        cache_size=cache_size,
+        obituary=embedded.obituary if embedded else lambda: None,
+    )
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:
@@ -237,6 +259,12 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
     return hosts
 
 
+def _meant(hosts: Sequence[str]) -> str:
+    """A hint where nobody answers and a host looks like the simulator's word, mistyped."""
+    near = any(difflib.get_close_matches(host.lower(), [EMBEDDED]) for host in hosts if host != EMBEDDED)
+    return f"; did you mean {EMBEDDED!r}?" if near else ""
+
+
 def _embedded(config: SimulatorConfig) -> EmbeddedServer:
     from ollama_utils.simulator.process import EmbeddedServer, SimulatorError
 
@@ -244,23 +272,3 @@ def _embedded(config: SimulatorConfig) -> EmbeddedServer:
         return EmbeddedServer(config.settings())
     except SimulatorError as error:
         raise UserError(str(error)) from error
-
-
-def _roles(config: ServerConfig, available: list[str], hosts: tuple[str, ...], *, simulated: bool) -> Roles:
-    """The models named by flag; the simulator's own where it stands in."""
-    from ollama_utils.simulator.names import full_name
-
-    at = ", ".join(hosts)
-    named = (config.target_model, config.mutator_model, config.judge_model)
-    target = config.target_model or ("sim-target" if simulated else None)
-    if target is None:
-        have = ", ".join(available) or "none: get one with 'ollama pull MODEL'"
-        raise UserError(f"name a model with --target-model; {at} has {have}")
-    mutator = config.mutator_model or ("sim-mutator" if simulated else target)
-    judge = config.judge_model or ("sim-judge" if simulated else None)
-    pulled = {full_name(name) for name in available}
-    for model in (target, mutator, *filter(None, named)):
-        if full_name(model) not in pulled:
-            mend = f"it has {', '.join(available)}" if simulated else f"run 'ollama pull {model}'"
-            raise UserError(f"model {model!r} is not pulled at {at}: {mend}")
-    return Roles(target=target, mutator=mutator, judge=judge)

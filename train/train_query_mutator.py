@@ -76,7 +76,7 @@ def _check(config: TrainConfig) -> None:
         raise UserError(str(error)) from error
     if config.resume:
         check_is_run(config.resume)
-        check_options(config, config.resume)
+        check_options(config, config.resume, run_dir=config.run_dir)
     elif config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)

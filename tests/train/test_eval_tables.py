@@ -10,7 +10,8 @@ import yaml
 
 from tests.train.evaluations import ACCURACY, agent, full, results
 from train.evaluation.report import report
-from train.evaluation.tables import as_json, as_yaml, print_tables
+from train.evaluation.tables import print_tables
+from train.tables import as_json, as_yaml
 
 
 @pytest.fixture(autouse=True)

@@ -50,3 +50,14 @@ def test_speedups_are_those_of_the_published_measurements() -> None:
     # 7B on an RTX 3090: 157 tokens a second in one slot, 584 in eight.
     assert round(speedups(1, 8)["rtx3090"], 2) == round(584 / 157, 2)
     assert speedups(4, 4) == dict.fromkeys(speedups(4, 4), 1.0)
+
+
+def test_slots_that_are_known_are_not_estimated() -> None:
+    findings = Findings(10, "--slots ", slots=8)
+    (line,) = told(findings, found(3, limit=4))
+    assert " runs 8 slots " in line
+    assert not told(findings, found(1, limit=1))
+
+
+def test_looks_that_follow_each_other_at_once_count_as_one() -> None:
+    assert not told(Findings(16, apart_s=3600.0), found(1))

@@ -70,7 +70,8 @@ class EvalConfig:
     run_dir: Path | None = None
     """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
     resume: Path | None = None
-    """Go on with the evaluation in this folder: what was answered is not asked again."""
+    """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
+    may be changed."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None

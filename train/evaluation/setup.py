@@ -26,7 +26,8 @@ from train.evaluation.jobs import Jobs
 from train.evaluation.missions import MissionQueries, MissionSpec
 from train.evaluation.teams import Fitted, TeamSpec, fits_needed, models_asked
 from train.mission import mission_parts, open_encoder
-from train.server import Connection, Roles
+from train.roles import Roles
+from train.server import Connection
 from train.transitions import transition_record
 
 Sources = Mapping[tuple[int, int], Sequence[PolicySource]]

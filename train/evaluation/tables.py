@@ -1,17 +1,15 @@
-"""The report of an evaluation as tables for people, as JSON, or as YAML."""
+"""The report of an evaluation as tables for people."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from train.tables import new_table, number, p_value, print_parts, with_interval
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-WIDTH = 110
-"""Of the tables where there is no terminal, and no COLUMNS in the environment."""
 MOST_MUTATORS = 5
 """Mutators that the table of their use names for each policy."""
 
@@ -46,37 +44,8 @@ FITS = (
 
 
 def print_tables(report: Mapping[str, Any]) -> None:
-    """Print the report for people on stdout, `WIDTH` columns wide where there is no terminal."""
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH
-    with console.capture() as shown:  # rich itself would end the process when nobody reads any more
-        if report["simulated"]:
-            console.print("SIMULATED: these figures are of the simulator, not of a model\n")
-        for tables, says in _all(report):
-            for table in tables:
-                if table.row_count:
-                    console.print(table)
-            if any(table.row_count for table in tables):
-                console.print(f"{says}\n")
-        for line in report["problems"]:
-            console.print(line, soft_wrap=True)
-    print(shown.get(), end="")
-
-
-def as_json(report: Mapping[str, Any]) -> str:
-    """The report as JSON."""
-    return json.dumps(report, indent=2, ensure_ascii=False)
-
-
-def as_yaml(report: Mapping[str, Any]) -> str:
-    """The report as YAML."""
-    import yaml
-
-    text: str = yaml.safe_dump(dict(report), sort_keys=False, allow_unicode=True, width=WIDTH)
-    return text
+    """Print the report for people on stdout, as `print_parts` does."""
+    print_parts(_all(report), report["problems"], simulated=report["simulated"])
 
 
 def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
@@ -96,17 +65,17 @@ def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
         f"{mission['queries']} {'held-out' if mission['split'] == 'held-out' else 'TRAINING'} queries"
     )
     numbers = ("success %", "refused %", "return", "unscored", "failed", "calls", "a success")
-    table = _table(title, "policy", *numbers)
+    table = new_table(title, "policy", *numbers)
     for row in report["rates"]:
         if row["mission"] == mission["name"]:
             table.add_row(
                 _name(row),
                 _percent(row["success"]),
                 _percent(row["refusal"]),
-                _interval(row["return"], "mean", "{:.2f}"),
+                with_interval(row["return"], "mean", "{:.2f}"),
                 *(_count(row[kind]) for kind in ("unscored", "failed")),
                 str(row["calls"]["total"]),
-                _plain(row["calls"]["per_success"], "{:.1f}"),
+                number(row["calls"]["per_success"], "{:.1f}"),
             )
     return table
 
@@ -115,18 +84,18 @@ def _comparisons(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table
     more = ["needed"] if report["power"] else []
     numbers = ("success, points", "p", "Holm", "return", "p", "Holm", "n", *more)
     title = f"{mission['name']}: paired comparisons"
-    table = _table(title, "policy", "against", *numbers, names=2)
+    table = new_table(title, "policy", "against", *numbers, names=2)
     for row in report["comparisons"]:
         if row["mission"] == mission["name"]:
             table.add_row(
                 row["team"],
                 row["against"],
-                _interval(row["success"], "difference", "{:+.1f}", 100),
-                *(_p(row["success"][key]) for key in ("p", "p_holm")),
-                _interval(row["return"], "difference", "{:+.2f}"),
-                *(_p(row["return"][key]) for key in ("p", "p_holm")),
+                with_interval(row["success"], "difference", "{:+.1f}", 100),
+                *(p_value(row["success"][key]) for key in ("p", "p_holm")),
+                with_interval(row["return"], "difference", "{:+.2f}"),
+                *(p_value(row["return"][key]) for key in ("p", "p_holm")),
                 str(row["queries"]),
-                *([_plain(row["queries_needed"], "{}")] if report["power"] else []),
+                *([number(row["queries_needed"], "{}")] if report["power"] else []),
             )
     return table
 
@@ -143,7 +112,7 @@ def _comparison_says(report: Mapping[str, Any]) -> str:
 
 
 def _corrected(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table(
+    table = new_table(
         "corrected for the judge's errors",
         "mission",
         "policy",
@@ -159,7 +128,7 @@ def _corrected(rows: Sequence[Mapping[str, Any]]) -> Table:
 def _transfer(rows: Sequence[Mapping[str, Any]]) -> Table:
     cells = rows[0]["success"] if rows else []
     columns = (f"{cell['mission']} ({cell['target_model']})" for cell in cells)
-    table = _table("transfer: success %", "policy", "trained on", *columns, names=2)
+    table = new_table("transfer: success %", "policy", "trained on", *columns, names=2)
     for row in rows:
         marked = (
             _percent(cell) + ("*" if cell["target_model"] == row["trained_on"] else "")
@@ -170,18 +139,18 @@ def _transfer(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _mutators(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _table("mutators chosen", "mission", "policy", "mutators, by share", "drifted %", names=3)
+    table = new_table("mutators chosen", "mission", "policy", "mutators, by share", "drifted %", names=3)
     for row in rows:
         used = list(row["mutators"].items())
         text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in used[:MOST_MUTATORS])
         more = f", {len(used) - MOST_MUTATORS} more" if len(used) > MOST_MUTATORS else ""
         drifted = row["drifted_share"]
-        table.add_row(row["mission"], _name(row), text + more, _plain(drifted and 100 * drifted, "{:.1f}"))
+        table.add_row(row["mission"], _name(row), text + more, number(drifted and 100 * drifted, "{:.1f}"))
     return table
 
 
 def _fits(fits: Iterable[Mapping[str, Any]]) -> Table:
-    table = _table("fitted policies", "mission", "policy", "calls", "mutator", "it brought", names=2)
+    table = new_table("fitted policies", "mission", "policy", "calls", "mutator", "it brought", names=2)
     for fit in fits:
         chosen = fit["chosen"]
         kind = "return" if fit["policy"] == "best_fixed" else "success"
@@ -190,48 +159,13 @@ def _fits(fits: Iterable[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _table(title: str, *columns: str, names: int = 1) -> Table:
-    """A table whose first columns hold names, the others numbers."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for place, column in enumerate(columns):
-        if place < names:
-            table.add_column(column, overflow="fold")
-        else:
-            table.add_column(column, justify="right", no_wrap=True)
-    return table
-
-
 def _name(row: Mapping[str, Any]) -> str:
     return f"  {row['policy']}" if row["policy"] else str(row["team"])
 
 
 def _percent(rate: Mapping[str, Any]) -> str:
-    return _interval(rate, "rate", "{:.1f}", 100)
-
-
-def _interval(told: Mapping[str, Any], key: str, form: str, times: float = 1) -> str:
-    """`81.2 [74.1, 86.6]`; `-` where there is nothing."""
-    if told[key] is None:
-        return "-"
-    parts = (told[name] for name in (key, "low", "high"))
-    value, low, high = (_plain(None if part is None else part * times, form) for part in parts)
-    return f"{value} [{low}, {high}]"
+    return with_interval(rate, "rate", "{:.1f}", 100)
 
 
 def _count(rate: Mapping[str, Any]) -> str:
     return f"{rate['count']}/{rate['n']}"
-
-
-def _plain(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
-
-
-def _p(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return "<.001" if value < 0.001 else f"{value:.3f}".removeprefix("0")  # noqa: PLR2004 - what three digits show

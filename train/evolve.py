@@ -1,0 +1,263 @@
+"""Evolve a system prompt for a task: a genetic search whose fitness is what a model answers.
+
+Run it with `mutagym evolve --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --task mine.jsonl`;
+without any flag it evolves on the bundled task and the simulator.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from train.errors import RunStoppedError, UserError
+from train.searching.config import SearchConfig, load_task, prints_of, with_flags
+from train.searching.course import Outcome, Parts, Search, carry_out
+from train.searching.evolution_flags import EvolutionFlags, evolution_config, resolved_flags
+from train.searching.prompts import located_prompt, prompt_prints, read_prompt
+from train.server import Connection, ServerConfig
+from train.tables import new_table, number, p_value, with_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from search.evolution import AsyncEvolutionConfig, Generation
+    from search.task import Task
+    from train.searching.recorder import Recorder
+
+MOST_GENERATIONS = 12
+"""Generations that the table shows, evenly spaced; metrics.jsonl has them all."""
+HELD_OUT = (
+    "On problems that the search did not see: the share that is solved, and the difference to the seed "
+    "prompt in points, with a 95 % interval, paired by problem. p: a test of no difference (McNemar's for "
+    "right or wrong answers, else sign flips)."
+)
+HISTORY = (
+    "Solved: of the panel, which is the same for all prompts; best: by the best prompt so far. Stopped: "
+    "children that were surely worse than the weakest of the elite before they were through. Unscored: "
+    "children of which too many calls failed; they are no parents. Failed: rewordings by model that got no "
+    "reply; rules took their place."
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvolveConfig:
+    """Everything an evolution is told. Defaults < --preset < --config FILE < flags."""
+
+    preset: Literal["balanced", "conservative", "aggressive"] | None = None
+    """What the flags of the evolution are where they are not given; the three differ in calls at once, and
+    set limits of the rate for servers that have one [balanced, without such a limit]."""
+    seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
+    evolution: EvolutionFlags = field(default_factory=EvolutionFlags)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def located(self) -> EvolveConfig:
+        """The same with absolute paths, and the timeout where the server's flags have it."""
+        server, timeout_s = self.server.located(), self.evolution.async_timeout
+        return replace(
+            self,
+            seed_prompt=tuple(map(located_prompt, self.seed_prompt)),
+            search=self.search.located(),
+            server=replace(server, call_timeout_s=timeout_s) if timeout_s else server,
+        )
+
+
+def evolve(config: EvolveConfig = EvolveConfig()) -> None:
+    """Evolve a system prompt for a task; the best one is compared with the seed prompt on held-out problems.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it.
+    """
+    config = config.located()
+    config.search.check_places()
+    carry_out(_Evolve(config))
+
+
+class _Evolve:
+    """What `mutagym evolve` adds to the course of a search."""
+
+    name = "evolve"
+    simulated_target = "sim-solver"
+    named_by = "--target-model"
+    may_change: tuple[str, ...] = (
+        *(
+            "enable-async-evaluation",
+            "max-concurrent-requests",
+            "genome-batch-size",
+            "max-concurrent-genomes",
+        ),
+        *("async-timeout", "detailed-performance-logging", "max-generations", "patience"),
+    )
+
+    def __init__(self, config: EvolveConfig) -> None:
+        self.config = config
+        told = config.search
+        self._evolution = evolution_config(
+            config.evolution, config.preset, told.seed, told.rate_limit_per_minute
+        )
+        self._seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
+        self._task = load_task(told)
+        _check(self._evolution, self._seeds, self._task)
+
+    def digests(self, connection: Connection) -> Mapping[str, str]:
+        """What stands for the weights of each model that may be asked."""
+        return connection.digests("")
+
+    def search(self, connection: Connection) -> Search:
+        """The evolution."""
+        config, evolution = self.config, self._evolution
+        limit = evolution.rate_limit_per_minute or 0.0
+        return Search(
+            config=replace(
+                config,
+                evolution=resolved_flags(config.evolution, evolution),
+                search=replace(config.search, rate_limit_per_minute=limit),
+                server=connection.resolve(config.server),
+            ),
+            says=f"{evolution.population_size} prompts, {_counted(evolution.max_generations, 'generation')}, "
+            f"{_counted(len(self._task.problems), 'problem')}",
+            what="generations",
+            total=evolution.max_generations + 1,
+            width=evolution.schedule.concurrency,
+            prints=prints_of(self._task)
+            | prompt_prints({f"seed {place}": text for place, text in enumerate(self._seeds)}),
+            run=lambda recorder: self._run(recorder, connection),
+        )
+
+    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
+        """The results; times are told by the progress line alone."""
+        del spent
+        return dict(results)
+
+    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
+        """The generations, the comparison, and the best prompt itself."""
+        parts = [([_history(report)], f"{_told(report)} {HISTORY}"), ([_held_out(report)], HELD_OUT)]
+        return parts, ["best prompt:", str(report["best_prompt"])]
+
+    def _run(self, recorder: Recorder, connection: Connection) -> Outcome:
+        from search.evolution import AsyncEvolutionController, NothingScoredError
+
+        def told(record: Generation) -> None:
+            done = record.generation + 1
+            recorder.record(record.generation, _metrics(record), done=done, best=record.best_fitness)
+            if record.failed_steps:
+                print(_failed(record), file=sys.stderr)
+
+        controller = AsyncEvolutionController(
+            self._evolution,
+            dispatcher=connection.dispatcher,
+            task=self._task,
+            seed_prompts=self._seeds or None,
+            model=connection.roles.target,
+            mutator_model=connection.roles.mutator,
+            on_generation=told,
+        )
+        try:
+            results = controller.run_evolution()
+        except NothingScoredError as error:
+            raise RunStoppedError(str(error)) from error
+        if results.pop("interrupted"):
+            raise RunStoppedError(f"the evolution stopped: {results['reason']}")
+        spent = {key: results.pop(key) for key in ("metrics", "total_time")}
+        del results["reason"]
+        return Outcome(results=results, spent=spent, files={"best_prompt.txt": f"{results['best_prompt']}\n"})
+
+
+def _check(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Task) -> None:
+    """Check what can be told without a server.
+
+    Raises:
+        UserError: the seed prompts are no population, or the task has too few problems.
+    """
+    from search.genetics.problems import divide
+
+    if len(set(seeds)) < len(seeds):
+        raise UserError("--seed-prompt: the same prompt is given twice; give each one once")
+    if len(seeds) > evolution.population_size:
+        raise UserError(
+            f"--seed-prompt is given {len(seeds)} times; expected at most --population-size, "
+            f"{evolution.population_size}"
+        )
+    try:
+        divide(task, evolution)
+    except ValueError as error:
+        raise UserError(with_flags(error, "held_out", "panel_size")) from error
+
+
+def _metrics(record: Generation) -> dict[str, float | None]:
+    """A generation's numbers by TensorBoard's names."""
+    names = ("best_fitness", "mean_fitness", "diversity", "crossover_rate", "mutation_rate")
+    counts = ("children", "stopped", "unscored", "unscored_problems", "duplicates")
+    steps = ("model_steps", "failed_steps")
+    return {f"evolve/{name}": getattr(record, name) for name in names + counts + steps}
+
+
+def _failed(record: Generation) -> str:
+    """The line on a generation whose rewordings failed."""
+    failed = f"{record.failed_steps} of {_counted(record.model_steps, 'rewording')} by model failed"
+    error = " ".join(record.step_error.split())
+    return f"generation {record.generation}: {failed}: {error}; rules took their place"
+
+
+def _history(report: Mapping[str, Any]) -> Table:
+    history = report["history"]
+    title = (
+        f"{report['task']}: {_counted(report['genomes'], 'prompt')} in "
+        f"{_counted(report['generations'], 'generation')}, each on "
+        f"{_counted(report['panel_size'], 'problem')}"
+    )
+    counts = ("children", "stopped", "unscored")
+    table = new_table(title, "generation", "best, solved %", "mean, solved %", "diversity", *counts, "failed")
+    for record in _spaced(history):
+        table.add_row(
+            str(record["generation"]),
+            *(number(_percent(record[name]), "{:.1f}") for name in ("best_fitness", "mean_fitness")),
+            number(record["diversity"], "{:.3f}"),
+            *(str(record[name]) for name in counts),
+            f"{record['failed_steps']} of {record['model_steps']}",
+        )
+    return table
+
+
+def _told(report: Mapping[str, Any]) -> str:
+    """Why it ended, and how much of it the table shows."""
+    total, shown = len(report["history"]), len(list(_spaced(report["history"])))
+    some = f" {shown} of {total} generations shown; metrics.jsonl has all." if shown < total else ""
+    return f"Ended: {report['ended']}.{some}"
+
+
+def _held_out(report: Mapping[str, Any]) -> Table:
+    table = new_table("held-out problems", "", "solved %", "difference, points", "p", "n")
+    told = report["held_out"]
+    if told:
+        difference = with_interval(told, "difference", "{:+.1f}", 100)
+        table.add_row("seed prompt", number(_percent(told["seed"]), "{:.1f}"), "", "", str(told["queries"]))
+        table.add_row(
+            "best prompt",
+            number(_percent(told["best"]), "{:.1f}"),
+            difference,
+            p_value(told["p_value"]),
+            str(told["queries"]),
+        )
+    return table
+
+
+def _spaced(history: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """The first, the last, and some between."""
+    last, shown = len(history) - 1, min(MOST_GENERATIONS, len(history))
+    for place in range(shown):
+        yield history[round(place * last / max(shown - 1, 1))]
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else 100 * share
+
+
+def _counted(number_of: int, what: str) -> str:
+    """`1 generation`, `2 generations`."""
+    return f"{number_of} {what}" if number_of == 1 else f"{number_of} {what}s"

@@ -1,0 +1,226 @@
+"""Learn which system prompt suits which question: candidates, critics, an actor, and prompts that evolve.
+
+Run it with `mutagym optimize --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --judge-model qwen3
+--task mine.jsonl`; without any flag it learns on the bundled task and the simulator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from train.mission import open_encoder
+from train.resume import SAMPLE
+from train.searching.config import SearchConfig, load_task, prints_of, split_task
+from train.searching.course import Outcome, Parts, Search, carry_out
+from train.searching.hybrid_flags import HybridFlags
+from train.searching.prompts import located_prompt, prompt_prints, read_prompt
+from train.server import Connection, ServerConfig
+from train.settings import Count, Share, absolute
+from train.tables import new_table, number, p_value, with_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from ollama_utils.encoders import Encoder
+    from train.searching.optimizing import Optimizing
+
+MOST_PROMPTS = 5
+"""Prompts of the population that the table shows; results.json has them all."""
+HELD_OUT = (
+    "On questions that the search did not see, one call each at temperature 0: the share that is solved, and "
+    "the difference to the seed prompt in points, with a 95 % interval, paired by question. {actor} Holm: p "
+    "adjusted for both tests."
+)
+TAKES = {
+    "learning": "The actor takes for each question the prompt of the population that it likes best.",
+    "random": "The actor draws one of the prompts by chance for each question.",
+    "fixed": "The actor takes the first seed prompt for each question.",
+}
+EDGE = (
+    "how much more reward a prompt brought than the others that were tried for the same question (tried "
+    "alone: than the average try), as a mean drawn towards 0 while tries are few"
+)
+EDGE_BY_ACTOR = {
+    "learning": EDGE,
+    "random": EDGE,
+    "fixed": "with a fixed actor it says nothing, as no other prompt was tried",
+}
+POPULATION = (
+    "{shown} of {all} prompts shown, the best first, as ranked by edge. Edge: {edge}. Reward: a prompt's "
+    "mean over so many tries; the sum of {feedback:g} x what the scorer says, {critic:g} x the critic's "
+    "score and {tokens:g} x the tokens, so that it is no share and may exceed 1."
+)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class OptimizeConfig:
+    """Everything a hybrid search is told. Defaults < --config FILE < flags."""
+
+    steps: Count = 400
+    """Questions that are answered, those of the task over and over."""
+    batch_size: Count = 8
+    """Questions under way at once, under the policy as it is."""
+    actor: Literal["learning", "random", "fixed"] = "learning"
+    """Who chooses the prompts: a policy that learns, chance, or always the first seed prompt."""
+    critic: Literal["llm", "ridge", "both"] | None = None
+    """Who scores the candidates: a judge model, a regression that learns from feedback, or the mean of both
+    [both where there is a judge model, else ridge]."""
+    encoder: str = "hashing"
+    """Embeds texts for actor and ridge: `hashing` (by their words, at no cost), a sentence-transformers name
+    or path, or `ollama:<model>`. `all-MiniLM-L6-v2` knows words of like meaning: worth a try where questions
+    of a kind share few words and calls take seconds; with fast calls it sets the pace on a few cores."""
+    seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
+    held_out: Share = 0.3
+    """The share of the questions that only the final comparison sees; 0 makes none."""
+    hybrid: HybridFlags = field(default_factory=HybridFlags)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def located(self) -> OptimizeConfig:
+        """The same with absolute paths."""
+        return replace(
+            self,
+            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            seed_prompt=tuple(map(located_prompt, self.seed_prompt)),
+            search=self.search.located(),
+            server=self.server.located(),
+        )
+
+
+def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
+    """Learn which system prompt suits which question, while the prompts evolve.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it.
+    """
+    config = config.located()
+    config.search.check_places()
+    carry_out(_Optimize(config))
+
+
+class _Optimize:
+    """What `mutagym optimize` adds to the course of a search."""
+
+    name = "optimize"
+    simulated_target = "sim-solver"
+    named_by = "--target-model"
+    may_change: tuple[str, ...] = ("parallel-eval", "max-workers")
+
+    def __init__(self, config: OptimizeConfig) -> None:
+        self.config = config
+        self._task = load_task(config.search)
+        self._seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
+        self._sides = split_task(self._task, config.held_out, config.search.seed)
+
+    def digests(self, connection: Connection) -> Mapping[str, str]:
+        """What stands for the weights of each model that may be asked."""
+        return connection.digests(self.config.encoder)
+
+    def search(self, connection: Connection) -> Search:
+        """The hybrid search."""
+        config = self.config
+        encoder = open_encoder(config.encoder, connection.dispatcher, config.search.cache)
+        making = self._making(connection, encoder)
+        making.check()
+        return Search(
+            config=replace(config, critic=making.critic, server=connection.resolve(config.server)),
+            says=f"{config.actor} actor, critic {making.critic}, {config.steps} steps, "
+            f"{len(self._task.problems)} questions",
+            what="steps",
+            total=config.steps,
+            width=config.hybrid.max_workers or config.batch_size * config.hybrid.num_candidates,
+            prints=prints_of(self._task)
+            | prompt_prints({f"seed {place}": text for place, text in enumerate(self._seeds)})
+            | _encoder_print(config.encoder, encoder),
+            run=lambda recorder: _outcome(making.run(recorder), config),
+        )
+
+    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
+        """The results, less the rewards step by step."""
+        del spent
+        return {key: value for key, value in results.items() if key != "rewards"}
+
+    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
+        """The comparison, the best prompts, and the best one in full."""
+        hybrid, actor = self.config.hybrid, report["actor"]
+        says = POPULATION.format(
+            shown=min(MOST_PROMPTS, len(report["population"])),
+            all=len(report["population"]),
+            edge=EDGE_BY_ACTOR[actor],
+            feedback=hybrid.weight_feedback,
+            critic=hybrid.weight_critic,
+            tokens=hybrid.weight_tokens,
+        )
+        parts = [
+            ([_held_out(report)], HELD_OUT.format(actor=TAKES[actor])),
+            ([_population(report)], says),
+        ]
+        return parts, ["best prompt:", str(report["best_prompt"])]
+
+    def _making(self, connection: Connection, encoder: Encoder) -> Optimizing:
+        from search.call_pool import CallPool
+        from search.task import SEED_INSTRUCTIONS
+        from train.searching.optimizing import Optimizing
+
+        config, workers = self.config, self.config.hybrid.max_workers
+        train, held_out = self._sides
+        return Optimizing(
+            params=config.hybrid.params(config.search.seed),
+            actor=config.actor,
+            critic=config.critic or ("both" if connection.roles.judge else "ridge"),
+            prompts=self._seeds or [SEED_INSTRUCTIONS],
+            roles=connection.roles,
+            encoder=encoder,
+            llm=CallPool(connection.dispatcher, workers) if workers else connection.dispatcher,
+            train=train,
+            held_out=held_out if held_out.problems else None,
+            steps=config.steps,
+            batch_size=config.batch_size,
+        )
+
+
+def _outcome(results: Mapping[str, Any], config: OptimizeConfig) -> Outcome:
+    told = {"actor": config.actor, "seed": config.search.seed}
+    return Outcome(results=told | dict(results), files={"best_prompt.txt": f"{results['best_prompt']}\n"})
+
+
+def _encoder_print(name: str, encoder: Encoder) -> dict[str, str]:
+    """What stands for an encoder; one of the server's has its model's digest."""
+    if name.startswith("ollama:"):
+        return {}
+    return {f"encoder {name}": sha256(encoder.encode([SAMPLE])[0].tobytes()).hexdigest()}
+
+
+def _held_out(report: Mapping[str, Any]) -> Table:
+    title = f"{report['actor']} actor after {report['steps']} steps: held-out questions"
+    table = new_table(title, "", "solved %", "difference, points", "p", "Holm", "n")
+    for arm in report["held_out"] or ():
+        table.add_row(
+            arm["name"],
+            number(None if arm["score"] is None else 100 * arm["score"], "{:.1f}"),
+            with_interval(arm, "difference", "{:+.1f}", 100) if "difference" in arm else "",
+            p_value(arm["p_value"]) if "p_value" in arm else "",
+            p_value(arm["p_holm"]) if "p_holm" in arm else "",
+            str(arm["queries"]),
+        )
+    return table
+
+
+def _population(report: Mapping[str, Any]) -> Table:
+    title = f"prompts after {report['generations']} generations"
+    table = new_table(title, "prompt", "edge", "reward", "tries")
+    for member in report["population"][:MOST_PROMPTS]:
+        table.add_row(
+            " ".join(member["prompt"].split()),
+            number(member["edge"] if member["tries"] else None, "{:+.3f}"),
+            number(member["fitness"], "{:.3f}"),
+            str(member["tries"]),
+        )
+    return table

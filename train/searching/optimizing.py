@@ -1,0 +1,202 @@
+"""A hybrid search that is ready to begin, step by step, and what it is worth on held-out questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from ollama_utils.encoders import Encoder
+from ollama_utils.parallel import map_parallel
+from scorers.comparison import compare, holm
+from search.candidates import Llm
+from search.genetics.chance import chance
+from search.hybrid import HybridOptimizationFlow
+from search.optimizing.actors import Actor, FixedActor, RandomActor
+from search.optimizing.params import ActorCriticParams
+from search.optimizing.policy_actor import PolicyActor
+from search.optimizing.population import PromptPopulation
+from search.optimizing.section_rewording import SectionRewording
+from search.optimizing.steps import StepResult
+from search.plain import finite
+from search.task import Problem, Task, ask_problem
+from train.errors import UserError
+from train.roles import Roles
+from train.searching.critics import CriticKind, MeanCritic, calibrations, critics_by_name
+from train.searching.recorder import Recorder
+
+ActorKind = Literal["learning", "random", "fixed"]
+SEED_PROMPT, BEST_PROMPT, ACTOR = "seed prompt", "best prompt", "actor"
+LATELY = 50
+"""The progress line tells what share of so many last questions was solved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimizing:
+    """What a search is made of."""
+
+    params: ActorCriticParams
+    actor: ActorKind
+    critic: CriticKind
+    prompts: Sequence[str]
+    """What the population begins with; the first one is what the others are compared with."""
+    roles: Roles
+    encoder: Encoder
+    llm: Llm
+    train: Task
+    held_out: Task | None
+    steps: int
+    batch_size: int
+    """Questions under way at once under one policy."""
+
+    def run(self, recorder: Recorder) -> dict[str, Any]:
+        """Search, then compare; plain data that depends on the seed and the replies alone."""
+        critics = critics_by_name(self.critic, self.llm, self.roles, self.encoder, self.params.seed)
+        flow = self._flow(MeanCritic(list(critics.values())))
+        problems = {problem.question: problem for problem in self.train.problems}
+
+        def feedback(query: str, reply: str) -> float:
+            return self.train.scorer(problems[query], reply)
+
+        rewards: list[float | None] = []
+        solved: list[float] = []
+        for queries in self._batches():
+            told = flow.step_many(queries, human_feedback=feedback)
+            rewards += [each.reward for each in told]
+            solved += [each.feedback for each in told if each.feedback is not None]
+            recorder.record(flow.steps, _metrics(flow, told), done=flow.steps, standing=_lately(solved))
+        return {
+            "steps": flow.steps,
+            "rewarded_steps": flow.rewarded_steps,
+            "unscored": flow.unscored,
+            "generations": flow.population.generation,
+            "rewards": rewards,
+            "population": _ranked(flow.population),
+            "best_prompt": flow.population.best.prompt,
+            "seed_prompt": self.prompts[0],
+            "calibration": finite(calibrations(critics)),
+            "held_out": self._compare(flow) if self.held_out else None,
+        }
+
+    def check(self) -> None:
+        """Make what a run makes, without a call.
+
+        Raises:
+            UserError: something cannot be made of these settings.
+        """
+        critics_by_name(self.critic, self.llm, self.roles, self.encoder, self.params.seed)
+        try:
+            self._flow(MeanCritic([]))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def _flow(self, critic: MeanCritic) -> HybridOptimizationFlow:
+        return HybridOptimizationFlow.from_params(
+            self.params,
+            self.llm,
+            model=self.roles.target,
+            prompts=self.prompts,
+            encoder=self.encoder,
+            critic=critic,
+            actor=self._actor(),
+            reword=SectionRewording(llm=self.llm, model=self.roles.mutator),
+        )
+
+    def _actor(self) -> Actor | None:
+        match self.actor:
+            case "learning":
+                return None
+            case "random":
+                return RandomActor(self.params.seed)
+            case "fixed":
+                return FixedActor(self.prompts[0])
+
+    def _batches(self) -> list[list[str]]:
+        """The questions in the order they are asked: all of them in one order, then in another."""
+        order: list[str] = []
+        while len(order) < self.steps:
+            questions = [problem.question for problem in self.train.problems]
+            chance(self.params.seed, "questions", len(order)).shuffle(questions)
+            order += questions
+        order = order[: self.steps]
+        return [order[start : start + self.batch_size] for start in range(0, self.steps, self.batch_size)]
+
+    def _compare(self, flow: HybridOptimizationFlow) -> list[dict[str, Any]]:
+        """What each arm solves of the held-out problems, less what the seed prompt does, paired."""
+        problems = self.held_out.problems if self.held_out else ()
+        chosen = {
+            SEED_PROMPT: [self.prompts[0]] * len(problems),
+            BEST_PROMPT: [flow.population.best.prompt] * len(problems),
+            ACTOR: [_choice(flow, problem, place) for place, problem in enumerate(problems)],
+        }
+        asked = [
+            (problem, prompt)
+            for prompts in chosen.values()
+            for problem, prompt in zip(problems, prompts, strict=True)
+        ]
+        scores = iter(map_parallel(lambda each: self._trial(*each), asked, self.params.max_workers))
+        trials = {name: [next(scores) for _ in prompts] for name, prompts in chosen.items()}
+        told = [_arm(name, trials[name], trials[SEED_PROMPT]) for name in chosen]
+        adjusted = holm([arm["p_value"] for arm in told[1:]])
+        for arm, p in zip(told[1:], adjusted, strict=True):
+            arm["p_holm"] = p
+        return told
+
+    def _trial(self, problem: Problem, prompt: str) -> list[float]:
+        """The score of the reply, alone; nothing where there is none."""
+        options = {"num_predict": self.params.max_tokens}
+        call = ask_problem(problem, prompt, model=self.roles.target, options=options, seed=self.params.seed)
+        reply = self.llm.generate(call)
+        return [] if reply.error else [float(self.train.scorer(problem, reply.text))]
+
+
+def _choice(flow: HybridOptimizationFlow, problem: Problem, place: int) -> str:
+    """The prompt that the actor would take: one that learned takes the likeliest, others draw."""
+    prompts, actor = flow.population.prompts, flow.actor
+    if isinstance(actor, PolicyActor):
+        return prompts[int(actor.probabilities(problem.question, prompts).argmax())]
+    return actor.choose(problem.question, prompts, 1, flow.steps + place).chosen[0]
+
+
+def _ranked(population: PromptPopulation) -> list[dict[str, Any]]:
+    """The prompts as the population ranks them: the first is its best."""
+    return [
+        {"prompt": each.prompt, "edge": each.edge, "fitness": each.fitness, "tries": each.tries}
+        for each in population.ranked
+    ]
+
+
+def _lately(solved: Sequence[float]) -> str | None:
+    """What share of the last questions the chosen replies solved, in words."""
+    last = solved[-LATELY:]
+    return f"solved {fmean(last):.0%} of the last {len(last)} questions" if last else None
+
+
+def _arm(name: str, trials: Sequence[Sequence[float]], seed: Sequence[Sequence[float]]) -> dict[str, Any]:
+    scores = [score for each in trials for score in each]
+    told = {"name": name, "score": fmean(scores) if scores else None, "queries": len(scores)}
+    if name == SEED_PROMPT:
+        return told
+    return told | finite(asdict(compare(trials, seed)))
+
+
+def _metrics(flow: HybridOptimizationFlow, told: Sequence[StepResult]) -> dict[str, float | None]:
+    """A batch's numbers by TensorBoard's names."""
+    members = flow.population.members
+    return {
+        "optimize/reward": _mean([each.reward for each in told]),
+        "optimize/feedback": _mean([each.feedback for each in told]),
+        "optimize/candidate_reward": _mean([reward for each in told for reward in each.rewards]),
+        "optimize/critic": _mean([score for each in told for score in each.scores]),
+        "optimize/unscored": sum(each.unscored for each in told),
+        "population/best_fitness": flow.population.best.fitness,
+        "population/mean_fitness": _mean([member.fitness for member in members]),
+        "population/generation": flow.population.generation,
+        "population/size": len(members),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

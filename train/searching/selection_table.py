@@ -1,0 +1,54 @@
+"""The table of `mutagym select`: a row for each combination, and what may be said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from train.tables import new_table, number, with_interval
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SAYS = (
+    "Score: the mean over a combination's datapoints, an error counting as 0, with an interval that holds at "
+    "any time, so also where the search stopped. Seconds, tokens and price are of one datapoint; price is in "
+    "the currency of --price. The one that is named, marked *, has the highest lower bound among those that "
+    "the search did not rule out."
+)
+
+
+def table_of(report: Mapping[str, Any]) -> Table:
+    """The combinations, the one that is named first."""
+    rows = report["combinations"]
+    names = list(rows[0]["combination"])
+    title = (
+        f"{report['selector']} on {report['dataset']}: {report['evaluations']} evaluations, "
+        f"{100 * report['savings']:.0f} % less than brute force"
+    )
+    numbers = ("score", "seconds", "tokens", "price", "datapoints", "errors")
+    table = new_table(title, "", *names, "verdict", *numbers, names=2 + len(names))
+    for row in rows:
+        seen = row["datapoints"]
+        table.add_row(
+            "*" if row["is_best"] else "",
+            *row["combination"].values(),
+            row["verdict"],
+            with_interval(row, "score", "{:.3f}"),
+            number(row["latency_s"] if seen else None, "{:.2f}"),
+            number(row["prompt_tokens"] + row["completion_tokens"] if seen else None, "{:.0f}"),
+            number(row["price"] if seen else None, "{:.6f}"),
+            str(seen),
+            str(row["errors"]),
+        )
+    return table
+
+
+def problems_of(report: Mapping[str, Any]) -> list[str]:
+    """What went wrong, a line for each combination."""
+    return [
+        f"errors: {' '.join(map(str, row['combination'].values()))}: {row['errors']} of {row['datapoints']}, "
+        f"first {row['first_error']}"
+        for row in report["combinations"]
+        if row["errors"]
+    ]

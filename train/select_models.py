@@ -1,0 +1,270 @@
+"""Select the best combination of models, system prompts and mutators for a task, in as few calls as will do.
+
+Run it with `mutagym select --models llama3.2,qwen3 --prompts short.txt --prompts long.txt --task mine.jsonl`;
+without any flag it compares the simulator's three solvers on the bundled task.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
+from train.errors import RunStoppedError, UserError
+from train.searching.config import SearchConfig, files_of, load_task, located_function, prints_of
+from train.searching.course import Outcome, Parts, Search, carry_out
+from train.searching.datasets import check_prices, read_prices
+from train.searching.prompts import prompt_prints
+from train.searching.selection_table import SAYS, problems_of, table_of
+from train.server import Connection, ServerConfig
+from train.settings import Count, Share, absolute, comma_list
+
+if TYPE_CHECKING:
+    from search.selectors.results import Round
+    from search.selectors.selector import Selector
+    from train.searching.own_evaluation import Heeded
+    from train.searching.recorder import Recorder
+
+SOLVERS = ("sim-solver-small", "sim-solver", "sim-solver-large")
+"""What is compared where no model is named and the embedded simulator stands in."""
+
+_OPTION = re.compile(r"(?P<name>[A-Za-z_-]+)=(?P<value>\d*\.?\d+)")
+
+Open = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SelectConfig:
+    """Everything a selection is told. Defaults < --config FILE < flags."""
+
+    models: Annotated[tuple[str, ...], comma_list()] = ()
+    """Models to choose from, by comma [the target model; on the simulator its three solvers]."""
+    prompts: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A file with a system prompt to choose from (repeatable) [a plain one, and no choice]."""
+    mutators: Annotated[tuple[str, ...], comma_list()] = ()
+    """Mutators to choose from, by comma, which reword the question first; `noop` does not [no choice]."""
+    selector: str = "arm_elimination"
+    """How is searched: brute_force, random, hill_climbing, arm_elimination, threshold, epsilon_lucb, bayesian
+    or matrix_ucb."""
+    evaluate: str | None = None
+    """FILE.py:NAME, a plain function (combination, datapoint, ask) -> float from 0 to 1, or an Evaluation;
+    a datapoint is then any line of the dataset. `ask(text)` puts a text to the combination's model under its
+    prompt, or to those of `model=` and `system=`, and `ask(text).text` is the reply; a mutator is named by
+    `combination["mutator"]`, and not applied [the scorer of the task]."""
+    price: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """MODEL=IN:OUT (repeatable): what a million tokens cost, read and written [no price]."""
+    max_concurrent: Count = 20
+    """Evaluations at once, over all combinations and datapoints."""
+    delta: Open = None
+    """How often what the selector claims may be wrong [0.05]."""
+    epsilon: Share | None = None
+    """How much worse than the best the named one may be, for epsilon_lucb [0.01]."""
+    threshold: Open = None
+    """The score that a combination has to reach, for threshold [0.75]."""
+    max_errors: Share | None = None
+    """A combination that fails on more than this share of its datapoints is never named; random,
+    hill_climbing, bayesian and matrix_ucb judge that by the datapoints that they saw [0.1]."""
+    option: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """NAME=NUMBER (repeatable): another option of the selector, as in n_initial=5; the error for one that it
+    has not names those that it has."""
+    search: SearchConfig = field(default_factory=SearchConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def located(self) -> SelectConfig:
+        """The same with absolute paths, and the first model as the target."""
+        target = self.models[0] if self.models else self.server.target_model
+        return replace(
+            self,
+            prompts=tuple(str(absolute(path)) for path in self.prompts),
+            evaluate=located_function(self.evaluate),
+            search=self.search.located(),
+            server=replace(self.server.located(), target_model=target),
+        )
+
+    def options(self) -> dict[str, Any]:
+        """What the selector is told.
+
+        Raises:
+            UserError: an --option is not written so.
+        """
+        named = ("delta", "epsilon", "threshold", "max_errors")
+        told = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        return told | dict(map(_option, self.option))
+
+
+def select(config: SelectConfig = SelectConfig()) -> None:
+    """Select the best of all combinations of models, system prompts and mutators for a task.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it. On a real server name the models
+    with --models.
+    """
+    config = config.located()
+    config.search.check_places()
+    carry_out(_Select(config))
+
+
+class _Select:
+    """What `mutagym select` adds to the course of a search."""
+
+    name = "select"
+    simulated_target = SOLVERS[0]
+    named_by = "--models"
+    may_change: tuple[str, ...] = ("max-concurrent", "evaluate")
+
+    def __init__(self, config: SelectConfig) -> None:
+        from train.searching.selection import read_prompts
+
+        if config.evaluate and config.search.scorer:
+            raise UserError("--scorer and --evaluate cannot stand together: leave one of them out")
+        self.config = config
+        self._prompts = read_prompts(config.prompts)
+        self._prices = read_prices(config.price)
+        self._options = config.options()
+        self._task = None if config.evaluate and config.search.task else load_task(config.search)
+
+    def digests(self, connection: Connection) -> Mapping[str, str]:
+        """What stands for the weights of each model that may be asked."""
+        models = self._models(connection)
+        connection.check_pulled(models)
+        return connection.digests("", *models)
+
+    def search(self, connection: Connection) -> Search:
+        """The selection."""
+        models, told = self._models(connection), self.config.search
+        check_prices(self._prices, self._priced(models, connection))
+        selector, heeded = self._selector(models, connection)
+        names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
+        combinations, datapoints = len(selector.combinations), len(selector.datapoints)
+        server = connection.resolve(self.config.server)
+        prints = prints_of(self._task) if self._task else files_of(dataset=f"{told.task}:")
+        return Search(
+            config=replace(self.config, models=models, server=server),
+            says=f"{self.config.selector}, {combinations} combinations, {datapoints} datapoints",
+            what="evaluations",
+            total=combinations * datapoints,
+            width=self.config.max_concurrent,
+            prints=prints | prompt_prints({prompt.name: prompt for prompt in self._prompts}),
+            run=lambda recorder: self._run(selector, heeded, recorder, names),
+            spared=(BadReplyError, BadRequestError, ModelMissingError, ServerFaultError),
+        )
+
+    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
+        """The results with the seconds that go with them."""
+        rows = [row | {"latency_s": spent["latency_s"][str(row["index"])]} for row in results["combinations"]]
+        return {**results, "combinations": rows}
+
+    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
+        """The table of the combinations."""
+        return [([table_of(report)], f"{report['claim']} {SAYS}")], problems_of(report)
+
+    def _models(self, connection: Connection) -> tuple[str, ...]:
+        """What is chosen from; without a word of it, the target, or the simulator's solvers."""
+        if self.config.models:
+            return self.config.models
+        named = self.config.server.target_model
+        return SOLVERS if connection.embedded and not named else (connection.roles.target,)
+
+    def _priced(self, models: Sequence[str], connection: Connection) -> tuple[str, ...]:
+        """Whom a price may be of: a function of the user's may ask any model."""
+        if self.config.evaluate:
+            return (*models, *connection.available)
+        rewords = bool(self.config.mutators) and connection.roles.mutator
+        return (*models, rewords) if rewords else tuple(models)
+
+    def _selector(self, models: Sequence[str], connection: Connection) -> tuple[Selector, Heeded]:
+        from search.call_pool import CallPool
+        from train.searching import own_evaluation, selection
+
+        config, told = self.config, self.config.search
+        choices = selection.make_choices(models, self._prompts, config.mutators)
+        pool = CallPool(connection.dispatcher, config.max_concurrent)
+        if config.evaluate:
+            evaluate, dataset = own_evaluation.own_evaluation(
+                config.evaluate, told.task, self._task, self._prices, pool, told.seed
+            )
+        else:
+            task = self._task or load_task(told)
+            evaluate = selection.task_evaluation(choices, task, self._prices, pool, connection, told.seed)
+            dataset = list(task.problems)
+        heeded = own_evaluation.Heeded(evaluate, config.evaluate)
+        options = {"seed": told.seed, **self._options}
+        return selection.make(config.selector, choices, dataset, heeded, options), heeded
+
+    def _run(
+        self, selector: Selector, heeded: Heeded, recorder: Recorder, names: Mapping[str, str]
+    ) -> Outcome:
+        from search.selectors.results import NoWinnerError
+        from train.searching.selection import split_results
+
+        done = 0
+
+        def evaluated() -> None:
+            nonlocal done
+            heeded.check()
+            done += 1
+            recorder.advance(done)
+
+        def told(played: Round) -> None:
+            best = _best(selector, played)
+            metrics = {
+                "select/best": best,
+                "select/survivors": len(played.survivors),
+                "select/evaluations": played.evaluations_so_far,
+                "select/errors": played.errors,
+            }
+            recorder.record(played.number, metrics, done=done, best=best)
+
+        combinations, datapoints = selector.combinations, selector.datapoints
+        heeded.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
+        try:
+            found = selector.select_best(
+                parallel=True,
+                max_concurrent=self.config.max_concurrent,
+                on_round=told,
+                on_evaluation=evaluated,
+            )
+        except NoWinnerError as error:
+            raise RunStoppedError(str(error)) from error
+        told_best = f"best {found.best.score:.3f}: {found.best.combination.label}"
+        print(f"evaluations: {done} made, {told_best}", file=sys.stderr)
+        results, spent = split_results(found, names, self._prices)
+        named = {"selector": self.config.selector, "seed": self.config.search.seed, "dataset": self._dataset}
+        return Outcome(results=named | results, spent=spent)
+
+    @property
+    def _dataset(self) -> str:
+        told = self.config.search
+        return self._task.name if self._task else Path(told.task or "").stem
+
+
+def _best(selector: Selector, played: Round) -> float | None:
+    """The score of the one that is named after the last round, before it the best so far."""
+    if not selector.ask():
+        named = selector.named()
+        return None if named is None else selector.cells.mean(named)
+    fit, means = selector.fit_ones, selector.cells.means()
+    return max((float(means[number]) for number in played.survivors if fit[number]), default=None)
+
+
+def _option(text: str) -> tuple[str, float]:
+    """The name and the value of an --option.
+
+    Raises:
+        UserError: it is not written so, or has a flag of its own.
+    """
+    from train.searching.selection import FLAGS
+
+    if not (parts := _OPTION.fullmatch(text)):
+        raise UserError(f"--option is {text!r}; expected NAME=NUMBER, as in n_initial=5")
+    name, value = parts["name"].replace("-", "_"), parts["value"]
+    if name in FLAGS:
+        raise UserError(f"--option {text} has a flag of its own: write --{name.replace('_', '-')} {value}")
+    return name, int(value) if value.isdecimal() else float(value)
