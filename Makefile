@@ -4,10 +4,10 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test check soak bench learning clean
+.PHONY: help install train test check soak bench bench-search learning clean
 
 help: ## Show this list
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 install: $(INSTALLED) ## Make .venv and install the project with pinned versions
 
@@ -36,6 +36,9 @@ soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(BIN)/python -m benchmarks.performance
+
+bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about fifteen minutes)
+	$(BIN)/python -m benchmarks.search
 
 learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
 	$(BIN)/python -m benchmarks.learning

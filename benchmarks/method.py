@@ -1,4 +1,4 @@
-"""What stands before the tables of docs/performance.md: the machine, and how everything is measured."""
+"""What stands before the tables of a report: the machine, and how everything is measured."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ own that speaks Ollama's HTTP API over loopback and takes the time that its prof
 else is said `ideal`, 4 ms a token in every slot, whatever else runs. What is measured is how well mutagym
 keeps such a server busy, not how fast a model is.
 
-- Machine: {machine}. Load average when this began: {load:.1f}.
-- Versions: Python {python}, {packages}.
+{machine}
 - Replies have `lognormal:mean=50,sigma=1.0` tokens where nothing else is said: a call holds a slot for
   200 ms on average, and some for seconds. How long a reply is, is a function of the request.
 - One model plays target, mutator and judge, as for a user who names one model, so its slots are all there
@@ -39,14 +38,18 @@ keeps such a server busy, not how fast a model is.
 
 
 def heading() -> str:
-    """The method, with the machine and the versions of now."""
+    """The method of docs/performance.md, with the machine and the versions of now."""
+    return METHOD.format(date=time.strftime("%Y-%m-%d"), machine=machine(*PACKAGES))
+
+
+def machine(*packages: str) -> str:
+    """Two points of a list: the machine of now, and the versions of Python and of these packages."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return METHOD.format(
-        date=time.strftime("%Y-%m-%d"),
-        machine=f"{_processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}",
-        load=os.getloadavg()[0],
-        python=platform.python_version(),
-        packages=", ".join(f"{name} {version(name)}" for name in PACKAGES),
+    versions = ", ".join(f"{name} {version(name)}" for name in packages)
+    return (
+        f"- Machine: {_processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}. "
+        f"Load average when this began: {os.getloadavg()[0]:.1f}.\n"
+        f"- Versions: Python {platform.python_version()}, {versions}."
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import step_cost
 from benchmarks.method import heading
-from benchmarks.performance import main
+from benchmarks.performance import REPORT
 from benchmarks.rollouts import summary_rows
 from train.bench_rows import compared
 
@@ -41,7 +41,7 @@ def test_the_report_opens_with_what_was_measured_on_what() -> None:
 
 
 def test_a_section_is_made_alone_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--quick", "--only", "cost"]) == 0
+    assert REPORT.main(["--quick", "--only", "cost"]) == 0
     shown = capsys.readouterr()
     assert shown.out.count("\n## ") == 1
     assert "| CPU ms a step outside HTTP and encoding | at most 1 |" in shown.out
