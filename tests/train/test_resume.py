@@ -72,7 +72,7 @@ def interrupted_at(
     def watch() -> None:
         path = folder / "transitions.jsonl"
         while not over.wait(0.001):
-            if path.exists() and path.read_text().count("\n") >= written:
+            if path.exists() and path.read_bytes().count(b"\n") >= written:
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 

@@ -182,7 +182,7 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+    while time.monotonic() < deadline and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):
         time.sleep(0.05)
     os.kill(process.pid, signum)
     _, errors = process.communicate(timeout=60)
