@@ -29,7 +29,7 @@ LIMIT_S = 5.0
 
 def cost_steps(scale: Scale) -> Section:
     """CPU time of a step."""
-    rows = step_cost.rows(num_steps=scale.cost_steps, runs=scale.seeds)
+    rows = step_cost.rows(num_steps=scale.cost_steps, time_scale=scale.time_scale, runs=scale.seeds)
     return Section(
         title="What a step costs",
         about=(

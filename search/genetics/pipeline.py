@@ -76,8 +76,9 @@ class AsyncEvaluationPipeline:
     def play(self, plans: Sequence[CallPlan[T]]) -> list[T]:
         """What these plans return, their calls side by side under the pool's cap."""
         cap = self._pool.max_concurrent
-        # Beside the cap so many more stand ready: while a call waits to be repeated, another has its place.
-        return play_plans(plans, self._pool.ask, cap if cap == 1 else 2 * cap, self._tick)
+        # Beside the cap so many more stand ready: who waits for another attempt, or a score, has no place.
+        at_once = cap if cap == 1 else 2 * cap
+        return play_plans(plans, lambda asking: asking.answer(self._pool.ask), at_once, self._tick)
 
     def _try(self, trial: Trial) -> CallPlan[Evaluated]:
         while not trial.is_over:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from ollama_utils.errors import CallCancelledError
@@ -11,36 +12,65 @@ from search.streams import Failed
 
 T = TypeVar("T")
 
-CallPlan = Generator[Sequence[Call], Sequence[Completion | Failed], T]
-"""Yields batches of calls, is sent what came of each in order, returns its result."""
+
+@dataclass(frozen=True)
+class Answer:
+    """What came of a call."""
+
+    completion: Completion
+    score: float | None = None
+    """What the reply is worth; None where there is none, or nothing that scores it."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """A call, and what its reply is worth: that is found out where the reply arrives, beside other calls."""
+
+    call: Call
+    score: Callable[[str], float] | None = None
+
+    def answer(self, ask: Callable[[Call], Completion]) -> Answer:
+        """What came of it.
+
+        Raises:
+            Exception: whatever `ask` and `score` raise.
+        """
+        completion = ask(self.call)
+        if self.score is None or completion.error is not None:
+            return Answer(completion)
+        return Answer(completion, float(self.score(completion.text)))
+
+
+CallPlan = Generator[Sequence[Asking], Sequence[Answer | Failed], T]
+"""Yields batches of what to ask, is sent what came of each in order, returns its result."""
 
 
 class SearchStoppedError(Exception):
     """The search was told to stop before it was through."""
 
 
-def asked_twice(calls: Sequence[Call]) -> CallPlan[list[Completion]]:
-    """What comes of these calls; those that fail are asked once more.
+def asked_twice(askings: Sequence[Asking]) -> CallPlan[list[Answer]]:
+    """What comes of these; the calls that fail are asked once more.
 
     Raises:
         SearchStoppedError: a call was cancelled.
-        Exception: whatever was raised in place of a completion.
+        Exception: whatever was raised in place of an answer.
     """
-    replies = _checked((yield calls))
-    failed = [index for index, reply in enumerate(replies) if reply.error is not None]
+    answers = _checked((yield askings))
+    failed = [index for index, answer in enumerate(answers) if answer.completion.error is not None]
     if failed:
-        for index, reply in zip(failed, _checked((yield [calls[i] for i in failed])), strict=True):
-            replies[index] = reply
-    return replies
+        for index, answer in zip(failed, _checked((yield [askings[i] for i in failed])), strict=True):
+            answers[index] = answer
+    return answers
 
 
-def _checked(replies: Sequence[Completion | Failed]) -> list[Completion]:
-    """The replies, of which none stands for the end of the run."""
+def _checked(answers: Sequence[Answer | Failed]) -> list[Answer]:
+    """The answers, of which none stands for the end of the run."""
     checked = []
-    for reply in replies:
-        if isinstance(reply, Failed):
-            raise reply.error
-        if isinstance(reply.error, CallCancelledError):
-            raise SearchStoppedError("the calls were cancelled") from reply.error
-        checked.append(reply)
+    for answer in answers:
+        if isinstance(answer, Failed):
+            raise answer.error
+        if isinstance(answer.completion.error, CallCancelledError):
+            raise SearchStoppedError("the calls were cancelled") from answer.completion.error
+        checked.append(answer)
     return checked

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 from ollama_utils.types import Call
 from search.genetics.genome import Genome
-from search.genetics.plans import CallPlan, asked_twice
+from search.genetics.plans import Asking, CallPlan, asked_twice
 from search.selectors.confidence import PairedTest
 from search.task import Problem, Scorer
 
@@ -24,7 +25,7 @@ class Panel:
     problems: tuple[Problem, ...]
     """In the order in which they are asked."""
     scorer: Scorer
-    """What a reply is worth, 0 to 1."""
+    """What a reply is worth, 0 to 1; called on several threads at once."""
     ask: Callable[[Problem, str], Call]
     """The call that puts a problem under a system prompt."""
     batch_size: int
@@ -84,12 +85,13 @@ class Trial:
         """Ask the next batches, and judge after each."""
         panel, begun = self._panel, len(self._scores)
         problems = panel.problems[begun : begun + panel.batch_size * panel.batches_at_once]
-        replies = yield from asked_twice([panel.ask(problem, self.genome.prompt) for problem in problems])
-        scores = [
-            float(panel.scorer(problem, reply.text)) if reply.error is None else None
-            for problem, reply in zip(problems, replies, strict=True)
-        ]
-        self._error = next((str(reply.error) for reply in reversed(replies) if reply.error), self._error)
+        prompt = self.genome.prompt
+        answers = yield from asked_twice(
+            [Asking(panel.ask(problem, prompt), partial(panel.scorer, problem)) for problem in problems]
+        )
+        errors = [answer.completion.error for answer in answers]
+        self._error = next((str(error) for error in reversed(errors) if error), self._error)
+        scores = [answer.score for answer in answers]
         while scores and not self.is_over:
             self._take(scores[: panel.batch_size])
             scores = scores[panel.batch_size :]

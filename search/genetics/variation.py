@@ -15,7 +15,7 @@ from mutators.mutator import Mutator
 from ollama_utils.types import Call
 from search.genetics.chance import chance, seed_of
 from search.genetics.genome import Example, Genome
-from search.genetics.plans import CallPlan, asked_twice
+from search.genetics.plans import Asking, CallPlan, asked_twice
 
 MAX_CHARS = 4_000
 """Longer instructions are not taken from a model: it ran on."""
@@ -135,7 +135,8 @@ class Variation:
         if mutator.kind == "rule":
             return _if_new(mutator.apply(genome.instructions, earlier, seed), genome), ""
         prompt = mutator.prompt(genome.instructions, earlier, seed)
-        (reply,) = yield from asked_twice([self._ask(prompt, seed)])
+        (answer,) = yield from asked_twice([Asking(self._ask(prompt, seed))])
+        reply = answer.completion
         if reply.error is not None:
             return "", str(reply.error) or type(reply.error).__name__
         return _if_new(cleaning.clean(reply.text, genome.instructions), genome), ""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from search.evolution import (
     Genome,
     NothingScoredError,
 )
-from search.task import SEED_INSTRUCTIONS, bundled_task
+from search.task import SEED_INSTRUCTIONS, Problem, bundled_task, exact_answer
 from tests.search.evolutions import MODELS, evolved, small, timeless
 
 
@@ -136,6 +138,27 @@ def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: Embedd
     assert all(seen is None or seen == score for seen, score in zip(broken.scores, whole.scores, strict=True))
     scored = [score for score in broken.scores if score is not None]
     assert broken.fitness == pytest.approx(sum(scored) / len(scored))
+
+
+def test_a_scorer_that_takes_its_time_holds_up_no_other_reply(server: EmbeddedServer) -> None:
+    """Each scoring waits until another one is under way too: none would end where they took turns."""
+    two, inside = threading.Event(), itertools.count(1)
+
+    def score(problem: Problem, reply: str) -> float:
+        if next(inside) >= 2:
+            two.set()
+        assert two.wait(timeout=30), "no two replies were scored at once"
+        return exact_answer(problem, reply)
+
+    task = bundled_task()
+    with Dispatcher([server.host]) as dispatcher:
+        fitness = [
+            AsyncEvaluationPipeline(CallPool(dispatcher, 4), each, model="sim-solver", config=small())
+            .evaluate([Genome(SEED_INSTRUCTIONS)])[0]
+            .fitness
+            for each in (task, replace(task, scorer=score))
+        ]
+    assert fitness[0] == fitness[1] is not None
 
 
 def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: EmbeddedServer) -> None:

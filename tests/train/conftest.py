@@ -33,6 +33,17 @@ def trained_run(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFact
         "--mutator-model",
         "sim-mutator",
     )
-    shape = ("--num-processes", "4", "--num-steps", "32", "--num-env-steps", "128", "--encoder", "hashing")
+    shape = (
+        "--num-processes",
+        "4",
+        "--num-steps",
+        "32",
+        "--num-env-steps",
+        "128",
+        "--encoder",
+        "hashing",
+        "--ppo-epoch",
+        "4",
+    )
     assert execute(("train", *server, *shape, "--intent-threshold", "0.1", "--run-dir", str(folder))) == 0
     return folder

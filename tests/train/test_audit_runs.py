@@ -12,7 +12,7 @@ import pytest
 from ollama_utils.simulator import personas
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.simulator.settings import Settings
-from tests.train.test_resume import WORLD, interrupted_at, resume
+from tests.train.test_resume import PASSES, WORLD, interrupted_at, resume
 from train.cli import execute
 
 SHAPE = ("--num-processes", "8", "--num-steps", "8", "--encoder", "hashing:64")
@@ -25,7 +25,7 @@ LECTURE = (
 
 def run(host: str, folder: Path, *flags: str, steps: int) -> int:
     told = ("--ollama-host", host, "--num-env-steps", str(steps), "--run-dir", str(folder))
-    return execute(("train", *told, *WORLD, *AUDITED, *flags))
+    return execute(("train", *told, *WORLD, *PASSES, *AUDITED, *flags))
 
 
 def summary(folder: Path) -> dict[str, Any]:

@@ -13,7 +13,18 @@ from ollama_utils.simulator.process import EmbeddedServer
 from tests.train.test_resume import WORLD, resume
 from train.cli import execute
 
-SMALL = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "32", "--encoder", "hashing:64")
+SMALL = (
+    "--num-processes",
+    "4",
+    "--num-steps",
+    "8",
+    "--num-env-steps",
+    "32",
+    "--encoder",
+    "hashing:64",
+    "--ppo-epoch",
+    "2",
+)
 
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> int:

@@ -25,6 +25,8 @@ from train.cli import execute
 LANES, STEPS, ALL = 4, 8, 192
 SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16")
 WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
+PASSES = ("--ppo-epoch", "2")
+"""Passes an update: enough for weights that differ where anything does."""
 KILLS = int(os.environ.get("MUTAGYM_KILLS", "3"))
 
 
@@ -32,7 +34,7 @@ def begin(
     server: EmbeddedServer, folder: Path, *flags: str, steps: int = ALL, shape: Sequence[str] = SHAPE
 ) -> int:
     """Begin a small run; its exit code."""
-    told = ("--num-env-steps", str(steps), "--run-dir", str(folder), *flags)
+    told = (*PASSES, "--num-env-steps", str(steps), "--run-dir", str(folder), *flags)
     return execute(("train", "--ollama-host", server.host, *WORLD, *shape, *told))
 
 
@@ -198,7 +200,7 @@ def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> No
 
 def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Random) -> int:
     """A run in processes that are killed at random moments, until one comes to its end; how many were."""
-    begun = ["--ollama-host", server.host, *WORLD, *SHAPE, "--num-env-steps", str(ALL)]
+    begun = ["--ollama-host", server.host, *WORLD, *SHAPE, *PASSES, "--num-env-steps", str(ALL)]
     begun += ["--run-dir", str(folder)]
     kills = 0
     while True:

@@ -13,7 +13,18 @@ from ollama_utils.simulator.process import EmbeddedServer
 from train.cli import execute
 from train.run_folder import RunFolder
 
-SMALL = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "16", "--encoder", "hashing:16")
+SMALL = (
+    "--num-processes",
+    "2",
+    "--num-steps",
+    "4",
+    "--num-env-steps",
+    "16",
+    "--encoder",
+    "hashing:16",
+    "--ppo-epoch",
+    "2",
+)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from ollama_utils.simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from train.cli import execute
 
-SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16")
+SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16", "--ppo-epoch", "2")
 
 
 def run(host: str, folder: Path, cache: Path, steps: int = 32) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from ollama_utils.simulator.settings import Settings
 from train.cli import execute
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
-SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64")
+SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64", "--ppo-epoch", "2")
 WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 ONE_MODEL = ("--target-model", "sim-model", "--intent-threshold", "0.1")
 
@@ -88,7 +88,7 @@ def test_the_schedule_the_workers_and_the_cache_change_neither_transitions_nor_w
 def test_with_a_sentence_encoder_lanes_change_nothing_either(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    shape = ("--num-processes", "6", "--num-steps", "8", "--num-env-steps", "96")
+    shape = ("--num-processes", "6", "--num-steps", "8", "--num-env-steps", "96", "--ppo-epoch", "2")
     shared = ("train", "--ollama-host", simulator.host, *WORLD[:4], *shape, "--encoder", "all-MiniLM-L6-v2")
     runs = []
     for way in ("sequential", "lanes"):
@@ -148,7 +148,17 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
     """One rollout of the untrained policy, 1,024 steps, with and without faults."""
 
     def summary(name: str) -> dict[str, Any]:
-        flags = (*LANES, "--num-steps", "256", "--num-env-steps", "1024", "--call-attempts", "1")
+        flags = (
+            *LANES,
+            "--num-steps",
+            "256",
+            "--num-env-steps",
+            "1024",
+            "--call-attempts",
+            "1",
+            "--ppo-epoch",
+            "1",
+        )
         folder = tmp_path / name
         arguments = ("train", "--ollama-host", simulator.host, *WORLD, *flags, "--run-dir", str(folder))
         assert execute(arguments) == 0

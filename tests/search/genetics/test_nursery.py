@@ -67,7 +67,7 @@ def raise_all(cap: int, seed: int, *, count: int = 8, ahead: int = 3) -> tuple[l
     trials = panel()
     nursery = Nursery(births, variation, [SEED], lambda genome: Trial(genome, trials), ahead)
     server = Server(seed)
-    play_plans(nursery.lanes(), server, cap)
+    play_plans(nursery.lanes(), lambda asking: asking.answer(server), cap)
     return nursery.children(), server
 
 
@@ -113,5 +113,5 @@ def test_a_draft_that_hangs_keeps_nobody_from_working(blocked: int) -> None:
     births = [Birth(parents=(SEED,), steps=("advise",), seed=i) for i in range(8)]
     nursery = Nursery(births, variation, [SEED], lambda genome: Trial(genome, panel()), 8)
     server = Server(1)
-    play_plans(nursery.lanes(), lambda call: slow(server, call), 5)
+    play_plans(nursery.lanes(), lambda asking: asking.answer(lambda call: slow(server, call)), 5)
     assert nursery.children() == reference

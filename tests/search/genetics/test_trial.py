@@ -10,6 +10,7 @@ import pytest
 from ollama_utils.errors import ServerFaultError
 from ollama_utils.types import Call, Completion
 from search.genetics.genome import Genome
+from search.genetics.plans import Answer
 from search.genetics.trial import Evaluated, Panel, Trial
 from search.task import Problem, ask_problem, exact_answer
 
@@ -48,12 +49,12 @@ def tried(
     trial, asked = Trial(Genome("Solve it."), panel(**changes), rival), []
     while not trial.is_over:
         plan = trial.go_on()
-        values: Sequence[Completion] | None = None
+        values: Sequence[Answer] | None = None
         try:
             while True:
-                calls = next(plan) if values is None else plan.send(values)
-                asked.append([number(call) for call in calls])
-                values = [reply(number(call)) for call in calls]
+                askings = next(plan) if values is None else plan.send(values)
+                asked.append([number(asking.call) for asking in askings])
+                values = [asking.answer(lambda call: reply(number(call))) for asking in askings]
         except StopIteration:
             continue
     return trial.result(), asked

@@ -63,10 +63,10 @@ def born(birth: Birth, reply: Reply) -> tuple[Draft, list[Call]]:
     plan = variation().draft(birth)
     asked: list[Call] = []
     try:
-        calls = next(plan)
+        askings = next(plan)
         while True:
-            asked += calls
-            calls = plan.send([reply(call) for call in calls])
+            asked += [asking.call for asking in askings]
+            askings = plan.send([asking.answer(reply) for asking in askings])
     except StopIteration as end:
         return end.value, asked
 
