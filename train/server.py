@@ -62,8 +62,9 @@ class SimulatorConfig:
     """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
 
     def __str__(self) -> str:
+        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
         return (
-            f"{self.slots} slots a model, profile {self.profile} at {self.time_scale:g} of its time, "
+            f"{slots} a model, profile {self.profile} at {self.time_scale:g} of its time, "
             f"{self.reply_tokens} tokens a reply"
         )
 

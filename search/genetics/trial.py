@@ -82,9 +82,10 @@ class Trial:
         self._worse = PairedTest(population=max(1, len(panel.problems)))
 
     def go_on(self) -> CallPlan[None]:
-        """Ask the next batches, and judge after each."""
+        """Ask the next batches, and judge after each; all that are left where no judgement can end it."""
         panel, begun = self._panel, len(self._scores)
-        problems = panel.problems[begun : begun + panel.batch_size * panel.batches_at_once]
+        end = begun + panel.batch_size * panel.batches_at_once if self._may_stop else None
+        problems = panel.problems[begun:end]
         prompt = self.genome.prompt
         answers = yield from asked_twice(
             [Asking(panel.ask(problem, prompt), partial(panel.scorer, problem)) for problem in problems]
@@ -123,9 +124,14 @@ class Trial:
         self._stopped = not finished and self._is_hopeless(_differences(scores, self._rival, begun))
         self.is_over = finished or self._stopped or self._is_unscored(total)
 
+    @property
+    def _may_stop(self) -> bool:
+        """Whether it is held against a rival."""
+        return self._rival is not None and self._panel.hopeless is not None
+
     def _is_hopeless(self, differences: list[float]) -> bool:
         """Whether it is surely worse than its rival, given further differences to it."""
-        if self._rival is None or self._panel.hopeless is None:
+        if not self._may_stop or self._panel.hopeless is None:
             return False
         self._worse.add([-difference for difference in differences])
         return bool(self._worse.rejects(self._panel.hopeless))

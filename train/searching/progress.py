@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Self
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TextColumn
 
 from ollama_utils.dispatcher import Dispatcher
 from train.findings import Findings
+from train.live_bar import LiveBar, shares
 from train.transitions import account_totals
 
-SHARES = 10
-"""Plain lines are so many over a search ..."""
 SILENT_S = 30.0
-"""... or more, so that there is one in so many seconds."""
+"""Where there is no bar, there is a plain line at least as often."""
 
 
-class SearchProgress:
+class SearchProgress(LiveBar):
     """Tells how far a search is, how fast, how well it does, and what is found out about the servers.
 
     Args:
@@ -31,21 +28,12 @@ class SearchProgress:
     """
 
     def __init__(self, what: str, total: int, dispatcher: Dispatcher, findings: Findings) -> None:
+        super().__init__(TextColumn("{task.fields[says]}"))
         self._what, self._total = what, total
         self._dispatcher = dispatcher
         self._findings = findings
-        self._console = Console(stderr=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[says]}"),
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
-        self._task = self._progress.add_task(what, total=total, says="")
-        self._shares = {-(-total * k // SHARES) for k in range(1, SHARES + 1)}
+        self._task = self.progress.add_task(what, total=total, says="")
+        self._shares = shares(total)
         self._standing = ""
         self._done = 0
         self._began_s = self._told_s = time.monotonic()
@@ -58,7 +46,7 @@ class SearchProgress:
             self._standing = f"best {best:.3f}, "
         if standing is not None:
             self._standing = f"{standing}, "
-        self._progress.update(self._task, completed=done)
+        self.progress.update(self._task, completed=done)
         self._done = done
         if not account_totals(self._dispatcher)["calls"]:
             self._asked_from = done, time.monotonic()
@@ -71,13 +59,9 @@ class SearchProgress:
         """Bring the rate up to date, and tell what was found out; to be called again and again."""
         for line in self._findings.news(self._dispatcher.capacities()):
             self.say(line)
-        self._progress.update(self._task, says=self._says())
+        self.progress.update(self._task, says=self._says())
         if time.monotonic() - self._told_s > SILENT_S:
             self._print()
-
-    def say(self, line: str) -> None:
-        """Print a line beside the bar."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _says(self) -> str:
         spent = account_totals(self._dispatcher)
@@ -88,7 +72,7 @@ class SearchProgress:
     def _print(self) -> None:
         """A plain line, where there is no bar."""
         self._told_s = time.monotonic()
-        if self._progress.disable:
+        if not self.is_shown:
             far = f"{self._what}: {self._done} of {self._total}"
             print(f"{far}, {self._says()}{self._left()}", file=sys.stderr)
 
@@ -103,10 +87,4 @@ class SearchProgress:
     def __enter__(self) -> Self:
         self._began_s = self._told_s = time.monotonic()
         self._asked_from = 0, self._began_s
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
+        return super().__enter__()

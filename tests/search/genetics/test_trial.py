@@ -60,10 +60,18 @@ def tried(
     return trial.result(), asked
 
 
-def test_a_genome_without_a_rival_is_put_the_whole_panel_batch_by_batch() -> None:
+def test_a_genome_that_nothing_stops_is_put_the_whole_panel_at_once() -> None:
     evaluated, asked = tried(right_below(30))
-    assert asked == [list(range(begun, begun + 10)) for begun in range(0, COUNT, 10)]
+    assert asked == [list(range(COUNT))]
     assert (evaluated.fitness, evaluated.asked, evaluated.is_complete) == (0.75, COUNT, True)
+    assert tried(right_below(0), evaluated, hopeless=None)[1] == asked
+
+
+def test_a_genome_with_a_rival_is_put_the_panel_batch_by_batch() -> None:
+    rival, _ = tried(right_below(36))
+    evaluated, asked = tried(right_below(36), rival)
+    assert asked == [list(range(begun, begun + 10)) for begun in range(0, COUNT, 10)]
+    assert evaluated == rival
 
 
 def test_a_hopeless_genome_is_stopped_and_estimated_by_its_rival() -> None:
@@ -103,7 +111,7 @@ def test_what_fails_once_is_asked_again_and_scored() -> None:
 
     evaluated, asked = tried(reply)
     assert (evaluated.fitness, evaluated.unscored) == (1.0, 0)
-    assert asked[1] == [0, 7]
+    assert asked[1] == list(range(0, COUNT, 7))
 
 
 def test_what_keeps_failing_is_unscored_and_no_0() -> None:
