@@ -91,7 +91,8 @@ def read_task(path: Path, scorer: str | None = None) -> Task:
     Args:
         path: the file, in UTF-8. A line may also have `id` and `kind`; other keys are left alone. A question
             that an earlier line has is dropped, which the log says.
-        scorer: `FILE.py:NAME`, a function `(problem, reply) -> float` from 0 to 1; None compares answers.
+        scorer: `FILE.py:NAME`, a function `(problem, reply) -> float` from 0 to 1, which several threads
+            call at once; None compares answers.
 
     Raises:
         ValueError: the file, a line or the scorer cannot be used; one line says why.

@@ -37,7 +37,8 @@ class SearchConfig:
     task: Annotated[str | None, Parameter(name=("--task", "--dataset"))] = None
     """A JSONL file of problems, each with `question` and `answer` [the bundled task]."""
     scorer: str | None = None
-    """FILE.py:NAME, a function (problem, reply) -> float from 0 to 1 [the answer is right]."""
+    """FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at once
+    [the answer is right]."""
     seed: Seed = 0
     """Same seed, same results."""
     rate_limit_per_minute: NotNegative | None = None
