@@ -35,7 +35,6 @@ from ollama_utils.servers import Servers
 from ollama_utils.types import Call, Completion, Usage
 
 T = TypeVar("T")
-
 _POLL_S = 0.01
 
 
@@ -91,12 +90,16 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     @property
     def rate_limit_per_minute(self) -> float | None:
-        """The most requests that go out a minute, over all servers and models; may be changed at any time."""
+        """The owner's limit over all servers and models, beside those of `limited`; may change any time."""
         return self._bucket.per_minute
 
     @rate_limit_per_minute.setter
     def rate_limit_per_minute(self, per_minute: float | None) -> None:
         self._bucket.per_minute = per_minute
+
+    def limited(self, per_minute: float | None) -> AbstractContextManager[object]:
+        """Until `with` ends, all who use this are held to it; the lowest limit counts: see TokenBucket."""
+        return self._bucket.limited(per_minute)
 
     @property
     def max_in_flight_seen(self) -> int:
@@ -279,11 +282,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return self._attempts.insist(errand, lambda errand: self._attempt(errand, ask))
 
     def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
-        def token() -> float:
-            return self._bucket.wait(errand.cancelled)
-
-        server, came_s = self._servers.route(errand), time.monotonic()
-        with server.visit(errand.model, cap=errand.cap, token=token) as visit:
+        server, came_s, bucket = self._servers.route(errand), time.monotonic(), self._bucket
+        with server.visit(errand.model, cap=errand.cap, token=lambda: bucket.wait(errand.cancelled)) as visit:
             errand.waited(visit.sent_s - came_s)
             errand.sent_to(server.host)
             self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)

@@ -18,7 +18,8 @@ from typing import Any, Generic, TypeVar
 T = TypeVar("T")
 R = TypeVar("R")
 
-_MAX_THREADS = 256
+_MAX_THREADS = 1024
+"""Started as they are needed: more than a server is ever asked at once."""
 _log = logging.getLogger(__name__)
 
 

@@ -18,6 +18,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadRequestError, CallCancelledError
 from ollama_utils.parallel import Threads
 from ollama_utils.questions import question_of
+from ollama_utils.rate_limit import checked_rate
 from ollama_utils.types import Call, Completion
 from search.asking import Asked
 from search.call_pool import CallPool, Counts
@@ -40,8 +41,8 @@ class AsyncLLMInterface:
             the first call, and ended with this.
         model: who is called; may be left out with the embedded server alone.
         max_concurrent_requests: the most requests under way at once, in all tasks together.
-        rate_limit_per_minute: the most requests that go out a minute. It is the dispatcher's, so all who
-            use that are held to it, until the end of this; None leaves the dispatcher's as it is.
+        rate_limit_per_minute: the most requests that go out a minute. All who use the dispatcher are held
+            to it until the end of this, beside the limits that it and others have: the lowest holds.
         timeout_s: the seconds after which an attempt without a whole reply counts as failed; for the embedded
             server's dispatcher, as one that is given has its own.
         options: Ollama's options of each call, beside temperature 0 and the seed.
@@ -72,7 +73,7 @@ class AsyncLLMInterface:
         self._options = {"temperature": 0, **(options or {})}
         self._seed = seed
         self._most = max_concurrent_requests
-        self._rate = rate_limit_per_minute
+        self._rate = checked_rate(rate_limit_per_minute)
         self._timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
         self._dispatcher = dispatcher
         self._pool: CallPool | None = None
@@ -243,11 +244,7 @@ class AsyncLLMInterface:
                 dispatcher = self._dispatcher or self._undo.enter_context(
                     embedded_dispatcher(self._most, timeout_s=self._timeout_s)
                 )
-                if self._rate is not None:
-                    self._undo.callback(
-                        setattr, dispatcher, "rate_limit_per_minute", dispatcher.rate_limit_per_minute
-                    )
-                    dispatcher.rate_limit_per_minute = self._rate
+                self._undo.enter_context(dispatcher.limited(self._rate))
                 self._pool = CallPool(dispatcher, self._most)
                 self._undo.callback(self._pool.cancel)
             return self._pool

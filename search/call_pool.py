@@ -14,6 +14,9 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadRequestError, CallCancelledError
 from ollama_utils.types import Call, Completion
 
+_SPARE = 16
+"""Callers beside two a place, so that a small cap outlasts a burst of failures, too."""
+
 
 @dataclass(kw_only=True)
 class Counts:
@@ -51,6 +54,11 @@ class Counts:
         return self.calls / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
+def callers_for(max_concurrent: int) -> int:
+    """So many callers at once keep as many places busy."""
+    return 1 if max_concurrent == 1 else 2 * max_concurrent + _SPARE
+
+
 class CallPool:
     """Calls through a dispatcher, of which so many are under way at most; shared by all threads.
 
@@ -77,6 +85,11 @@ class CallPool:
     def max_concurrent(self) -> int:
         """The most requests under way at once."""
         return self._cap.limit
+
+    @property
+    def callers(self) -> int:
+        """So many callers at once keep the places busy: one that waits for its next attempt holds none."""
+        return callers_for(self.max_concurrent)
 
     def known(self, call: Call) -> Completion | None:
         """The reply to a call, and the call counted, if an equal one has it; nobody is asked or waited for.

@@ -53,7 +53,8 @@ class EvolutionController:
 
     Args:
         config: an EvolutionConfig, one call at a time, or an AsyncEvolutionConfig; None is the default one.
-        dispatcher: sends the calls; None starts the simulator for the run, and says so in the log.
+        dispatcher: sends the calls, and all who use it are held to the config's rate limit during the run;
+            None starts the simulator for the run, and says so in the log.
         task: the problems; None is the bundled task.
         seed_prompts: what to begin with, texts or genomes; None is the bundled seed prompt.
         model: that solves the problems; needed with a dispatcher.
@@ -175,7 +176,7 @@ class EvolutionController:
 
     @contextmanager
     def _connection(self) -> Iterator[Dispatcher]:
-        """The dispatcher, its rate limited as the config says for as long as the run lasts."""
+        """The dispatcher; as long as the run lasts, the config's rate limit holds for all who use it."""
         schedule = self.config.schedule
         with ExitStack() as stack:
             dispatcher = self._dispatcher
@@ -183,11 +184,7 @@ class EvolutionController:
                 dispatcher = stack.enter_context(
                     embedded_dispatcher(schedule.concurrency, timeout_s=schedule.timeout_s)
                 )
-            before = dispatcher.rate_limit_per_minute
-            limits = [limit for limit in (before, schedule.rate_per_minute) if limit is not None]
-            if limits and min(limits) != before:
-                dispatcher.rate_limit_per_minute = min(limits)
-                stack.callback(setattr, dispatcher, "rate_limit_per_minute", before)
+            stack.enter_context(dispatcher.limited(schedule.rate_per_minute))
             yield dispatcher
 
 

@@ -27,6 +27,7 @@ from search.optimizing.rewards import (
     RewardWeights,
     Signal,
     Signals,
+    Tried,
     mean,
 )
 from search.optimizing.scores import Scoring, given_score, scored, teach
@@ -54,7 +55,8 @@ class HybridOptimizationFlow:
         model: what the candidates are asked of, as the server lists it.
         update_interval: the population evolves after so many steps that brought a reward.
         feedback_for_all: whether `human_feedback`, where it is a function, is called for each candidate
-            that has a score, and not for the chosen reply alone: for feedback that costs nothing.
+            that has a score, and not for the chosen reply alone: for feedback that is computed. With
+            `parallel_eval` several threads call the functions then; people are asked one by one.
         seed: of the candidates; actor and population have their own.
         options: more of Ollama's options (`num_ctx`).
         think: whether a thinking model thinks; None leaves it to the server.
@@ -98,16 +100,17 @@ class HybridOptimizationFlow:
         self.unscored = 0
         """How many candidates had no score."""
         self._llm = llm
+        self._workers = max_workers if parallel_eval else 1
         self._rewarding = Rewarding(
             reward_fn=reward_fn or RewardWeights(),
             aggregate=feedback_aggregator or mean,
             feedback_for_all=feedback_for_all,
+            max_workers=self._workers if feedback_for_all else 1,
         )
         self._asking = Asking(
             model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think
         )
         self._count = top_k_prompts
-        self._workers = max_workers if parallel_eval else 1
         self._interval = update_interval
         self._seed = seed
         self._open: set[int] = set()
@@ -193,21 +196,17 @@ class HybridOptimizationFlow:
             safety_penalty: not negative, or a function.
 
         Raises:
-            ValueError: a signal is out of range.
+            ValueError: a signal is out of range. Then, as where its function raises, no step is counted and
+                nothing learned of any query: given again, they are the same calls.
             EncodingError: a query or prompt has no embedding.
             CallCancelledError: the run was stopped.
             ReplyLogError: a reply cannot be written down.
         """
-        asked = [self.ask(query) for query in queries]
-        tries = [(each, place) for each in asked for place in range(len(each.calls))]
-        candidates = iter(do_all(lambda item: self._tried(*item), tries, self._workers))
-        signals = Signals(
-            human_feedback=human_feedback,
-            coherence=coherence,
-            tokens_used=tokens_used,
-            safety_penalty=safety_penalty,
-        )
-        return [self._close(each, [next(candidates) for _ in each.calls], signals) for each in asked]
+        signals = Signals(human_feedback, coherence, tokens_used, safety_penalty)
+        tried = self._answered([self._asked(query, self.steps + i) for i, query in enumerate(queries)])
+        rewarded = self._rewarding(tried, signals)
+        self.steps += len(tried)
+        return [self._learn(*each, rewards) for each, rewards in zip(tried, rewarded, strict=True)]
 
     def ask(self, query: str) -> Asked:
         """The prompts to try for a query; several queries may be asked for before any is told.
@@ -215,11 +214,10 @@ class HybridOptimizationFlow:
         Raises:
             EncodingError: the query or a prompt has no embedding.
         """
-        choice = self.actor.choose(query, self.population.prompts, self._count, self.steps)
-        calls = self._asking.calls(query, choice.chosen, seed_of(self._seed, "step", self.steps))
+        asked = self._asked(query, self.steps)
         self.steps += 1
-        self._open.add(self.steps - 1)
-        return Asked(step=self.steps - 1, query=query, choice=choice, calls=tuple(calls))
+        self._open.add(asked.step)
+        return asked
 
     def tell(
         self,
@@ -240,6 +238,8 @@ class HybridOptimizationFlow:
             ValueError: it was told before, there is not one reply or score a prompt, or a signal is out of
                 range; nothing is learned.
         """
+        if asked.step not in self._open:
+            raise ValueError(f"step {asked.step} was told already, or never asked here; tell each once")
         for name, given in (("replies", replies), ("scores", scores)):
             if given is not None and len(given) != len(asked.calls):
                 raise ValueError(f"expected {len(asked.calls)} {name}, one a prompt, got {len(given)}")
@@ -249,7 +249,9 @@ class HybridOptimizationFlow:
             candidates = do_all(lambda each: scored(self.critic, asked.query, each), bare, self._workers)
         else:
             candidates = [given_score(each, score) for each, score in zip(bare, scores, strict=True)]
-        return self._close(asked, candidates, Signals(**said))
+        (rewarded,) = self._rewarding([(asked, candidates)], Signals(**said))
+        self._open.remove(asked.step)
+        return self._learn(asked, candidates, rewarded)
 
     def best_prompt(self, query: str) -> str:
         """The prompt that the actor likes best for a query; nothing is drawn and nothing learned.
@@ -260,28 +262,26 @@ class HybridOptimizationFlow:
         choice = self.actor.choose(query, self.population.prompts, 1, 0)
         return choice.prompts[choice.probabilities.index(max(choice.probabilities))]
 
-    def _tried(self, asked: Asked, place: int) -> Candidate:
+    def _asked(self, query: str, step: int) -> Asked:
+        choice = self.actor.choose(query, self.population.prompts, self._count, step)
+        calls = self._asking.calls(query, choice.chosen, seed_of(self._seed, "step", step))
+        return Asked(step=step, query=query, choice=choice, calls=tuple(calls))
+
+    def _answered(self, asked: Sequence[Asked]) -> list[Tried]:
+        """What was asked, and the replies to all of it, scored."""
+        tries = [(each, place) for each in asked for place in range(len(each.calls))]
+        candidates = iter(do_all(lambda item: self._candidate(*item), tries, self._workers))
+        return [(each, [next(candidates) for _ in each.calls]) for each in asked]
+
+    def _candidate(self, asked: Asked, place: int) -> Candidate:
         """The reply to one prompt, scored."""
         completion = heed_cancel(self._llm.generate(asked.calls[place]))
         return scored(self.critic, asked.query, Candidate(prompt=asked.prompts[place], completion=completion))
 
-    def _close(self, asked: Asked, candidates: Sequence[Candidate], signals: Signals) -> StepResult:
-        """Reward the candidates, and only then learn: what cannot be rewarded changes nothing."""
-        if asked.step not in self._open:
-            raise ValueError(f"step {asked.step} was told already, or never asked here; tell each once")
-        best = asked.best_of(candidates)
-        rewarded = self._rewarding(asked.query, candidates, best, signals)
-        self._open.remove(asked.step)
-        self._learn(asked, candidates, rewarded)
-        evolved = best is not None and self.rewarded_steps % self._interval == 0
-        if evolved:
-            self.population.evolve(self._workers)
-        return StepResult.of(asked, candidates, rewarded, best, evolved=evolved)
-
     def _learn(
         self, asked: Asked, candidates: Sequence[Candidate], rewarded: Sequence[Rewarded | None]
-    ) -> None:
-        """Update the fitness of the prompts, and teach actor and critic, in the order of the candidates."""
+    ) -> StepResult:
+        """Tell population, critic and actor, in the order of the candidates; evolve when it is time."""
         self.unscored += rewarded.count(None)
         self.rewarded_steps += any(rewarded)
         rewards = [each.reward for each in rewarded if each is not None]
@@ -293,3 +293,8 @@ class HybridOptimizationFlow:
             if each.feedback is not None:
                 teach(self.critic, asked.query, candidate, each.feedback)
         self.actor.learn(asked.choice, [None if each is None else each.reward for each in rewarded])
+        best = asked.best_of(candidates)
+        evolved = best is not None and self.rewarded_steps % self._interval == 0
+        if evolved:
+            self.population.evolve(self._workers)
+        return StepResult.of(asked, candidates, rewarded, best, evolved=evolved)

@@ -42,7 +42,7 @@ Scorer = Callable[[Problem, str], float]
 
 
 def exact_answer(problem: Problem, reply: str) -> float:
-    """1 for a reply whose final answer is the problem's, else 0."""
+    """1 for a reply whose final answer is the problem's, else 0 (`scorers.answers.is_right` has the law)."""
     return float(problem.answer is not None and is_right(reply, problem.answer))
 
 

@@ -27,6 +27,7 @@ from train.server import Connection, ServerConfig
 from train.settings import Count, Share, absolute, comma_list
 
 if TYPE_CHECKING:
+    from search.call_pool import CallPool
     from search.selectors.results import Round
     from search.selectors.selector import Selector
     from train.searching.own_evaluation import Heeded
@@ -62,7 +63,7 @@ class SelectConfig:
     price: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """MODEL=IN:OUT (repeatable): what a million tokens cost, read and written [no price]."""
     max_concurrent: Count = 20
-    """Evaluations at once, over all combinations and datapoints."""
+    """Calls under way at once, over all combinations and datapoints."""
     delta: Open = None
     """How often what the selector claims may be wrong [0.05]."""
     epsilon: Share | None = None
@@ -70,8 +71,8 @@ class SelectConfig:
     threshold: Open = None
     """The score that a combination has to reach, for threshold [0.75]."""
     max_errors: Share | None = None
-    """A combination that fails on more than this share of its datapoints is never named; random,
-    hill_climbing, bayesian and matrix_ucb judge that by the datapoints that they saw [0.1]."""
+    """A combination that fails on more than this share of the datapoints is not named, with a chance of
+    error of at most a fifth of --delta where not all of them were asked [0.1]."""
     option: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """NAME=NUMBER (repeatable): another option of the selector, as in n_initial=5; the error for one that it
     has not names those that it has."""
@@ -138,9 +139,12 @@ class _Select:
 
     def search(self, connection: Connection) -> Search:
         """The selection."""
+        from search.call_pool import CallPool
+
         models, told = self._models(connection), self.config.search
         check_prices(self._prices, self._priced(models, connection))
-        selector, heeded = self._selector(models, connection)
+        pool = CallPool(connection.dispatcher, self.config.max_concurrent)
+        selector, heeded = self._selector(models, connection, pool)
         names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
         combinations, datapoints = len(selector.combinations), len(selector.datapoints)
         server = connection.resolve(self.config.server)
@@ -152,7 +156,7 @@ class _Select:
             total=combinations * datapoints,
             width=self.config.max_concurrent,
             prints=prints | prompt_prints({prompt.name: prompt for prompt in self._prompts}),
-            run=lambda recorder: self._run(selector, heeded, recorder, names),
+            run=lambda recorder: self._run(selector, heeded, pool, recorder, names),
             spared=(BadReplyError, BadRequestError, ModelMissingError, ServerFaultError),
         )
 
@@ -179,13 +183,13 @@ class _Select:
         rewords = bool(self.config.mutators) and connection.roles.mutator
         return (*models, rewords) if rewords else tuple(models)
 
-    def _selector(self, models: Sequence[str], connection: Connection) -> tuple[Selector, Heeded]:
-        from search.call_pool import CallPool
+    def _selector(
+        self, models: Sequence[str], connection: Connection, pool: CallPool
+    ) -> tuple[Selector, Heeded]:
         from train.searching import own_evaluation, selection
 
         config, told = self.config, self.config.search
         choices = selection.make_choices(models, self._prompts, config.mutators)
-        pool = CallPool(connection.dispatcher, config.max_concurrent)
         if config.evaluate:
             evaluate, dataset = own_evaluation.own_evaluation(
                 config.evaluate, told.task, self._task, self._prices, pool, told.seed
@@ -199,7 +203,12 @@ class _Select:
         return selection.make(config.selector, choices, dataset, heeded, options), heeded
 
     def _run(
-        self, selector: Selector, heeded: Heeded, recorder: Recorder, names: Mapping[str, str]
+        self,
+        selector: Selector,
+        heeded: Heeded,
+        pool: CallPool,
+        recorder: Recorder,
+        names: Mapping[str, str],
     ) -> Outcome:
         from search.selectors.results import NoWinnerError
         from train.searching.selection import split_results
@@ -227,7 +236,8 @@ class _Select:
         try:
             found = selector.select_best(
                 parallel=True,
-                max_concurrent=self.config.max_concurrent,
+                max_concurrent=pool.max_concurrent,
+                max_begun=pool.callers,
                 on_round=told,
                 on_evaluation=evaluated,
             )

@@ -75,10 +75,8 @@ class AsyncEvaluationPipeline:
 
     def play(self, plans: Sequence[CallPlan[T]]) -> list[T]:
         """What these plans return, their calls side by side under the pool's cap."""
-        cap = self._pool.max_concurrent
-        # Beside the cap so many more stand ready: who waits for another attempt, or a score, has no place.
-        at_once = cap if cap == 1 else 2 * cap
-        return play_plans(plans, lambda asking: asking.answer(self._pool.ask), at_once, self._tick)
+        # More than the cap: who waits for another attempt, or for a score, holds no place under it.
+        return play_plans(plans, lambda asking: asking.answer(self._pool.ask), self._pool.callers, self._tick)
 
     def _try(self, trial: Trial) -> CallPlan[Evaluated]:
         while not trial.is_over:

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from search.optimizing.steps import Candidate, Parts, Rewarded
+from search.candidates import do_all
+from search.optimizing.steps import Asked, Candidate, Parts, Rewarded
 
 RewardFn = Callable[[Parts], float]
 """What the parts come to."""
@@ -18,10 +19,17 @@ Said = float | Sequence[float]
 Signal = Said | Callable[[str, str], Said | None] | None
 """A value, or a function of query and reply that is called once the reply is there; None: nothing is said."""
 
+Tried = tuple[Asked, Sequence[Candidate]]
+"""What was asked in a step, and what came, one candidate a prompt."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class RewardWeights:
-    """A reward function: the weighted sum of the parts that are there."""
+    """A reward function: the weighted sum of the parts that are there.
+
+    Raises:
+        ValueError: a weight is not finite.
+    """
 
     feedback: float = 1.0
     """Of the feedback, 0 to 1."""
@@ -34,13 +42,18 @@ class RewardWeights:
     safety: float = -1.0
     """Of the safety penalty, a number that grows with the harm."""
 
+    def __post_init__(self) -> None:
+        for name, weight in vars(self).items():
+            if not math.isfinite(weight):
+                raise ValueError(f"the weight of {name} must be a finite number, got {weight!r}")
+
     def __call__(self, parts: Parts) -> float:
         """The reward."""
         weighted = (weight * parts[name] for name, weight in vars(self).items() if name in parts)
         return float(sum(weighted))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Signals:
     """What is said of a step's replies, each a value or a function of query and reply.
 
@@ -100,25 +113,37 @@ class Rewarding:
     aggregate: FeedbackAggregator
     feedback_for_all: bool
     """Whether a feedback function is called for each scored candidate, and not for the chosen one alone."""
+    max_workers: int | None = 1
+    """The most candidates that are rewarded at once; None: all. 1: one after another, in this thread."""
 
-    def __call__(
-        self, query: str, candidates: Sequence[Candidate], best: int | None, signals: Signals
-    ) -> list[Rewarded | None]:
-        """The reward of each candidate, in order; None for one without a score.
+    def __call__(self, tried: Sequence[Tried], signals: Signals) -> list[list[Rewarded | None]]:
+        """The rewards of the candidates of some steps, in order; None for a candidate without a score.
 
         Args:
-            query: what was asked.
-            candidates: what came.
-            best: the place of the one that was chosen.
-            signals: what is said of them.
+            tried: what was asked, and what came.
+            signals: what is said of the replies.
 
         Raises:
-            ValueError: a signal is out of range, or the reward is not finite.
+            ValueError: a signal is out of range, or a reward is not finite.
+            Exception: whatever a signal's function raises.
         """
-        return [
-            self._rewarded(query, candidate, signals, is_best=place == best)
+        cases = [
+            (asked.query, candidate, place == best)
+            for asked, candidates in tried
+            for best in [asked.best_of(candidates)]
             for place, candidate in enumerate(candidates)
         ]
+        rewarded = iter(self._each(cases, signals))
+        return [[next(rewarded) for _ in candidates] for _, candidates in tried]
+
+    def _each(self, cases: Sequence[_Case], signals: Signals) -> list[Rewarded | None]:
+        def one(case: _Case) -> Rewarded | None:
+            query, candidate, is_best = case
+            return self._rewarded(query, candidate, signals, is_best=is_best)
+
+        if self.max_workers == 1:  # people are asked nothing more once that failed
+            return [one(case) for case in cases]
+        return do_all(one, cases, self.max_workers)
 
     def _rewarded(
         self, query: str, candidate: Candidate, signals: Signals, *, is_best: bool
@@ -135,6 +160,10 @@ class Rewarding:
         if not math.isfinite(reward):
             raise ValueError(f"a reward must be finite; the reward function gave {reward!r} for {parts}")
         return Rewarded(reward=float(reward), parts=parts, feedback=feedback)
+
+
+_Case = tuple[str, Candidate, bool]
+"""A query, a reply to it, and whether that is the chosen one."""
 
 
 def mean(values: Sequence[float]) -> float:

@@ -19,12 +19,13 @@ class ArmEliminationSelector(Selector):
     """Names what brute force over the whole dataset would name, but for a chance of `delta`.
 
     After each round every combination that another one beats is out: a paired test on the datapoints that
-    both have seen, without replacement, at delta divided by the number of rivals. The one that brute force
-    names is beaten by any of its rivals with probability delta at most, however many rounds there are.
+    both have seen, without replacement, at .8 delta divided by the number of rivals. The one that brute force
+    names is beaten by any of its rivals with that probability at most, however many rounds there are.
 
     One that fails too often so far beats nobody, and whom it beat before comes back; it is out when it
-    cannot but fail too often over the whole dataset. The last that is left is evaluated until it is `sound`:
-    if it ever failed, until it is sure to fail seldom enough. One that never failed is named without that.
+    cannot but fail too often over the whole dataset. The last that is left is evaluated until it is `sound`,
+    and so sure to fail seldom enough: with nine combinations and the usual settings that takes 42 of 50
+    datapoints where none fails, 79 of 200.
 
     Args:
         choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
@@ -72,7 +73,8 @@ class ArmEliminationSelector(Selector):
         while (survivors := self.survivors) and not (len(survivors) == 1 and self.sound(survivors[0])):
             if all(self.cells.seen[number] == size for number in survivors):
                 return
-            seen = min(size, seen + batch)
+            step = batch if len(survivors) > 1 else self._n_initial
+            seen = min(size, seen + step)
             batch = math.ceil(batch * self._growth_factor)
             yield [(number, range(seen)) for number in survivors]
 
@@ -89,7 +91,7 @@ class ArmEliminationSelector(Selector):
     def _beaten(self, better: int, others: Sequence[int]) -> list[int]:
         """Those of the others that are shown to be worse."""
         scores, size = self.cells.scores, len(self.datapoints)
-        delta = self.delta / max(1, len(self.combinations) - 1)
+        delta = self.score_delta / max(1, len(self.combinations) - 1)
         beaten: list[int] = []
         # Those that just came back have seen less, as yet.
         for seen in {min(int(self.cells.seen[n]), int(self.cells.seen[better])) for n in others}:

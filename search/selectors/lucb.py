@@ -20,7 +20,7 @@ class EpsilonLUCBSelector(Selector):
     has the highest mean so far, and the contender, against which there is the least evidence, at the next
     datapoints that not both have seen (Kalyanakrishnan et al. 2012, "PAC subset selection in stochastic
     multi-armed bandits", but paired). The tests are those of arm elimination, of a difference of -epsilon.
-    As there, one that ever failed is named only once it is `sound`.
+    As there, a leader is named only once it is `sound`.
 
     Args:
         choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
@@ -64,7 +64,7 @@ class EpsilonLUCBSelector(Selector):
         self._n_initial = n_initial
         self._pulls_per_round = pulls_per_round
         self._pairs = Pairs(self.cells, -epsilon)
-        self._needed = math.log(max(1, len(self.combinations) - 1) / self.delta)
+        self._needed = math.log(max(1, len(self.combinations) - 1) / self.score_delta)
         self._leader: int | None = None
         self._contenders: dict[int, float] = {}
 

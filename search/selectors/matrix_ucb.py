@@ -35,7 +35,8 @@ class MatrixUCBSelector(Selector):
         dataset: see there.
         evaluate: see there.
         budget: the share of all cells that is evaluated, rounded up, and at least one cell of each
-            combination; above 0 and at most 1.
+            combination; above 0 and at most 1. What it takes to be sure of the errors of the one that is
+            named comes beside it.
         rank: factors of the model; 0: none.
         members: of the ensemble, at least 2.
         ridge: what speaks against a factor, in measured scores; above 0.
@@ -96,6 +97,7 @@ class MatrixUCBSelector(Selector):
         while self._left > 0 and (requests := self._next_cells()):
             yield requests
             self._left -= sum(len(places) for _, places in requests)
+        yield from self._made_sure(self._batch_size)
 
     def _next_cells(self) -> list[Request]:
         """The cells of a round, by combination; none where all that are worth it are filled."""

@@ -56,26 +56,30 @@ def make_selector(
         **settings: those of the selector.
 
     Raises:
-        ValueError: there is no such selector or setting, or a setting is out of range.
+        ValueError: there is no such selector or setting, or a setting is out of range, or is not whole.
     """
     if name not in SELECTORS:
         raise ValueError(f"no selector is called {name!r}{_nearest(name, list(SELECTORS))}")
-    known = settings_of(name)
-    for setting in settings:
+    known = _parameters(name)
+    for setting, value in settings.items():
         if setting not in known:
             raise ValueError(
                 f"the selector {name} has no setting {setting!r}{_nearest(setting, list(known))}"
             )
+        if isinstance(value, float) and str(known[setting].annotation).startswith("int"):
+            raise ValueError(f"{setting} is {value!r}; expected a whole number")
     return SELECTORS[name](choices, dataset, evaluate, **settings)
 
 
 def settings_of(name: str) -> dict[str, Any]:
     """The settings of a selector with their defaults, those that all selectors have included."""
-    parameters = (
-        *inspect.signature(Selector.__init__).parameters.values(),
-        *inspect.signature(SELECTORS[name].__init__).parameters.values(),
-    )
-    return {each.name: each.default for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
+    return {setting: parameter.default for setting, parameter in _parameters(name).items()}
+
+
+def _parameters(name: str) -> dict[str, inspect.Parameter]:
+    made = (Selector, SELECTORS[name])
+    parameters = [each for one in made for each in inspect.signature(one.__init__).parameters.values()]
+    return {each.name: each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _nearest(name: str, known: list[str]) -> str:

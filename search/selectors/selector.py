@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from search.selectors.cells import Cells, Evaluation, checked
 from search.selectors.combination import Combination, combinations
 from search.selectors.concurrency import plan_concurrency
-from search.selectors.confidence import MeanTest
 from search.selectors.dataset import shuffled
+from search.selectors.errors import fails_seldom, fit, hopeless
+from search.selectors.playing import play_round
 from search.selectors.results import NoWinnerError, Round, SelectionResults, dataset_lows, results_of
 from search.selectors.verdicts import claim_of, verdicts_of, why_none
-from search.streams import Failed, Plan, play_plans
 
 __all__ = ["Common", "Evaluate", "Evaluation", "NoWinnerError", "Request", "Selector"]
 
@@ -33,7 +33,8 @@ Request: TypeAlias = tuple[int, Sequence[int]]
 """A combination's number, and the places of datapoints to evaluate it at, the most urgent first."""
 Outcome: TypeAlias = float | Evaluation | Exception
 
-_ROUNDING = 1e-9
+_FOR_ERRORS = 0.2
+"""The part of delta for what is taken to fail seldom enough; the rest is for what is said of the scores."""
 _ORDER = 101
 """The chance that the order of the datapoints is drawn from; selectors take others, and none takes 0."""
 
@@ -49,10 +50,10 @@ class Common(TypedDict, total=False):
 class Selector(ABC):
     """Finds the combination of choices with the best mean score over a dataset.
 
-    A combination that failed on more than `max_errors` of the datapoints that it was evaluated at is never
-    named; elsewhere an error counts as a score of 0. Of those that may be named, it is the one with the
-    highest lower bound of its mean over the dataset, which is the mean itself where all datapoints were
-    seen; of equals, the first.
+    A combination that fails on more than `max_errors` of the datapoints is never named, but for a chance of a
+    fifth of `delta` where it was not evaluated at all of them; an error counts as a score of 0. Of the others
+    it is the one with the highest lower bound of its mean over the dataset, which is the mean itself where
+    all datapoints were seen; of equals, the first.
 
     Args:
         choices: what to choose from, by name.
@@ -113,6 +114,13 @@ class Selector(ABC):
         are left out of a round, and a round of which nothing is left is not played.
         """
 
+    def _made_sure(self, batch_size: int) -> Iterator[Sequence[Request]]:
+        """The one that would be named, batch by batch, until it is `sound`; where it is not, another."""
+        size = len(self.datapoints)
+        while (named := self.named()) is not None and not self.sound(named):
+            seen = int(self.cells.seen[named])
+            yield [(named, range(seen, min(size, seen + batch_size)))]
+
     def _note(self) -> None:  # noqa: B027 - most selectors need to do nothing here
         """Make up one's mind after a round, before `survivors` is asked for."""
 
@@ -138,30 +146,27 @@ class Selector(ABC):
         return bool(self.hopeless_ones[number])
 
     def sound(self, number: int) -> bool:
-        """Whether a combination never failed, or is sure to fail on no more of the dataset than it may.
+        """Whether a combination is sure to fail on no more of the dataset than it may.
 
-        With probability delta at most one that failed, and that fails on more, is held to be sure.
+        With probability delta / 5 at most, one that fails on more is held to be sure.
         """
-        seen, size = int(self.cells.seen[number]), len(self.datapoints)
-        if not self.fit(number) or seen == size or not self.cells.errors[number]:
-            return self.fit(number)
-        test = MeanTest(1 - self.max_errors, population=size)
-        test.add(1.0 - self.cells.failed[number, :seen])
-        return bool(test.rejects(self.delta / len(self.combinations)))
+        delta = _FOR_ERRORS * self.delta / len(self.combinations)
+        return self.fit(number) and fails_seldom(self.cells, number, self.max_errors, delta)
+
+    @property
+    def score_delta(self) -> float:
+        """How often what is said of the scores may be wrong."""
+        return (1 - _FOR_ERRORS) * self.delta
 
     @property
     def fit_ones(self) -> NDArray[np.bool_]:
         """(combinations,), `fit` of each."""
-        seen = self.cells.seen
-        fit: NDArray[np.bool_] = (seen > 0) & (self.cells.errors <= self.max_errors * seen + _ROUNDING)
-        return fit
+        return fit(self.cells, self.max_errors)
 
     @property
     def hopeless_ones(self) -> NDArray[np.bool_]:
         """(combinations,), `hopeless` of each."""
-        most = self.max_errors * len(self.datapoints) + _ROUNDING
-        hopeless: NDArray[np.bool_] = self.cells.errors > most
-        return hopeless
+        return hopeless(self.cells, self.max_errors)
 
     def ask(self) -> list[tuple[int, tuple[int, ...]]]:
         """The next round: combinations, in the order of their urgency, and the places of their datapoints.
@@ -213,6 +218,7 @@ class Selector(ABC):
         max_concurrent: int = 20,
         on_round: Callable[[Round], None] | None = None,
         on_evaluation: Callable[[], None] | None = None,
+        max_begun: int | None = None,
     ) -> SelectionResults:
         """Evaluate until the search is over.
 
@@ -221,6 +227,8 @@ class Selector(ABC):
             max_concurrent: how many, over all combinations and datapoints.
             on_round: called after each round.
             on_evaluation: called after each evaluation, on any thread, one at a time.
+            max_begun: as many evaluations are begun where their calls have a cap of their own, as those of
+                a `CallPool` have: its `callers` keep it busy while some wait to be repeated.
 
         Raises:
             ValueError: `max_concurrent` is below 1.
@@ -230,12 +238,10 @@ class Selector(ABC):
         if max_concurrent < 1:
             raise ValueError(f"max_concurrent must be at least 1, got {max_concurrent!r}")
         most = max_concurrent if parallel else 1
+        begun = (max_begun or most) if parallel else 1
         while requests := self.ask():
             plan = plan_concurrency(most, max(len(places) for _, places in requests))
-            cap = min(most, sum(len(places) for _, places in requests))
-            plans = [_batch(number, places) for number, places in requests]
-            outcomes = play_plans(plans, self._evaluation, cap, on_evaluation or (lambda: None))
-            self.tell([[_plain(value) for value in values] for values in outcomes])
+            self.tell(play_round(requests, self._evaluation, begun, on_evaluation))
             self.rounds[-1] = replace(self.rounds[-1], plan=plan)
             if on_round is not None:
                 on_round(self.rounds[-1])
@@ -290,11 +296,3 @@ class Selector(ABC):
     def _evaluation(self, cell: tuple[int, int]) -> float | Evaluation:
         number, place = cell
         return self._evaluate(self.combinations[number], self.datapoints[place])
-
-
-def _batch(number: int, places: Sequence[int]) -> Plan[tuple[int, int], Any, list[Any]]:
-    return list((yield [(number, place) for place in places]))
-
-
-def _plain(value: Any) -> Any:  # noqa: ANN401 - `checked` sees to whatever an evaluation returns
-    return value.error if isinstance(value, Failed) else value

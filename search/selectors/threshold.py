@@ -16,10 +16,9 @@ class ThresholdSelector(Selector):
     """Says of every combination whether its mean over the dataset reaches the threshold.
 
     With probability 1 - `delta` all that is said is right. A combination is evaluated until that is known,
-    first on a batch and then on one datapoint a round: a test without replacement, at delta divided by the
+    first on a batch and then on one datapoint a round: a test without replacement, at .8 delta divided by the
     number of combinations. Named is the one with the highest lower bound of those that reach the threshold;
-    where none does, of all. That it is the best of them is not claimed. One that reaches the threshold
-    but ever failed is evaluated on until it is `sound`.
+    where none does, of all. That it is the best of them is not claimed. It is evaluated until it is `sound`.
 
     Args:
         choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
@@ -84,6 +83,7 @@ class ThresholdSelector(Selector):
         while seen < size and len(self.reaches) < len(self.combinations):
             start, seen = seen, min(size, seen + 1 if seen else self._n_initial)
             yield [(n, range(start, seen)) for n in range(len(self.combinations)) if n not in self.reaches]
+        yield from self._made_sure(1)
 
     def _note(self) -> None:
         """Classify whom the last round made sure of."""
@@ -92,12 +92,12 @@ class ThresholdSelector(Selector):
         scores = np.nan_to_num(self.cells.scores[:, start:end])
         self._above_test.add(scores)
         self._below_test.add(1 - scores)
-        delta = self.delta / len(self.combinations)
+        delta = self.score_delta / len(self.combinations)
         above, below = self._above_test.rejects(delta), self._below_test.rejects(delta)
         for number in range(len(self.combinations)):
             if number in self.reaches:
                 continue
             if end == len(self.datapoints):
                 self.reaches[number] = self.cells.mean(number) >= round(self.threshold, 12)
-            elif below[number] or (above[number] and self.sound(number)):
+            elif below[number] or above[number]:
                 self.reaches[number] = bool(above[number])

@@ -17,19 +17,10 @@ from ollama_utils.parallel import map_parallel
 from ollama_utils.rate_limit import TokenBucket
 from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call
+from tests.ollama_utils.clock import Clock, reserved
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
 _ROUNDING_S = 1e-6
-
-
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self, now_s: float = 0.0) -> None:
-        self.now_s = now_s
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def ask(prompt: object) -> Call:
@@ -49,7 +40,7 @@ def test_no_window_holds_more_tokens_than_rate_and_burst_allow(
     due_s = []
     for gap_s in gaps_s:
         clock.now_s += gap_s
-        due_s.append(bucket.reserve())
+        due_s.append(reserved(bucket))
         assert due_s[-1] >= clock.now_s
     assert all(earlier <= later for earlier, later in pairwise(due_s)), "first come, first served"
     for first, begin_s in enumerate(due_s):
@@ -71,12 +62,12 @@ def test_no_token_is_lost_while_somebody_waits(
     level = min(float(burst), idle_s / interval_s)
     for k in range(1, number + 1):
         expected = idle_s + max(0.0, k - level) * interval_s
-        assert bucket.reserve() == pytest.approx(expected, rel=1e-9, abs=_ROUNDING_S)
+        assert reserved(bucket) == pytest.approx(expected, rel=1e-9, abs=_ROUNDING_S)
 
 
 def test_six_hundred_a_minute_are_three_hundred_in_thirty_seconds_from_the_first_call() -> None:
     bucket = TokenBucket(600, clock=Clock(100.0))
-    due_s = [bucket.reserve() for _ in range(1000)]
+    due_s = [reserved(bucket) for _ in range(1000)]
     assert due_s[0] == pytest.approx(100.1)
     assert sum(moment_s <= 130.0 + _ROUNDING_S for moment_s in due_s) == 300
 
@@ -84,27 +75,16 @@ def test_six_hundred_a_minute_are_three_hundred_in_thirty_seconds_from_the_first
 def test_without_a_rate_nobody_waits() -> None:
     clock = Clock(5.0)
     bucket = TokenBucket(clock=clock)
-    assert [bucket.reserve() for _ in range(100)] == [5.0] * 100
+    assert [reserved(bucket) for _ in range(100)] == [5.0] * 100
     assert bucket.per_minute is None
-
-
-def test_a_rate_may_be_changed_and_the_bucket_is_empty_then_behind_those_who_wait() -> None:
-    clock = Clock()
-    bucket = TokenBucket(60, clock=clock)
-    assert [bucket.reserve(), bucket.reserve()] == [1.0, 2.0]
-    bucket.per_minute = 600
-    assert [bucket.reserve(), bucket.reserve()] == pytest.approx([2.1, 2.2])
-    clock.now_s = 50.0
-    bucket.per_minute = 6
-    assert bucket.reserve() == 60.0
-    bucket.per_minute = None
-    assert bucket.reserve() == 50.0
 
 
 @pytest.mark.parametrize("rate", [0, -1.0, math.inf, math.nan])
 def test_a_rate_that_is_none_is_an_error(rate: float) -> None:
     with pytest.raises(ValueError, match="above 0 a minute"):
         TokenBucket(rate)
+    with pytest.raises(ValueError, match="above 0 a minute"):
+        TokenBucket().limited(rate)
     with pytest.raises(ValueError, match="above 0 a minute"):
         Dispatcher(["http://127.0.0.1:1"], rate_limit_per_minute=rate)
 

@@ -151,15 +151,29 @@ def test_a_reply_that_cannot_be_kept_is_raised_to_each_who_waits(
         llm.close()
 
 
-def test_the_rate_is_the_dispatchers_until_the_end(server: EmbeddedServer) -> None:
+def test_the_rate_holds_for_the_dispatcher_until_the_end_and_never_raises_its_own(
+    server: EmbeddedServer,
+) -> None:
     with Dispatcher([server.host], rate_limit_per_minute=1e6) as dispatcher:
+        bucket = dispatcher._bucket
         with pytest.raises(ValueError, match="above 0 a minute"):
             AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=0)
-        llm = AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=5e5)
-        assert dispatcher.rate_limit_per_minute == 5e5
-        assert asyncio.run(llm.generate("p")).text
-        llm.close()
-        assert dispatcher.rate_limit_per_minute == 1e6
+        slow, slower, fast = (
+            AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=rate) for rate in (5e5, 4e5, 6e6)
+        )
+        assert bucket.in_force_per_minute == 4e5
+        slow.close()
+        assert bucket.in_force_per_minute == 4e5
+        assert asyncio.run(slower.generate("p")).text
+        slower.close()
+        assert bucket.in_force_per_minute == dispatcher.rate_limit_per_minute == 1e6
+        fast.close()
+        assert bucket.in_force_per_minute == 1e6
+
+
+def test_a_rate_that_is_none_is_refused_before_the_embedded_server_starts() -> None:
+    with pytest.raises(ValueError, match="above 0 a minute"):
+        AsyncLLMInterface(rate_limit_per_minute=-1)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from search.evolution import (
     NothingScoredError,
 )
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task, exact_answer
+from tests.ollama_utils.threads import PATIENCE_S, start
 from tests.search.evolutions import MODELS, evolved, small, timeless
 
 
@@ -253,11 +255,36 @@ def test_a_rate_limit_holds_for_the_run_and_is_given_back(server: EmbeddedServer
             EvolutionController(
                 small(max_generations=0, population_size=2, rate_limit_per_minute=limit),
                 dispatcher=dispatcher,
-                tick=lambda: seen.append(dispatcher.rate_limit_per_minute),
+                tick=lambda: seen.append(dispatcher._bucket.in_force_per_minute),
                 **MODELS,
             ).run_evolution()
             assert dispatcher.rate_limit_per_minute == 50_000
     assert set(seen) == {20_000, 50_000}
+
+
+def test_the_end_of_one_evolution_leaves_the_limit_of_another(server: EmbeddedServer) -> None:
+    began = {limit: threading.Event() for limit in (1_000_000, 900_000)}
+    may_end = {limit: threading.Event() for limit in began}
+    with Dispatcher([server.host]) as dispatcher:
+
+        def run(limit: int) -> Future[dict[str, Any]]:
+            def tick() -> None:
+                began[limit].set()
+                may_end[limit].wait(PATIENCE_S)
+
+            config = small(max_generations=0, population_size=2, rate_limit_per_minute=limit)
+            controller = EvolutionController(config, dispatcher=dispatcher, tick=tick, **MODELS)
+            running = start(controller.run_evolution)
+            assert began[limit].wait(PATIENCE_S)
+            return running
+
+        running = {limit: run(limit) for limit in began}
+        for limit, left in ((1_000_000, 900_000), (900_000, None)):
+            assert dispatcher._bucket.in_force_per_minute == 900_000
+            may_end[limit].set()
+            running[limit].result(PATIENCE_S)
+            assert dispatcher._bucket.in_force_per_minute == left
+        assert dispatcher.rate_limit_per_minute is None
 
 
 def test_what_a_user_forgets_is_named(server: EmbeddedServer) -> None:

@@ -9,50 +9,12 @@ import pytest
 
 from ollama_utils.errors import BadReplyError, CallCancelledError, ServerUnreachableError
 from ollama_utils.types import Call, Completion
-from search.candidates import Llm
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow, RewardWeights
-from search.optimizing.actors import RandomActor
 from search.optimizing.population import PromptPopulation
+from tests.search.flows import KnowingCritic, NotingActor, flow_of
 from tests.search.small_world import PROMPTS, SmallModel, is_right, questions
 
 QUESTION = "What is 2 plus 2?"
-Told = tuple[str, str, str, float]
-
-
-class KnowingCritic:
-    """Scores a right reply .8 and a wrong one .1; notes what it is told."""
-
-    def __init__(self) -> None:
-        self.told: list[Told] = []
-
-    def score(self, prompt: str, query: str, response: str) -> float:
-        del prompt, query
-        return 0.8 if response == "right" else 0.1
-
-    def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
-        self.told.append((prompt, query, response, value))
-
-
-class NotingActor(RandomActor):
-    """A random actor that notes what it is told."""
-
-    def __init__(self) -> None:
-        super().__init__(seed=1)
-        self.told: list[list[float | None]] = []
-
-    def learn(self, choice: Any, rewards: Any) -> None:  # noqa: ANN401, ARG002 - as the actor has it
-        self.told.append(list(rewards))
-
-
-def flow_of(llm: Llm | None = None, **settings: Any) -> HybridOptimizationFlow:  # noqa: ANN401 - of the flow
-    parts: dict[str, Any] = {
-        "population": PromptPopulation(PROMPTS, size=6, seed=1),
-        "actor": NotingActor(),
-        "critic": KnowingCritic(),
-        "model": "any",
-        "top_k_prompts": 4,
-    }
-    return HybridOptimizationFlow(llm or SmallModel(), **{**parts, **settings})
 
 
 def test_the_candidate_that_the_critic_likes_best_is_the_response() -> None:

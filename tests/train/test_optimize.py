@@ -106,6 +106,32 @@ def test_the_fixed_actor_is_the_seed_prompt_and_the_random_one_is_not(
     assert not any("likes best" in said for said in says.values())
 
 
+def test_a_fixed_prompt_is_a_member_however_its_sections_are_written(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    prompt = tmp_path / "seed.txt"
+    prompt.write_text("Format: Be brief.\n\nRole: You are a patient teacher.\nTask: Answer the question.\n")
+    flags = ("--actor", "fixed", "--critic", "ridge", "--steps", "4", "--update-interval", "100")
+    run = read(search("optimize", simulator.host, tmp_path / "run", *flags, "--seed-prompt", str(prompt)))
+    tries = {each["prompt"]: each["tries"] for each in run["population"]}
+    assert tries.get(run["seed_prompt"]) == sum(tries.values()) == 8
+    assert run["best_prompt"] == run["seed_prompt"]
+    assert [arm["difference"] for arm in run["held_out"][1:]] == [0, 0]
+
+
+@pytest.mark.parametrize("flag", ["--weight-feedback=nan", "--weight-critic=inf", "--weight-tokens=-inf"])
+def test_a_weight_that_is_not_finite_is_refused_before_anything_is_asked(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str
+) -> None:
+    before = simulator.stats()["calls"]
+    search("optimize", simulator.host, tmp_path / "run", flag, code=2)
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert flag.partition("=")[0] in line
+    assert "inf" in line
+    assert simulator.stats()["calls"] == before
+    assert not (tmp_path / "run").exists()
+
+
 def test_results_do_not_depend_on_how_many_calls_are_under_way(
     simulator: EmbeddedServer, found: Path, tmp_path: Path
 ) -> None:

@@ -119,6 +119,7 @@ def test_an_error_of_one_command_is_one_line(
     [
         ("select", ("--selector", "arm_eliminaton"), ["arm_eliminaton", "did you mean arm_elimination"]),
         ("select", ("--option", "epsilom=1"), ["arm_elimination", "'epsilom'"]),
+        ("select", ("--option", "n_initial=2.5"), ["n_initial is 2.5", "whole number"]),
         ("select", ("--epsilon", "0.1"), ["arm_elimination", "'epsilon'"]),
         ("select", ("--models", "sim-solver,sim-solver"), ["--models", "'sim-solver' twice"]),
         ("select", ("--models", "sim-solver,qwen3"), ["ollama pull qwen3"]),

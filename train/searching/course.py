@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ollama_utils.errors import OllamaError
+from search.call_pool import callers_for
 from search.task_scorers import ScorerError
 from train.errors import RunStoppedError, UserError
 from train.findings import Findings
@@ -211,7 +212,11 @@ def _searched(search: Search, folder: RunFolder, connection: Connection, interru
     progress = SearchProgress(search.what, search.total, dispatcher, findings)
     recorder = Recorder(folder, dispatcher, progress)
     limit = FailedLimit(
-        folder.replies, told.max_failed, lambda: int(account_totals(dispatcher)["cache_hits"]), search.spared
+        folder.replies,
+        told.max_failed,
+        lambda: int(account_totals(dispatcher)["cache_hits"]),
+        callers_for(search.width),
+        search.spared,
     )
 
     def look_up(over: bool) -> None:  # noqa: FBT001 - as it is called

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from ollama_utils.questions import Question, question_of
 from ollama_utils.types import Call, Completion, Usage, short_name
+from search.genetics.chance import seed_of
 from search.policies.nearest import nearest
 from search.selectors.combination import Combination
 from search.selectors.selector import Evaluation
@@ -63,7 +67,7 @@ class Evaluated:
         function: the user's, `(combination, datapoint, ask) -> float | Evaluation`.
         send: sends one call, as a Dispatcher's `generate` does.
         prices: of the models.
-        seed: of calls that name none, and no temperature of 0.
+        seed: draws those of calls that name none, and no temperature of 0.
     """
 
     def __init__(
@@ -81,11 +85,11 @@ class Evaluated:
             Exception: whatever the function raises; OllamaError where a call failed.
         """
         taken: list[tuple[str, Usage]] = []
+        draws = _Draws(self._seed)
 
         def ask(call: Call) -> Completion:
-            """The reply; a call that leaves its reply to chance gets the seed. Raises where there is none."""
-            if not call.repeatable:
-                call = replace(call, options={**call.options, "seed": self._seed})
+            """The reply; raises where there is none."""
+            call = draws.seeded(call)
             reply = self._send(call)
             if reply.error is not None:
                 raise reply.error
@@ -107,6 +111,33 @@ class Evaluated:
             completion_tokens=sum(usage.completion_tokens for _, usage in taken),
             price=price,
         )
+
+
+class _Draws:
+    """Seeds for the calls of one evaluation that leave their reply to chance.
+
+    Args:
+        seed: of the run.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._made: Counter[Question] = Counter()
+        self._lock = threading.Lock()
+
+    def seeded(self, call: Call) -> Call:
+        """The call as it is, if it is greedy or has a seed; else with one that no equal call before it got.
+
+        Raises:
+            BadRequestError: the call holds what JSON cannot.
+        """
+        if call.repeatable:
+            return call
+        question = question_of(replace(call, options={**call.options, "seed": self._seed}))
+        with self._lock:  # a user's function may ask on several threads
+            count = self._made[question]
+            self._made[question] += 1
+        return replace(call, options={**call.options, "seed": seed_of(self._seed, "ask", count)})
 
 
 def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:

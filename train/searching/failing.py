@@ -9,12 +9,16 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.reply_log import ReplyLog
 from train.errors import RunStoppedError
 
-WINDOW = 32
-"""Calls to a server over which the share of failed ones is judged."""
+_WINDOWS = 4
+"""The share is judged over so many times the calls that may be under way."""
 
 
 class FailedLimit:
     """Looks at the log of replies now and then; what it held before is left out.
+
+    Calls that fail come to an end late, after all their attempts: where nothing new begins meanwhile, the
+    last to end are failed ones, at most as many as may be under way. So one more than that without a single
+    reply is a server that is gone, and the share is judged over several times as many.
 
     A call whose reply is known counts beside those that a server is asked at about that time: a resumed
     search asks again for what failed, and for little else.
@@ -23,6 +27,7 @@ class FailedLimit:
         replies: the run's.
         most: the share of recent calls that may have failed, after all their attempts.
         known: how many calls got a reply that was known, so far.
+        under_way: how many calls may be under way, those that wait for their next attempt included.
         spared: errors that do not count, as the search itself takes them into account.
     """
 
@@ -31,11 +36,13 @@ class FailedLimit:
         replies: ReplyLog,
         most: float,
         known: Callable[[], int],
+        under_way: int,
         spared: Sequence[type[OllamaError]] = (),
     ) -> None:
         self._replies = replies
         self._most = most
         self._known = known
+        self._under_way = under_way
         self._spared = {kind.__name__ for kind in spared}
         self._since = replies.last()
         self._looks = deque([(self._since, known())])
@@ -50,19 +57,29 @@ class FailedLimit:
         Raises:
             RunStoppedError: too many of them failed.
         """
-        latest = self._replies.latest(WINDOW, since=self._since)
-        errors = [error for error in latest if error and error.partition(":")[0] not in self._spared]
-        calls = len(latest) + self._known_meanwhile()
-        if (over or len(latest) == WINDOW) and len(errors) > self._most * calls:
+        window = _WINDOWS * self._under_way
+        latest = self._replies.latest(window, since=self._since)
+        self._looks.append((self._replies.last(), self._known()))
+        gone = latest[: self._under_way + 1]
+        if len(gone) > self._under_way and len(self._failed(gone)) == len(gone):
+            latest = gone
+        elif not over and len(latest) < window:
+            return
+        errors, calls = self._failed(latest), len(latest) + self._known_since(len(latest))
+        if len(errors) > self._most * calls:
             raise RunStoppedError(
                 f"{len(errors) / calls:.0%} of the last {calls} calls failed "
                 f"(--max-failed {self._most:g}); last error: {errors[0]}"
             )
 
-    def _known_meanwhile(self) -> int:
-        """How many replies were known since the look before the window began."""
-        self._looks.append((self._replies.last(), self._known()))
-        begun = self._looks[-1][0] - WINDOW
-        while self._looks[1][0] <= begun:
+    def _failed(self, latest: Sequence[str]) -> list[str]:
+        """The errors that count."""
+        return [error for error in latest if error and error.partition(":")[0] not in self._spared]
+
+    def _known_since(self, rows: int) -> int:
+        """How many replies were known since the look before the last so many rows of the log."""
+        last, known = self._looks[-1]
+        while len(self._looks) > 1 and self._looks[1][0] <= last - _WINDOWS * self._under_way:
             self._looks.popleft()
-        return self._looks[-1][1] - self._looks[0][1]
+        before = max((look for look in self._looks if look[0] <= last - rows), default=self._looks[0])
+        return known - before[1]

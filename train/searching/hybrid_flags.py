@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -14,6 +15,8 @@ from train.settings import Count, NotNegative, Share
 
 CountOrNone = Annotated[int, Parameter(validator=Number(gte=0))]
 """A whole number, 0 included."""
+Weight = Annotated[float, Parameter(validator=Number(gt=-inf, lt=inf))]
+"""A finite number."""
 _WEIGHT = "weight_"
 _PYTHON = ActorCriticParams()
 """Whose defaults are those of the flags, but for two that cost nothing here."""
@@ -41,11 +44,11 @@ class HybridFlags:
     feedback_for_all: bool = True
     """The scorer of the task judges every candidate, not the chosen one alone; that costs no call. (In Python
     the default is no: there feedback may come from people.)"""
-    weight_feedback: float = _PYTHON.weights.feedback
+    weight_feedback: Weight = _PYTHON.weights.feedback
     """What the scorer's judgement weighs in the reward."""
-    weight_critic: float = _PYTHON.weights.critic
+    weight_critic: Weight = _PYTHON.weights.critic
     """What the critic's score weighs in the reward."""
-    weight_tokens: float = _PYTHON.weights.tokens
+    weight_tokens: Weight = _PYTHON.weights.tokens
     """What a token weighs in the reward."""
     learning_rate: NotNegative = _PYTHON.learning_rate
     """Of the actor."""

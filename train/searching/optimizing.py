@@ -18,6 +18,7 @@ from search.optimizing.params import ActorCriticParams
 from search.optimizing.policy_actor import PolicyActor
 from search.optimizing.population import PromptPopulation
 from search.optimizing.section_rewording import SectionRewording
+from search.optimizing.sections import PromptSections
 from search.optimizing.steps import StepResult
 from search.plain import finite
 from search.task import Problem, Task, ask_problem
@@ -40,7 +41,8 @@ class Optimizing:
     actor: ActorKind
     critic: CriticKind
     prompts: Sequence[str]
-    """What the population begins with; the first one is what the others are compared with."""
+    """What the population begins with, kept as it writes them; the first one is what the others are compared
+    with."""
     roles: Roles
     encoder: Encoder
     llm: Llm
@@ -49,6 +51,9 @@ class Optimizing:
     steps: int
     batch_size: int
     """Questions under way at once under one policy."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", [PromptSections.read(prompt).text for prompt in self.prompts])
 
     def run(self, recorder: Recorder) -> dict[str, Any]:
         """Search, then compare; plain data that depends on the seed and the replies alone."""

@@ -37,7 +37,9 @@ class Ask(Protocol):
         """The reply; its text is `.text`.
 
         Args:
-            question: the prompt, which is put at a temperature of 0; or a Call, which is sent as it is.
+            question: the prompt, which is put at a temperature of 0; or a Call, which is sent as it is, but
+                for its seed where it has none and a temperature that is not 0: each equal one of an
+                evaluation then draws a reply of its own, the same in every run of this seed.
             model: another model than the combination's.
             system: another system prompt than the combination's, which is one of `--prompts`, if any.
 

@@ -23,12 +23,12 @@ def test_arms_that_are_alike_are_kept_apart_as_seldom_wrong_as_delta_says() -> N
     assert np.mean([each.named == each.best for each in played]) >= 0.8
 
 
-def test_batches_double_until_one_is_left_or_all_is_seen() -> None:
+def test_batches_double_until_one_is_left_that_is_sure_to_fail_seldom_or_all_is_seen() -> None:
     selector = play("arm_elimination", 0, (0.6, 0.6, 0.6)).selector
     assert [each.batch_size for each in selector.rounds] == [20, 40, 80, 60]
     selector = play("arm_elimination", 0, (0.95, 0.1, 0.1)).selector
-    assert [each.batch_size for each in selector.rounds] == [20]
-    assert selector.rounds[-1].survivors == (0,)
+    assert selector.rounds[0].survivors == (0,)
+    assert selector.cells.seen.tolist() == [80, 20, 20]
 
 
 def test_the_first_batch_and_the_growth_are_settings() -> None:
@@ -52,7 +52,7 @@ def test_whom_one_beat_that_fails_too_often_later_comes_back() -> None:
         if combination["a"] == 0 and datapoint in late:
             raise OSError("gone")
         # 1 is beaten by 0 at once; 2 is as good as 0 for a while, so that the search goes on.
-        return {0: 1.0, 1: 0.3 * (datapoint % 2), 2: 0.0 if datapoint in late else 1.0}[combination["a"]]
+        return {0: 1.0, 1: 0.1 * (datapoint % 2), 2: 0.0 if datapoint in late else 1.0}[combination["a"]]
 
     selector = ArmEliminationSelector(grid(3), range(100), evaluate)
     results = selector.select_best()
@@ -62,8 +62,10 @@ def test_whom_one_beat_that_fails_too_often_later_comes_back() -> None:
     assert results.rows[1].datapoints == 100 or 1 not in results.rounds[-1].survivors
 
 
-def test_one_combination_alone_is_named_after_the_first_batch() -> None:
+def test_one_combination_alone_is_evaluated_until_it_is_sure_to_fail_seldom() -> None:
     results = ArmEliminationSelector(grid(1), range(50), lambda _c, _d: 0.5).select_best()
+    assert results.best.datapoints == 40
+    results = ArmEliminationSelector(grid(1), range(50), lambda _c, _d: 0.5, max_errors=1.0).select_best()
     assert results.best.datapoints == 5
 
 

@@ -86,14 +86,15 @@ def test_an_evaluation_may_itself_use_the_pool_of_threads() -> None:
     assert (results.evaluations, results.errors) == (90, 0)
 
 
-@pytest.mark.parametrize("name", ["arm_elimination", "epsilon_lucb", "threshold"])
-def test_one_that_failed_is_named_only_once_it_is_sure_to_fail_seldom_enough(name: str) -> None:
-    """It answers nearly always right, and fails on more datapoints than it may: 12 % to 10 %."""
+@pytest.mark.parametrize("name", ["arm_elimination", "epsilon_lucb", "threshold", "matrix_ucb"])
+@pytest.mark.parametrize("size", [100, 200])
+def test_one_is_named_only_once_it_is_sure_to_fail_seldom_enough(name: str, size: int) -> None:
+    """It answers nearly always right, and fails on more datapoints than it may, 12 % to 10 %: maybe late."""
     named = []
     for seed in range(40):
         chance = np.random.default_rng(seed)
-        table = bernoulli([0.97, 0.6, 0.55, 0.5], 200, seed)
-        fails = set(chance.permutation(200)[:24].tolist())
+        table = bernoulli([0.97, 0.6, 0.55, 0.5], size, seed)
+        fails = set(chance.permutation(size)[: 12 * size // 100].tolist())
 
         def evaluate(
             combination: Combination, datapoint: int, table: Table = table, fails: set[int] = fails
@@ -102,7 +103,7 @@ def test_one_that_failed_is_named_only_once_it_is_sure_to_fail_seldom_enough(nam
                 raise TimeoutError("no reply")
             return float(table[combination["a"], datapoint])
 
-        selector = make_selector(name, grid(4), range(200), evaluate, seed=seed)
+        selector = make_selector(name, grid(4), range(size), evaluate, seed=seed)
         best = selector.select_best().best
-        named.append(best.index == 0 and best.errors > 0)
+        named.append(best.index == 0)
     assert np.mean(named) <= 0.05

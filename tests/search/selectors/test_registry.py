@@ -48,6 +48,14 @@ def test_an_unknown_name_or_setting_is_one_line_with_the_nearest(
         make_selector(name, grid(2), [1], lambda _c, _d: 1.0, **settings)
 
 
+@pytest.mark.parametrize("name", SELECTORS)
+def test_a_count_that_is_not_whole_is_one_line(name: str) -> None:
+    whole = {setting for setting, default in settings_of(name).items() if isinstance(default, int)}
+    for setting in whole | {"n_initial", "batch_size"} & set(settings_of(name)):
+        with pytest.raises(ValueError, match=f"{setting} is 2.5; expected a whole number"):
+            make_selector(name, grid(2), [1], lambda _c, _d: 1.0, **{setting: 2.5})
+
+
 def test_settings_come_with_their_defaults() -> None:
     assert settings_of("threshold") == {
         "seed": 0,
