@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import islice
 
 _MARKED = re.compile(r"\banswer(?:[ \t]+is\b[ \t]*:?|[*_`]*[ \t]*:)", re.IGNORECASE)
 _DRESS = " \t\r\n*_`\"'\u201c\u201d\u2018\u2019"
@@ -12,11 +13,22 @@ _LATEX = re.compile(r"\\(?:boxed|text)\{([^{}]*)\}")
 _NUMBER = re.compile(
     r"(?:[-+\u2212]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|[-+\u2212]?\.\d+)(?:e[-+]?\d+)?", re.IGNORECASE
 )
-_BETWEEN = re.compile(r"\s*(?:,\s*(?:and\s+)?|;|\n|>|\u2192|->|\|)\s*")
+_ORDINAL = re.compile(r"(?:st|nd|rd|th)\b", re.IGNORECASE)
+# No blanks before the mark, for a search would count a long run of them anew from each; parts are stripped.
+_BETWEEN = re.compile(r"(?:,\s*(?:and\s+)?|;|\n|>|\u2192|->|\|)\s*")
 _ITEM_MARK = re.compile(r"^(?:[-*\u2022]|\(?\d+[.)])\s+")
 _LEAD = re.compile(
     r"^(?:(?:it|this|that|they)\s+(?:is|was|are|will be)\s+)?(?:(?:on|the|an?)\s+)?", re.IGNORECASE
 )
+_CLAUSE_END = re.compile(r"[,.:;!?\n]")
+_DENIED = re.compile(
+    r"\b(?:not|never|cannot)\b|n['\u2019]t\b|\u2260|\b(?:minus|negative|than)\s*$", re.IGNORECASE
+)
+_SIGNS = "%\u2030\u00b0\u20ac\u00a3\u00a5\u20b9\u00a2"
+_AFTER = _DRESS + _ENDS + _SIGNS + "()[]{}"
+_BEFORE = _AFTER + "#=~\u2248-+\u2022"
+_FILLERS = {"it", "this", "that", "is", "was", "the", "of", "on", "at", "about", "exactly", "roughly"}
+_SPOT = "0"
 _EXACT = 1e-9
 
 
@@ -26,7 +38,7 @@ def final_answer(reply: str) -> str:
     It stands after the last "Answer:" or "answer is"; where neither is found it is the last line. A list that
     goes on over several lines is kept whole. Empty where the reply says nothing.
     """
-    text = _LATEX.sub(r"\1", reply).replace("$", "")
+    text = _plain(reply)
     marks = list(_MARKED.finditer(text))
     for mark in reversed(marks):
         if after := _undressed(text[mark.end() :]):
@@ -38,30 +50,83 @@ def final_answer(reply: str) -> str:
 def is_right(reply: str, answer: str) -> bool:
     """Whether a reply's final answer is the expected one.
 
-    Numbers compare as numbers, whatever words stand beside a single one (1,200 g = 1200.0); words without
-    capitals, article and full stop; lists item by item, in their order.
+    What is expected says how it compares:
+
+    - One number and no word (1200.0, 75%, €5, 15th): the reply has that one number, and may have words beside
+      it (1,200 g), but none before it that denies or moves it (not, minus, more than). A sign may be a word
+      or be left out (75 percent, 75), but may not be another sign (75°). A dollar sign counts for nothing,
+      for TeX has it around sums.
+    - One number and words (15 April, Gate 3, 5 km): the same number and the same words, none more; April 15
+      and the 15th of April are 15 April. What counts for nothing is in `_FILLERS`.
+    - Else, as words, without capitals, article and full stop.
+
+    Words compare as lists, item by item, in their order. Whole numbers are the same to the digit (the first
+    15 of a long one), others to nine digits.
     """
-    said = final_answer(reply)
-    if (wanted := _number(answer)) is not None:
-        found = _number(said)
-        return found is not None and math.isclose(found, wanted, rel_tol=_EXACT, abs_tol=_EXACT)
-    return bool(said) and _items(said) == _items(answer)
+    said, wanted = final_answer(reply), _plain(answer)
+    number = _number(wanted)
+    if number is None:
+        return bool(said) and _items(said) == _items(wanted)
+    found = _number(said)
+    if found is None or not _equal(_value(found), _value(number)):
+        return False
+    signs = {*_SIGNS} & {*wanted}
+    if signs and {*_SIGNS} & {*said} - signs:
+        return False
+    words = _beside(number)
+    return _beside(found) == words if any(each for _, each in words) else not _denied(found)
+
+
+def _plain(text: str) -> str:
+    """The text without what TeX has around numbers."""
+    return _LATEX.sub(r"\1", text).replace("$", "")
 
 
 def _undressed(text: str) -> str:
     """The text without dress at both ends, and without the marks that end a sentence."""
-    before = None
-    while before != text:
-        before, text = text, text.strip(_DRESS).rstrip(_ENDS)
-    return text
+    return text.lstrip(_DRESS).rstrip(_DRESS + _ENDS)
 
 
-def _number(text: str) -> float | None:
+def _number(text: str) -> re.Match[str] | None:
     """The one number of a text; None where there is none, or more than one, or it ends a word, as in B12."""
-    found = list(_NUMBER.finditer(text))
+    found = list(islice(_NUMBER.finditer(text), 2))
     if len(found) != 1 or text[: found[0].start()][-1:].isalpha():
         return None
-    return float(found[0].group().replace(",", "").replace("\u2212", "-"))
+    return found[0]
+
+
+def _value(number: re.Match[str]) -> float:
+    return float(number.group().replace(",", "").replace("\u2212", "-"))
+
+
+def _equal(one: float, other: float) -> bool:
+    if one.is_integer() and other.is_integer():
+        return one == other
+    return math.isclose(one, other, rel_tol=_EXACT, abs_tol=_EXACT)
+
+
+def _beside(number: re.Match[str]) -> list[tuple[bool, list[str]]]:
+    """The items of a number's text: whether it is the one with the number, and its words, in their order."""
+    text, end = number.string, number.end()
+    if suffix := _ORDINAL.match(text, end):
+        end = suffix.end()
+    # In the number's place stands a digit, the only one that is left.
+    spotted = f"{text[: number.start()]} {_SPOT} {text[end:]}"
+    items = [_words(item) for item in _BETWEEN.split(spotted)]
+    return [(_SPOT in item, [word for word in item if word != _SPOT]) for item in items if item]
+
+
+def _words(item: str) -> list[str]:
+    """Its words without capitals, signs and the points of a.m.; fillers are none."""
+    bare = (word.lstrip(_BEFORE).rstrip(_AFTER) for word in item.replace(".", "").casefold().split())
+    words = [word for word in bare if word and word not in _FILLERS]
+    # An article leads to a number and a word; beside a number alone it is a name: A 3.
+    return words[1:] if words[2:] and words[0] in {"a", "an"} else words
+
+
+def _denied(number: re.Match[str]) -> bool:
+    """Whether the clause that leads to a number takes it back, or makes another of it."""
+    return _DENIED.search(_CLAUSE_END.split(number.string[: number.start()])[-1]) is not None
 
 
 def _items(text: str) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -57,7 +56,8 @@ class Calibration:
     With fewer than `least_pairs` pairs a score stays as it is. From then on it is the mean of the isotonic
     fit (PAVA; scikit-learn's), weighed by its pairs, and of the raw score, weighed by `least_pairs`: so few
     pairs move little, scores that differ still differ, and their order is kept. A fit is a pure function of
-    the pairs. May be used on many threads.
+    the pairs, and made when a score is first asked for after they were told: to tell costs no fit. May be
+    used on many threads.
 
     Args:
         least_pairs: from how many pairs on a fit is used, and what the raw score weighs beside it.
@@ -66,15 +66,20 @@ class Calibration:
 
     def __init__(self, *, least_pairs: int = LEAST_PAIRS, window: int | None = None) -> None:
         self._least = least_pairs
-        self._pairs: deque[tuple[float, float]] = deque(maxlen=window)
-        self._told: list[tuple[float, float, float]] = []
+        self._window = window
+        self._told: list[tuple[float, float]] = []
+        # What each score told came to by the pairs before it; None where nobody has worked that out yet.
+        self._after: list[float | None] = []
         self._fit: _Fit | None = None
+        self._fitted = 0
         self._lock = threading.Lock()
 
     def __call__(self, score: float) -> float:
         """The calibrated score of a raw one; both from 0 to 1."""
-        fit = self._fit
-        return score if fit is None else fit(score)
+        with self._lock:
+            if self._fitted < len(self._told):
+                self._fit, self._fitted = self._fit_before(self._told, len(self._told)), len(self._told)
+            return _calibrated(self._fit, score)
 
     def tell(self, score: float, value: float) -> None:
         """Learn that a reply of this raw score came to this value.
@@ -85,16 +90,26 @@ class Calibration:
         if not (0 <= score <= 1 and 0 <= value <= 1):
             raise ValueError(f"expected a score and a value from 0 to 1, got {score!r} and {value!r}")
         with self._lock:
-            self._told.append((score, self(score), value))
-            self._pairs.append((score, value))
-            if len(self._pairs) >= self._least:
-                self._fit = _fit_to(self._pairs, self._least)
+            known = self._fitted == len(self._told)
+            self._after.append(_calibrated(self._fit, score) if known else None)
+            self._told.append((score, value))
 
     def report(self) -> CalibrationReport:
-        """How well the scores held, before and after."""
+        """How well the scores held, before and after.
+
+        Each pair that was told right after another, with no score asked for in between, costs a fit here,
+        once.
+        """
         with self._lock:
-            told = list(self._told)
-        raw, after, values = ([row[part] for row in told] for part in range(3))
+            told, known = list(self._told), list(self._after)
+        # Outside the lock, for it may take long; what another thread works out meanwhile is the same.
+        after = [
+            _calibrated(self._fit_before(told, place), told[place][0]) if value is None else value
+            for place, value in enumerate(known)
+        ]
+        with self._lock:
+            self._after[: len(after)] = after
+        raw, values = ([pair[part] for pair in told] for part in range(2))
         return CalibrationReport(
             pairs=len(told),
             error_raw=calibration_error(raw, values),
@@ -102,6 +117,16 @@ class Calibration:
             brier_raw=brier_score(raw, values),
             brier=brier_score(after, values),
         )
+
+    def _fit_before(self, told: list[tuple[float, float]], end: int) -> _Fit | None:
+        """The fit to the pairs before a place, the latest of them where there is a window."""
+        start = 0 if self._window is None else max(0, end - self._window)
+        pairs = told[start:end]
+        return _fit_to(pairs, self._least) if pairs and len(pairs) >= self._least else None
+
+
+def _calibrated(fit: _Fit | None, score: float) -> float:
+    return score if fit is None else fit(score)
 
 
 def calibration_error(scores: Sequence[float], values: Sequence[float], bins: int = BINS) -> float:
@@ -129,7 +154,7 @@ def brier_score(scores: Sequence[float], values: Sequence[float]) -> float:
     return float(np.mean((np.array(scores, float) - np.array(values, float)) ** 2))
 
 
-def _fit_to(pairs: Sequence[tuple[float, float]] | deque[tuple[float, float]], least: int) -> _Fit:
+def _fit_to(pairs: Sequence[tuple[float, float]], least: int) -> _Fit:
     # Here, because scikit-learn takes longer to import than a command's help may; it ships no types.
     from sklearn.isotonic import IsotonicRegression  # type: ignore[import-untyped]
 

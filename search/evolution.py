@@ -61,7 +61,7 @@ class EvolutionController:
         mutator_model: that rewords prompts; None is the same one.
         options: Ollama's options for the solving calls; the temperature is 0 unless they say otherwise.
         mutator_options: those for the rewording calls; each has a seed of its own.
-        think: whether thinking models think; None leaves it to the server.
+        think: whether a thinking model thinks; None leaves it to the server, and so does True for rewording.
         mutators: operators on one prompt; crossovers: on two. See `mutators/instructions.py`.
         on_generation: called with each generation's record, on the thread that runs the search.
         tick: called after each call, on any thread, one at a time.
@@ -172,7 +172,8 @@ class EvolutionController:
 
     def _ask_mutator(self, prompt: str, seed: int) -> Call:
         options = {**self._mutator_options, "seed": seed}
-        return Call(model=self._mutator_model, prompt=prompt, options=options, think=self._think)
+        # Who rewords is never made to think: it may be a model that cannot.
+        return Call(model=self._mutator_model, prompt=prompt, options=options, think=self._think and None)
 
     @contextmanager
     def _connection(self) -> Iterator[Dispatcher]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import inspect
-import math
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mutators.user_file import run_file
 from search.policies.nearest import nearest
+from search.scores import score_of
+
+if TYPE_CHECKING:
+    from search.task import Problem
 
 
-def load_scorer(spec: str) -> Callable[[Any, str], float]:
+def load_scorer(spec: str) -> Checked:
     """The function that `FILE.py:NAME` names, with every value checked to be a number from 0 to 1.
 
     Raises:
-        ValueError: no such file or function, it fails while it is imported, or it cannot be called with
-            (problem, reply).
+        ValueError: no such file or function, it fails while it is imported, it is an async def, or it cannot
+            be called with (problem, reply).
     """
     return Checked(spec, load_function(spec, "scorer", ("problem", "reply"), example="mine.py:grade"))
 
@@ -32,7 +36,8 @@ def load_function(spec: str, what: str, arguments: Sequence[str], *, example: st
         example: of such a name, for messages.
 
     Raises:
-        ValueError: no such file or function, it fails while it is imported, or it cannot be called so.
+        ValueError: no such file or function, it fails while it is imported, it is an async def, or it cannot
+            be called so.
     """
     path, colon, name = spec.rpartition(":")
     file = Path(path)
@@ -43,12 +48,23 @@ def load_function(spec: str, what: str, arguments: Sequence[str], *, example: st
     if not callable(function):
         own = [each for each, value in vars(module).items() if inspect.isfunction(value)]
         raise ValueError(f"{path} has no function {name!r}; {nearest(name, own)}")  # noqa: TRY004 - a name, not a type
+    told = ", ".join(arguments)
+    if any(map(_is_async, (function, getattr(function, "__call__", None)))):  # noqa: B004 - an object's method
+        raise ValueError(f"{what} {spec!r} is an async def; expected a plain def ({told}) -> float")
     try:
         inspect.signature(function).bind(*arguments)
     except (TypeError, ValueError):
-        told = ", ".join(arguments)
         raise ValueError(f"{spec!r} is no {what}; expected a function ({told}) -> float") from None
     return cast("Callable[..., Any]", function)
+
+
+def reason_of(spec: str, error: BaseException) -> str:
+    """What was raised, in one line, and in which line of the file of `FILE.py:NAME`, where it was there."""
+    told = " ".join(f"{type(error).__name__}: {error}".split())
+    file = Path(spec.rpartition(":")[0]).resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+    return f"{told} (line {lines[-1]})" if lines else told
 
 
 class ScorerError(ValueError):
@@ -67,17 +83,25 @@ class Checked:
         self.spec = spec
         self._function = function
 
-    def __call__(self, problem: object, reply: str) -> float:
+    def __call__(self, problem: Problem, reply: str) -> float:
         """What a reply is worth.
 
         Raises:
             ScorerError: the function raised, or returned anything but a number from 0 to 1.
         """
         try:
-            value = float(self._function(problem, reply))
+            value = self._function(problem, reply)
         except (Exception, SystemExit) as error:
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ScorerError(f"scorer {self.spec!r} failed: {reason}") from error
-        if not 0 <= value <= 1 or math.isnan(value):
-            raise ScorerError(f"scorer {self.spec!r} returned {value!r}; expected a number from 0 to 1")
-        return value
+            raise self._error(f"failed: {reason_of(self.spec, error)}", problem) from error
+        score = score_of(value)
+        if score is None:
+            raise self._error(f"returned {value!r:.60}", problem)
+        return score
+
+    def _error(self, what: str, problem: Problem) -> ScorerError:
+        place = f"problem {problem.id!r:.60}: {' '.join(problem.question.split())!r:.60}"
+        return ScorerError(f"scorer {self.spec!r} {what}; expected a number from 0 to 1 ({place})")
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)

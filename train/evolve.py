@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from train.errors import RunStoppedError, UserError
+from train.searching.calls import LimitedCallFlags
 from train.searching.config import SearchConfig, load_task, prints_of, with_flags
 from train.searching.course import Outcome, Parts, Search, carry_out
 from train.searching.evolution_flags import EvolutionFlags, evolution_config, resolved_flags
@@ -28,18 +29,21 @@ if TYPE_CHECKING:
     from search.task import Task
     from train.searching.recorder import Recorder
 
+MOST_STEPS = 2
+"""Rewordings that make a child: it may be crossed, and mutated."""
 MOST_GENERATIONS = 12
 """Generations that the table shows, evenly spaced; metrics.jsonl has them all."""
 HELD_OUT = (
     "On problems that the search did not see: the share that is solved, and the difference to the seed "
     "prompt in points, with a 95 % interval, paired by problem. p: a test of no difference (McNemar's for "
-    "right or wrong answers, else sign flips)."
+    "right or wrong answers, else sign flips). n: the problems that both have a score for; the others, "
+    "{left_out} of {all} (a call failed), are left out of both rows."
 )
 HISTORY = (
-    "Solved: of the panel, which is the same for all prompts; best: by the best prompt so far. Stopped: "
-    "children that were surely worse than the weakest of the elite before they were through. Unscored: "
-    "children of which too many calls failed; they are no parents. Failed: rewordings by model that got no "
-    "reply; rules took their place."
+    "Solved: of those problems of the panel that have a score, the same panel for all prompts; best: by the "
+    "best prompt so far. Stopped: children that were surely worse than the weakest of the elite before they "
+    "were through. Unscored: children of which too many calls failed; they are no parents. Failed: "
+    "rewordings by model that got no reply; rules took their place."
 )
 
 
@@ -54,6 +58,7 @@ class EvolveConfig:
     seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
     evolution: EvolutionFlags = field(default_factory=EvolutionFlags)
+    calls: LimitedCallFlags = field(default_factory=LimitedCallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
@@ -102,7 +107,8 @@ class _Evolve:
         )
         self._seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
         self._task = load_task(told)
-        _check(self._evolution, self._seeds, self._task)
+        panel_size = _panel_size(self._evolution, self._seeds, self._task)
+        self._calls_each = self._evolution.population_size * (panel_size + MOST_STEPS)
 
     def digests(self, connection: Connection) -> Mapping[str, str]:
         """What stands for the weights of each model that may be asked."""
@@ -120,9 +126,10 @@ class _Evolve:
                 server=connection.resolve(config.server),
             ),
             says=f"{evolution.population_size} prompts, {_counted(evolution.max_generations, 'generation')}, "
-            f"{_counted(len(self._task.problems), 'problem')}",
+            f"{_counted(len(self._task.problems), 'problem')}, at most {self._calls_each} calls a generation",
             what="generations",
             total=evolution.max_generations + 1,
+            calls_each=self._calls_each,
             width=evolution.schedule.concurrency,
             prints=prints_of(self._task)
             | prompt_prints({f"seed {place}": text for place, text in enumerate(self._seeds)}),
@@ -136,7 +143,10 @@ class _Evolve:
 
     def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
         """The generations, the comparison, and the best prompt itself."""
-        parts = [([_history(report)], f"{_told(report)} {HISTORY}"), ([_held_out(report)], HELD_OUT)]
+        parts = [
+            ([_history(report)], f"{_told(report)} {HISTORY}"),
+            ([_held_out(report)], _held_out_says(report)),
+        ]
         return parts, ["best prompt:", str(report["best_prompt"])]
 
     def _run(self, recorder: Recorder, connection: Connection) -> Outcome:
@@ -148,6 +158,7 @@ class _Evolve:
             if record.failed_steps:
                 print(_failed(record), file=sys.stderr)
 
+        calls = self.config.calls
         controller = AsyncEvolutionController(
             self._evolution,
             dispatcher=connection.dispatcher,
@@ -155,6 +166,9 @@ class _Evolve:
             seed_prompts=self._seeds or None,
             model=connection.roles.target,
             mutator_model=connection.roles.mutator,
+            options=calls.options,
+            mutator_options=calls.options,
+            think=calls.think,
             on_generation=told,
         )
         try:
@@ -168,8 +182,8 @@ class _Evolve:
         return Outcome(results=results, spent=spent, files={"best_prompt.txt": f"{results['best_prompt']}\n"})
 
 
-def _check(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Task) -> None:
-    """Check what can be told without a server.
+def _panel_size(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Task) -> int:
+    """How many problems each prompt is put; what can be told without a server is checked.
 
     Raises:
         UserError: the seed prompts are no population, or the task has too few problems.
@@ -184,7 +198,7 @@ def _check(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Task) ->
             f"{evolution.population_size}"
         )
     try:
-        divide(task, evolution)
+        return len(divide(task, evolution).panel.problems)
     except ValueError as error:
         raise UserError(with_flags(error, "held_out", "panel_size")) from error
 
@@ -206,9 +220,10 @@ def _failed(record: Generation) -> str:
 
 def _history(report: Mapping[str, Any]) -> Table:
     history = report["history"]
+    children, unscored = (sum(record[name] for record in history) for name in ("children", "unscored"))
     title = (
-        f"{report['task']}: {_counted(report['genomes'], 'prompt')} in "
-        f"{_counted(report['generations'], 'generation')}, each on "
+        f"{report['task']}: {_counted(children, 'prompt')} in "
+        f"{_counted(report['generations'], 'generation')}, {unscored} of them unscored, each on "
         f"{_counted(report['panel_size'], 'problem')}"
     )
     counts = ("children", "stopped", "unscored")
@@ -229,6 +244,11 @@ def _told(report: Mapping[str, Any]) -> str:
     total, shown = len(report["history"]), len(list(_spaced(report["history"])))
     some = f" {shown} of {total} generations shown; metrics.jsonl has all." if shown < total else ""
     return f"Ended: {report['ended']}.{some}"
+
+
+def _held_out_says(report: Mapping[str, Any]) -> str:
+    told = report["held_out"] or {"queries": 0, "left_out": 0}
+    return HELD_OUT.format(left_out=told["left_out"], all=told["queries"] + told["left_out"])
 
 
 def _held_out(report: Mapping[str, Any]) -> Table:

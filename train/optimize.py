@@ -16,6 +16,7 @@ from cyclopts import Parameter
 
 from train.mission import open_encoder
 from train.resume import SAMPLE
+from train.searching.calls import CallFlags
 from train.searching.config import SearchConfig, load_task, prints_of, split_task
 from train.searching.course import Outcome, Parts, Search, carry_out
 from train.searching.hybrid_flags import HybridFlags
@@ -35,7 +36,12 @@ MOST_PROMPTS = 5
 HELD_OUT = (
     "On questions that the search did not see, one call each at temperature 0: the share that is solved, and "
     "the difference to the seed prompt in points, with a 95 % interval, paired by question. {actor} Holm: p "
-    "adjusted for both tests."
+    "adjusted for both tests. n: the questions that all three have a score for; the others, {left_out} of "
+    "{all} (a call failed), are left out of every row."
+)
+UNSCORED = (
+    "{unscored} of {candidates} candidates have no score, as a call failed or the critic did: nothing was "
+    "learned from them"
 )
 TAKES = {
     "learning": "The actor takes for each question the prompt of the population that it likes best.",
@@ -81,6 +87,7 @@ class OptimizeConfig:
     held_out: Share = 0.3
     """The share of the questions that only the final comparison sees; 0 makes none."""
     hybrid: HybridFlags = field(default_factory=HybridFlags)
+    calls: CallFlags = field(default_factory=CallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
@@ -159,24 +166,29 @@ class _Optimize:
             tokens=hybrid.weight_tokens,
         )
         parts = [
-            ([_held_out(report)], HELD_OUT.format(actor=TAKES[actor])),
+            ([_held_out(report)], _held_out_says(report)),
             ([_population(report)], says),
         ]
-        return parts, ["best prompt:", str(report["best_prompt"])]
+        unscored = UNSCORED.format(**report)
+        return parts, [unscored, "", "best prompt:", str(report["best_prompt"])]
 
     def _making(self, connection: Connection, encoder: Encoder) -> Optimizing:
-        from search.call_pool import CallPool
+        from search.call_pool import CallPool, callers_for
         from search.task import SEED_INSTRUCTIONS
         from train.searching.optimizing import Optimizing
 
         config, workers = self.config, self.config.hybrid.max_workers
         train, held_out = self._sides
         return Optimizing(
-            params=config.hybrid.params(config.search.seed),
+            params=replace(
+                config.hybrid.params(config.search.seed),
+                max_workers=callers_for(workers) if workers else None,
+            ),
             actor=config.actor,
             critic=config.critic or ("both" if connection.roles.judge else "ridge"),
             prompts=self._seeds or [SEED_INSTRUCTIONS],
             roles=connection.roles,
+            calls=config.calls,
             encoder=encoder,
             llm=CallPool(connection.dispatcher, workers) if workers else connection.dispatcher,
             train=train,
@@ -196,6 +208,12 @@ def _encoder_print(name: str, encoder: Encoder) -> dict[str, str]:
     if name.startswith("ollama:"):
         return {}
     return {f"encoder {name}": sha256(encoder.encode([SAMPLE])[0].tobytes()).hexdigest()}
+
+
+def _held_out_says(report: Mapping[str, Any]) -> str:
+    seed = (report["held_out"] or [{"queries": 0, "left_out": 0}])[0]
+    asked = seed["queries"] + seed["left_out"]
+    return HELD_OUT.format(actor=TAKES[report["actor"]], left_out=seed["left_out"], all=asked)
 
 
 def _held_out(report: Mapping[str, Any]) -> Table:

@@ -100,6 +100,11 @@ class RunFolder:
         """Where TensorBoard's event files are."""
         return self.path / "tb"
 
+    @property
+    def last_words(self) -> str:
+        """Where it is and how to look at it: the last two lines of what a command tells."""
+        return f"run folder: {self.path}\nlook at it: tensorboard --logdir {self.path}"
+
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
         """Write `name` as indented JSON; returns its path."""
         return self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")

@@ -17,7 +17,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
-from train.errors import RunStoppedError, UserError
+from train.errors import UserError
+from train.searching.calls import LimitedCallFlags
 from train.searching.config import SearchConfig, files_of, load_task, located_function, prints_of
 from train.searching.course import Outcome, Parts, Search, carry_out
 from train.searching.datasets import check_prices, read_prices
@@ -76,6 +77,7 @@ class SelectConfig:
     option: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """NAME=NUMBER (repeatable): another option of the selector, as in n_initial=5; the error for one that it
     has not names those that it has."""
+    calls: LimitedCallFlags = field(default_factory=LimitedCallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
@@ -118,7 +120,7 @@ class _Select:
     name = "select"
     simulated_target = SOLVERS[0]
     named_by = "--models"
-    may_change: tuple[str, ...] = ("max-concurrent", "evaluate")
+    may_change: tuple[str, ...] = ("max-concurrent", "max-errors", "evaluate")
 
     def __init__(self, config: SelectConfig) -> None:
         from train.searching.selection import read_prompts
@@ -192,11 +194,13 @@ class _Select:
         choices = selection.make_choices(models, self._prompts, config.mutators)
         if config.evaluate:
             evaluate, dataset = own_evaluation.own_evaluation(
-                config.evaluate, told.task, self._task, self._prices, pool, told.seed
+                config.evaluate, told.task, self._task, self._prices, pool, told.seed, config.calls
             )
         else:
             task = self._task or load_task(told)
-            evaluate = selection.task_evaluation(choices, task, self._prices, pool, connection, told.seed)
+            evaluate = selection.task_evaluation(
+                choices, task, self._prices, pool, connection.roles.mutator, told.seed, config.calls
+            )
             dataset = list(task.problems)
         heeded = own_evaluation.Heeded(evaluate, config.evaluate)
         options = {"seed": told.seed, **self._options}
@@ -211,6 +215,7 @@ class _Select:
         names: Mapping[str, str],
     ) -> Outcome:
         from search.selectors.results import NoWinnerError
+        from search.selectors.verdicts import why_none
         from train.searching.selection import split_results
 
         done = 0
@@ -241,13 +246,14 @@ class _Select:
                 on_round=told,
                 on_evaluation=evaluated,
             )
+            told_best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
         except NoWinnerError as error:
-            raise RunStoppedError(str(error)) from error
-        told_best = f"best {found.best.score:.3f}: {found.best.combination.label}"
+            found, told_best = error.results, "none can be named"
+            failure = f"{why_none(selector)}: mend that, or go on with --resume and a larger --max-errors"
         print(f"evaluations: {done} made, {told_best}", file=sys.stderr)
         results, spent = split_results(found, names, self._prices)
         named = {"selector": self.config.selector, "seed": self.config.search.seed, "dataset": self._dataset}
-        return Outcome(results=named | results, spent=spent)
+        return Outcome(results=named | results, spent=spent, failure=failure)
 
     @property
     def _dataset(self) -> str:

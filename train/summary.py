@@ -184,7 +184,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']}{cached} · ",
         f"{summary['wall_s']:.0f} s\n",
-        f"run folder: {folder.path}\nlook at it: tensorboard --logdir {folder.path}",
+        folder.last_words,
     ]
     print("".join(lines))
 

@@ -1,7 +1,8 @@
 """How a child differs from its parents: reworded by a model, or changed by rule.
 
 The operators on instructions are mutators (`mutators/instructions.py`); those on examples stand here. A
-model that fails, or answers with nothing new, is replaced by a rule: a child is never lost to a server.
+model that fails, or is cut, or answers with nothing new, is replaced by a rule: a child is never lost to a
+server.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ class Variation:
         reply = answer.completion
         if reply.error is not None:
             return "", str(reply.error) or type(reply.error).__name__
-        return _if_new(cleaning.clean(reply.text, genome.instructions), genome), ""
+        text = "" if reply.truncated else cleaning.clean(reply.text, genome.instructions)
+        return _if_new(text, genome), ""
 
     def _by_rule(self, genome: Genome, others: list[Genome], rng: Random) -> Genome:
         """The genome after a rule that changes it, tried in an order drawn by chance."""

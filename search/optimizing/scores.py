@@ -31,13 +31,15 @@ class Learning(Protocol):
 
 
 def scored(critic: Scoring, query: str, candidate: Candidate) -> Candidate:
-    """The candidate with the critic's score; without one, and a warning in the log, where that fails.
+    """The candidate with the critic's score; without one, and a warning in the log, where either failed.
 
     Raises:
         CallCancelledError: the run was stopped.
         ReplyLogError: a reply cannot be written down.
     """
     if candidate.text is None:
+        error = candidate.completion.error if candidate.completion else "no reply came"
+        _log.warning("a candidate has no score: %r", error)
         return candidate
     try:
         return given_score(candidate, critic.score(candidate.prompt, query, candidate.text))

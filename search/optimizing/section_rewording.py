@@ -28,9 +28,11 @@ class SectionRewording:
     """One of them is drawn by the seed."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options; `temperature` and `seed` are set here."""
+    think: bool | None = None
+    """Whether a thinking model thinks; None leaves it to the server."""
 
     def __call__(self, section: str, text: str, others: Sequence[str], seed: int) -> str | None:  # noqa: ARG002 - any section
-        """The section reworded; None where the call failed, or nothing was left of its reply.
+        """The section reworded; None where the call failed, or its reply was cut or empty.
 
         Raises:
             CallCancelledError: the run was stopped.
@@ -40,6 +42,7 @@ class SectionRewording:
         if mutator.kind == "rule":
             return mutator.apply(text, others, seed) or None
         options = {**self.options, "temperature": REWORDING_TEMPERATURE, "seed": seed}
-        call = Call(model=self.model, prompt=mutator.prompt(text, others, seed), options=options)
+        prompt = mutator.prompt(text, others, seed)
+        call = Call(model=self.model, prompt=prompt, options=options, think=self.think)
         completion = heed_cancel(self.llm.generate(call))
-        return None if completion.error else clean(completion.text, text) or None
+        return None if completion.error or completion.truncated else clean(completion.text, text) or None

@@ -10,6 +10,8 @@ from numbers import Real
 import numpy as np
 from numpy.typing import NDArray
 
+from search.scores import score_of
+
 Floats = NDArray[np.float64]
 _COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")
 
@@ -43,11 +45,8 @@ def checked(outcome: object) -> Evaluation | Exception:
         return outcome
     evaluation = outcome if isinstance(outcome, Evaluation) else None
     value = evaluation.score if evaluation else outcome
-    try:
-        score = float(value)  # type: ignore[arg-type] # that is what is tried
-    except Exception:  # noqa: BLE001 - whatever a caller's object raises, it is no score
-        score = math.nan
-    if not 0 <= score <= 1:  # nan too
+    score = score_of(value)
+    if score is None:
         return BadScoreError(f"expected a score from 0 to 1, got {value!r}")
     if evaluation is None:
         return Evaluation(score)

@@ -257,7 +257,7 @@ class Selector(ABC):
         said = self.verdicts(named), claim_of(self, named)
         results = results_of(self.combinations, self.cells, tuple(self.rounds), self.delta, named, *said)
         if named is None:
-            raise NoWinnerError(why_none(self), results)
+            raise NoWinnerError(f"{why_none(self)}: mend that, or raise max_errors", results)
         return results
 
     def named(self) -> int | None:

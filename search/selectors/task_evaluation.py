@@ -128,6 +128,7 @@ class TaskEvaluation:
             model=self._named(self._mutator_model),
             prompt=mutator.prompt(question, (), self._seed),
             options=self._options | {"temperature": 0, "seed": self._seed},
+            think=self._think and None,  # never made to think: it may be a model that cannot
         )
         reply = self._ask(call)
         text = "" if reply.truncated else clean(reply.text, question)

@@ -42,9 +42,11 @@ def verdicts_of(selector: Selector, named: int | None) -> list[str]:
 
 def claim_of(selector: Selector, named: int | None) -> str:
     """What a selector claims with its settings, and who scored the same as the named one."""
+    if named is None:
+        return "None of them can be named."
     claim = _filled(selector, selector.claim)
     size, cells = len(selector.datapoints), selector.cells
-    if named is None or cells.seen[named] < size:
+    if cells.seen[named] < size:
         return claim
     equal = selector.fit_ones & (cells.seen == size) & (cells.means() == cells.mean(named))
     others = [number for number in np.flatnonzero(equal).tolist() if number != named]
@@ -67,7 +69,7 @@ def why_none(selector: Selector) -> str:
     return (
         f"each one evaluated failed on more than {selector.max_errors:.0%} of its datapoints; the "
         f"least, {selector.combinations[least].label}, on {cells.errors[least]} of {cells.seen[least]}, "
-        f"first with {cells.first_error.get(least)!r}: mend that, or raise max_errors"
+        f"first with {cells.first_error.get(least)!r}"
     )
 
 

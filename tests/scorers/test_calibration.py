@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -84,6 +85,51 @@ def test_only_the_latest_pairs_count_within_a_window() -> None:
         calibration.tell(0.5, value)
     assert calibration(0.5) == pytest.approx((3 * 1 + 2 * 0.5) / 5)
     assert calibration.report().pairs == 6
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["tell", "ask", "report"]), SHARES, SHARES), max_size=30),
+    st.integers(1, 6),
+    st.none() | st.integers(1, 8),
+)
+def test_scores_and_reports_are_to_the_bit_those_of_a_fit_after_each_pair(
+    deeds: list[tuple[str, float, float]], least: int, window: int | None
+) -> None:
+    lazy = Calibration(least_pairs=least, window=window)
+    pairs: list[tuple[float, float]] = []
+    after: list[float] = []
+    for deed, score, value in deeds:
+        fitted = told(pairs[-window:] if window else pairs, least)(score)
+        if deed == "tell":
+            lazy.tell(score, value)
+            pairs.append((score, value))
+            after.append(fitted)
+        elif deed == "ask":
+            assert lazy(score) == fitted
+        elif pairs:
+            values = [value for _, value in pairs]
+            assert lazy.report().brier == brier_score(after, values)
+            assert lazy.report().error == calibration_error(after, values)
+
+
+def test_a_hundred_thousand_pairs_are_told_before_anything_is_asked() -> None:
+    calibration = Calibration(least_pairs=2)
+    for place in range(100_000):
+        calibration.tell(place % 1000 / 1000, float(place % 3 > 0))
+    assert calibration(0.5) == pytest.approx(2 / 3, abs=0.05)
+
+
+def test_pairs_told_and_reported_on_many_threads_are_all_reported() -> None:
+    calibration = Calibration(least_pairs=2)
+
+    def work(place: int) -> float:
+        calibration.tell(place % 7 / 7, place % 2)
+        return calibration.report().brier if place % 5 == 0 else calibration(0.5)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(0 <= figure <= 1 for figure in pool.map(work, range(200)))
+    assert calibration.report().pairs == 200
+    assert 0 <= calibration.report().brier <= 1
 
 
 def test_nothing_told_is_nothing_reported() -> None:

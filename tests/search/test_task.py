@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import calendar
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -183,6 +185,15 @@ def odd(problem):
     return 1
 def broken(problem, reply):
     raise KeyError("no")
+async def later(problem, reply):
+    return 1.0
+class Later:
+    async def __call__(self, problem, reply):
+        return 1.0
+later_too = Later()
+def returned(problem, reply):
+    import numpy as np
+    return eval(reply)
 """
 
 
@@ -208,6 +219,8 @@ def test_a_scorer_of_ones_own_needs_no_answers(mine: Path) -> None:
         ("none.py:grade", "expected FILE.py:NAME"),
         ("mine.py:grad", "has no function 'grad'; did you mean grade"),
         ("mine.py:odd", r"expected a function \(problem, reply\) -> float"),
+        ("mine.py:later", r"later' is an async def; expected a plain def \(problem, reply\) -> float"),
+        ("mine.py:later_too", "is an async def; expected a plain def"),
     ],
 )
 def test_a_scorer_that_cannot_be_used_is_one_line(mine: Path, name: str, says: str) -> None:
@@ -215,7 +228,30 @@ def test_a_scorer_that_cannot_be_used_is_one_line(mine: Path, name: str, says: s
         read_task(mine / "mine.jsonl", f"{mine}/{name}")
 
 
-def test_a_scorer_that_raises_is_named(mine: Path) -> None:
+def test_a_scorer_that_raises_is_named_with_its_line_the_problem_and_what_was_expected(mine: Path) -> None:
+    problem = '{"id": "short", "question": "Say something short.\\nThen %s stop."}' % ("more, " * 50)
+    (mine / "mine.jsonl").write_text(problem)
     task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:broken")
-    with pytest.raises(ValueError, match=r"mine\.py:broken' failed: KeyError: 'no'"):
+    with pytest.raises(ValueError, match="mine") as raised:
         task.scorer(task.problems[0], "hello")
+    what = "failed: KeyError: 'no' (line 7); expected a number from 0 to 1"
+    where = "(problem 'short': 'Say something short. Then more, more, "
+    assert f"mine.py:broken' {what} {where}" in str(raised.value)
+    assert len(str(raised.value)) < 250 + len(str(mine))
+
+
+@pytest.mark.parametrize(
+    "value", ["None", "2.0", "'1'", "b'1'", "[1]", "-0.1", "float('nan')", "1j", "np.ones(2)", "problem"]
+)
+def test_what_a_scorer_returns_is_told_where_it_is_no_number_from_0_to_1(mine: Path, value: str) -> None:
+    task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:returned")
+    shown = f"{eval(value, {'np': np, 'problem': task.problems[0]})!r:.60}"  # noqa: S307 - written above
+    says = f"mine.py:returned' returned {shown}; expected a number from 0 to 1 (problem "
+    with pytest.raises(ValueError, match=re.escape(says)):
+        task.scorer(task.problems[0], value)
+
+
+@pytest.mark.parametrize("value", ["True", "1", "1.0", "np.float32(1)", "np.bool_(True)", "np.array(1)"])
+def test_any_number_will_do_as_a_score(mine: Path, value: str) -> None:
+    task = read_task(mine / "mine.jsonl", f"{mine}/mine.py:returned")
+    assert task.scorer(task.problems[0], value) == 1.0

@@ -62,3 +62,11 @@ def replies(folder: Path) -> int:
         count: int = database.execute("SELECT count(*) FROM replies WHERE error IS NULL").fetchone()[0]
     database.close()
     return count
+
+
+def requests(folder: Path, model: str = "") -> list[dict[str, Any]]:
+    """The requests whose replies a run has, of models whose names begin so."""
+    with sqlite3.connect(folder / "replies.sqlite") as database:
+        rows = database.execute("SELECT model, request FROM replies").fetchall()
+    database.close()
+    return [json.loads(request) for name, request in rows if name.startswith(model)]

@@ -104,7 +104,7 @@ def test_the_table_says_why_the_search_ended_and_how_much_of_it_is_shown(
     assert "best, solved %" in told
     assert execute(("evolve", "--resume", str(run), "--max-generations", "0")) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "prompts in 1 generation, each on 3 problems" in told
+    assert "prompts in 1 generation, 0 of them unscored, each on 3 problems" in told
     assert "Ended: all generations are done. Solved" in told
 
 
@@ -175,3 +175,12 @@ def test_performance_is_logged_where_that_is_asked_for(simulator: EmbeddedServer
     quiet = search("evolve", simulator.host, tmp_path / "b", *few, "--no-detailed-performance-logging")
     assert "generation 1: best" in (loud / "log.txt").read_text()
     assert not (quiet / "log.txt").exists()
+
+
+def test_the_first_line_tells_how_many_calls_a_generation_takes_at_most(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "0")
+    told = capsys.readouterr().err.splitlines()[0]
+    assert told == f"run folder {run}: 6 prompts, 0 generations, 200 problems, at most 102 calls a generation"
+    assert read(run, "summary.json")["calls"] <= 102 + 2 * 40

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ollama_utils.simulator.process import EmbeddedServer
+from search.task import read_task
 from tests.train.searches import COMMANDS, arguments, read
 from train.cli import execute
 
@@ -21,7 +22,13 @@ FUNCTIONS = """
 def grade(problem, reply):
     return 7
 
+def takes_two(problem, reply):
+    return 1.0
+
 def takes_one(reply):
+    return 1.0
+
+async def later(problem, reply):
     return 1.0
 """
 
@@ -32,6 +39,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in LINES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "mine.py").write_text(FUNCTIONS)
+    (tmp_path / "some.jsonl").write_text("".join(f'{{"question": "Say {k}."}}\n' for k in range(60)))
     (tmp_path / "broken.py").write_text("1 / 0")
     (tmp_path / "blank.txt").write_text(" \n")
     (tmp_path / "a.txt").write_text("Be brief.")
@@ -64,6 +72,7 @@ def refused(capsys: pytest.CaptureFixture[str], *told: str) -> str:
         (("--task", "one.jsonl", "--scorer", "mine.py:grde"), ["mine.py", "'grde'", "grade"]),
         (("--task", "one.jsonl", "--scorer", "nowhere.py:grade"), ["nowhere.py", "FILE.py:NAME"]),
         (("--task", "one.jsonl", "--scorer", "mine.py:takes_one"), ["mine.py", "(problem, reply)"]),
+        (("--task", "one.jsonl", "--scorer", "mine.py:later"), ["mine.py:later", "an async def; expected"]),
         (("--task", "one.jsonl", "--scorer", "broken.py:grade"), ["broken.py", "ZeroDivisionError"]),
         (("--json", "missing/x.json"), ["--json", "missing/x.json"]),
         (("--cache", "one.jsonl"), ["--cache", "one.jsonl"]),
@@ -72,6 +81,8 @@ def refused(capsys: pytest.CaptureFixture[str], *told: str) -> str:
         (("--seed", "-1"), ["--seed"]),
         (("--max-in-flihgt", "2"), ["--max-in-flihgt", "--max-in-flight"]),
         (("--rate-limit-per-minute", "-1"), ["--rate-limit-per-minute"]),
+        (("--num-ctx", "0"), ["--num-ctx", ">= 1"]),
+        (("--num-ctx", "-1"), ["--num-ctx", ">= 1"]),
     ],
 )
 def test_a_users_error_is_one_line(
@@ -86,6 +97,9 @@ def test_a_users_error_is_one_line(
     ("told", "says"),
     [
         (("evolve", "--population-size", "1"), ["--population-size is 1"]),
+        (("evolve", "--num-predict", "0"), ["--num-predict", ">= 1"]),
+        (("select", "--num-predict", "-1"), ["--num-predict", ">= 1"]),
+        (("optimize", "--max-tokens", "0"), ["--max-tokens", ">= 1"]),
         (("evolve", "--panel-size", "500"), ["--panel-size is 500", "200 problems"]),
         (
             ("evolve", "--elite-size", "9", "--population-size", "4"),
@@ -164,11 +178,10 @@ def test_a_critic_that_is_a_model_needs_one(
 def test_a_scorer_that_fails_is_one_line_and_the_search_goes_on_with_a_mended_one(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "some.jsonl").write_text("".join(f'{{"question": "Say {k}."}}\n' for k in range(60)))
     told = ("--task", "some.jsonl", "--scorer", "mine.py:grade")
     assert execute(arguments("evolve", simulator.host, tmp_path / "run", *told)) == 2
     *_, hint, line = capsys.readouterr().err.splitlines()
-    assert "mine.py:grade' returned 7.0; expected a number from 0 to 1" in line
+    assert "mine.py:grade' returned 7; expected a number from 0 to 1" in line
     assert hint == f"to go on: mutagym evolve --resume {tmp_path / 'run'}"
     (tmp_path / "mine.py").write_text(FUNCTIONS.replace("7", "0.75"))
     assert execute(("evolve", "--resume", str(tmp_path / "run"))) == 0
@@ -176,3 +189,20 @@ def test_a_scorer_that_fails_is_one_line_and_the_search_goes_on_with_a_mended_on
     (tmp_path / "other.py").write_text(FUNCTIONS.replace("7", "0.5"))
     assert execute(("evolve", "--resume", str(tmp_path / "run"), "--scorer", "other.py:grade")) == 0
     assert read(tmp_path / "run")["best_fitness"] == 0.5
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_scorer_that_raises_at_one_problem_is_told_with_line_and_problem(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    """In `optimize` and `evolve` that problem is held out."""
+    held_out = read_task(tmp_path / "some.jsonl", "mine.py:takes_two").split(0.2, 0)[1].problems[0].question
+    code = f"def grade(problem, reply):\n    return 1 / (problem.question != {held_out!r})\n"
+    (tmp_path / "one_line.py").write_text(code)
+    told = ("--task", "some.jsonl", "--scorer", "one_line.py:grade")
+    assert execute(arguments(command, simulator.host, tmp_path / "run", *told)) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "one_line.py:grade' failed: ZeroDivisionError: " in line
+    assert "(line 2); expected a number from 0 to 1 (problem " in line
+    assert line.endswith(f": {held_out!r})")

@@ -209,6 +209,9 @@ def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
         ("select", ("--selector", "brute_force")),
         ("optimize", ("--critic", "ridge")),
         ("evolve", ("--seed", "1")),
+        ("evolve", ("--num-predict", "64")),
+        ("select", ("--num-ctx", "2048")),
+        ("optimize", ("--num-ctx", "2048")),
     ],
 )
 def test_a_resumed_search_is_the_same_search(

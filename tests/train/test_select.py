@@ -30,7 +30,7 @@ def fails(combination, datapoint, ask):
 def plain(combination, datapoint, ask):
     # a text is put as this call is, which is written out
     ask(datapoint["text"])
-    told = {"system": combination.get("prompt"), "options": {"temperature": 0}}
+    told = {"system": combination.get("prompt"), "options": {"temperature": 0, "num_predict": 512}}
     return float(ask(Call(model=combination["model"], prompt=datapoint["text"], **told)).cached)
 
 def forgets(combination, datapoint, ask):

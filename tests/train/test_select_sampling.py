@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 
 from ollama_utils.simulator.process import EmbeddedServer
-from tests.train.searches import read, replies, search
+from tests.train.searches import read, replies, requests, search
 from train.cli import execute
 
 EVALUATE = """
@@ -62,10 +61,7 @@ def flags(tmp_path: Path) -> tuple[str, ...]:
 
 def seeds(folder: Path) -> list[int]:
     """The seeds of the calls whose replies a run has."""
-    with sqlite3.connect(folder / "replies.sqlite") as database:
-        asked = database.execute("SELECT request FROM replies").fetchall()
-    database.close()
-    return sorted(json.loads(request)["options"]["seed"] for (request,) in asked)
+    return sorted(request["options"]["seed"] for request in requests(folder))
 
 
 def test_asking_five_times_draws_five_replies_and_another_run_draws_the_same(

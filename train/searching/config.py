@@ -52,8 +52,8 @@ class SearchConfig:
     """The search's folder, new or empty [runs/COMMAND-TIME-SEED]."""
     resume: Path | None = None
     """Go on with the search in this folder: what was answered is not asked again. Hosts, limits and
-    the scorer may be others than before, in select --evaluate, in evolve --max-generations and --patience
-    too, and nothing else."""
+    the scorer may be others than before, in select --evaluate and --max-errors, in evolve --max-generations
+    and --patience too, and nothing else."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None

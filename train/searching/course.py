@@ -49,6 +49,8 @@ class Outcome:
     """What may differ."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts that are written into the folder, by the files' names."""
+    failure: str = ""
+    """Why it did not come to what it was for, although it went through; told after the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +65,8 @@ class Search:
     """What its progress is counted in, as in "generations"."""
     total: int
     """How many of these there are at most."""
+    calls_each: int = 0
+    """Calls that one of these takes at most, told where it takes long; 0 tells of none."""
     width: int
     """Calls side by side at most."""
     prints: Mapping[str, str]
@@ -143,6 +147,8 @@ def carry_out(command: Command) -> None:
         outcome = _run(command.name, search, folder, connection, interrupt)
         with redirect_stdout(stdout):
             _report(command, outcome, folder)
+        if outcome.failure:
+            raise RunStoppedError(outcome.failure)
 
 
 @contextmanager
@@ -209,7 +215,7 @@ def _searched(search: Search, folder: RunFolder, connection: Connection, interru
         apart_s=_LOOK_S,
         slots=embedded.settings.slots if embedded else None,
     )
-    progress = SearchProgress(search.what, search.total, dispatcher, findings)
+    progress = SearchProgress(search.what, search.total, dispatcher, findings, calls_each=search.calls_each)
     recorder = Recorder(folder, dispatcher, progress)
     limit = FailedLimit(
         folder.replies,
@@ -257,8 +263,8 @@ def _report(command: Command, outcome: Outcome, folder: RunFolder) -> None:
         told.json.write_text(as_json(report) + "\n", encoding="utf-8")
     match told.format:
         case "table":
-            parts, problems = command.tables(report)
-            print_parts(parts, problems, simulated=report["simulated"])
+            parts, last = command.tables(report)
+            print_parts(parts, (*last, "", folder.last_words), simulated=report["simulated"])
         case "json":
             print(as_json(report))
         case "yaml":

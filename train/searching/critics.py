@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any, Literal
@@ -45,7 +45,7 @@ class MeanCritic:
 
 
 def critics_by_name(
-    kind: CriticKind, llm: Llm, roles: Roles, encoder: Encoder, seed: int
+    kind: CriticKind, llm: Llm, roles: Roles, encoder: Encoder, seed: int, options: Mapping[str, Any]
 ) -> dict[str, LLMCritic | RidgeCritic]:
     """The critics of a kind.
 
@@ -55,6 +55,7 @@ def critics_by_name(
         roles: whose judge is asked.
         encoder: of the regression.
         seed: of the model's calls.
+        options: Ollama's for them.
 
     Raises:
         UserError: a model is needed, and none is named.
@@ -63,7 +64,7 @@ def critics_by_name(
     if kind != "ridge":
         if roles.judge is None:
             raise UserError(f"--critic {kind} asks a model: name it with --judge-model, or take ridge")
-        made["llm"] = LLMCritic(llm, roles.judge, seed=seed)
+        made["llm"] = LLMCritic(llm, roles.judge, seed=seed, options=options)
     if kind != "llm":
         made["ridge"] = RidgeCritic(encoder)
     return made

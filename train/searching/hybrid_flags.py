@@ -38,7 +38,7 @@ class HybridFlags:
     max_workers: Count | None = _PYTHON.max_workers
     """The most calls at once [as many as keep the server busy]."""
     max_tokens: Count = _PYTHON.max_tokens
-    """A candidate is cut after so many."""
+    """A candidate is cut after so many, thoughts included, as by --num-predict elsewhere."""
     temperature: NotNegative = _PYTHON.temperature
     """Of the candidates; the final comparison is made at 0."""
     feedback_for_all: bool = True

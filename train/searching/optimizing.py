@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ollama_utils.encoders import Encoder
-from ollama_utils.parallel import map_parallel
 from scorers.comparison import compare, holm
-from search.candidates import Llm
+from scorers.critic import LLMCritic, RidgeCritic
+from search.candidates import Llm, do_all
 from search.genetics.chance import chance
 from search.hybrid import HybridOptimizationFlow
 from search.optimizing.actors import Actor, FixedActor, RandomActor
@@ -24,6 +24,7 @@ from search.plain import finite
 from search.task import Problem, Task, ask_problem
 from train.errors import UserError
 from train.roles import Roles
+from train.searching.calls import CallFlags
 from train.searching.critics import CriticKind, MeanCritic, calibrations, critics_by_name
 from train.searching.recorder import Recorder
 
@@ -44,6 +45,7 @@ class Optimizing:
     """What the population begins with, kept as it writes them; the first one is what the others are compared
     with."""
     roles: Roles
+    calls: CallFlags
     encoder: Encoder
     llm: Llm
     train: Task
@@ -57,7 +59,7 @@ class Optimizing:
 
     def run(self, recorder: Recorder) -> dict[str, Any]:
         """Search, then compare; plain data that depends on the seed and the replies alone."""
-        critics = critics_by_name(self.critic, self.llm, self.roles, self.encoder, self.params.seed)
+        critics = self._critics()
         flow = self._flow(MeanCritic(list(critics.values())))
         problems = {problem.question: problem for problem in self.train.problems}
 
@@ -65,15 +67,18 @@ class Optimizing:
             return self.train.scorer(problems[query], reply)
 
         rewards: list[float | None] = []
+        candidates = 0
         solved: list[float] = []
         for queries in self._batches():
             told = flow.step_many(queries, human_feedback=feedback)
             rewards += [each.reward for each in told]
+            candidates += sum(len(each.scores) for each in told)
             solved += [each.feedback for each in told if each.feedback is not None]
             recorder.record(flow.steps, _metrics(flow, told), done=flow.steps, standing=_lately(solved))
         return {
             "steps": flow.steps,
             "rewarded_steps": flow.rewarded_steps,
+            "candidates": candidates,
             "unscored": flow.unscored,
             "generations": flow.population.generation,
             "rewards": rewards,
@@ -90,11 +95,16 @@ class Optimizing:
         Raises:
             UserError: something cannot be made of these settings.
         """
-        critics_by_name(self.critic, self.llm, self.roles, self.encoder, self.params.seed)
+        self._critics()
         try:
             self._flow(MeanCritic([]))
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    def _critics(self) -> dict[str, LLMCritic | RidgeCritic]:
+        return critics_by_name(
+            self.critic, self.llm, self.roles, self.encoder, self.params.seed, self.calls.options
+        )
 
     def _flow(self, critic: MeanCritic) -> HybridOptimizationFlow:
         return HybridOptimizationFlow.from_params(
@@ -105,7 +115,14 @@ class Optimizing:
             encoder=self.encoder,
             critic=critic,
             actor=self._actor(),
-            reword=SectionRewording(llm=self.llm, model=self.roles.mutator),
+            reword=SectionRewording(
+                llm=self.llm,
+                model=self.roles.mutator,
+                options=self.calls.options,
+                think=self.calls.think and None,  # never made to think: it may be a model that cannot
+            ),
+            options=self.calls.options,
+            think=self.calls.think,
         )
 
     def _actor(self) -> Actor | None:
@@ -128,7 +145,11 @@ class Optimizing:
         return [order[start : start + self.batch_size] for start in range(0, self.steps, self.batch_size)]
 
     def _compare(self, flow: HybridOptimizationFlow) -> list[dict[str, Any]]:
-        """What each arm solves of the held-out problems, less what the seed prompt does, paired."""
+        """What each arm solves of the held-out problems, less what the seed prompt does, paired.
+
+        A problem counts where all arms have a score, and for none where one has not: so every share is of
+        the same problems, and the differences are those of the shares.
+        """
         problems = self.held_out.problems if self.held_out else ()
         chosen = {
             SEED_PROMPT: [self.prompts[0]] * len(problems),
@@ -140,8 +161,10 @@ class Optimizing:
             for prompts in chosen.values()
             for problem, prompt in zip(problems, prompts, strict=True)
         ]
-        scores = iter(map_parallel(lambda each: self._trial(*each), asked, self.params.max_workers))
+        scores = iter(do_all(lambda each: self._trial(*each), asked, self.params.max_workers))
         trials = {name: [next(scores) for _ in prompts] for name, prompts in chosen.items()}
+        whole = [all(each) for each in zip(*trials.values(), strict=True)]
+        trials = {name: [t if w else [] for t, w in zip(trials[name], whole, strict=True)] for name in chosen}
         told = [_arm(name, trials[name], trials[SEED_PROMPT]) for name in chosen]
         adjusted = holm([arm["p_value"] for arm in told[1:]])
         for arm, p in zip(told[1:], adjusted, strict=True):
@@ -150,8 +173,14 @@ class Optimizing:
 
     def _trial(self, problem: Problem, prompt: str) -> list[float]:
         """The score of the reply, alone; nothing where there is none."""
-        options = {"num_predict": self.params.max_tokens}
-        call = ask_problem(problem, prompt, model=self.roles.target, options=options, seed=self.params.seed)
+        call = ask_problem(
+            problem,
+            prompt,
+            model=self.roles.target,
+            options={**self.calls.options, "num_predict": self.params.max_tokens},
+            think=self.calls.think,
+            seed=self.params.seed,
+        )
         reply = self.llm.generate(call)
         return [] if reply.error else [float(self.train.scorer(problem, reply.text))]
 
@@ -180,7 +209,12 @@ def _lately(solved: Sequence[float]) -> str | None:
 
 def _arm(name: str, trials: Sequence[Sequence[float]], seed: Sequence[Sequence[float]]) -> dict[str, Any]:
     scores = [score for each in trials for score in each]
-    told = {"name": name, "score": fmean(scores) if scores else None, "queries": len(scores)}
+    told = {
+        "name": name,
+        "score": fmean(scores) if scores else None,
+        "queries": len(scores),
+        "left_out": len(trials) - len(scores),
+    }
     if name == SEED_PROMPT:
         return told
     return told | finite(asdict(compare(trials, seed)))

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from itertools import islice
@@ -20,8 +18,9 @@ from search.selectors.cells import checked
 from search.selectors.combination import Combination
 from search.selectors.selector import Evaluate, Evaluation
 from search.task import Task
-from search.task_scorers import ScorerError, load_function
+from search.task_scorers import ScorerError, load_function, reason_of
 from train.errors import UserError
+from train.searching.calls import CallFlags
 from train.searching.datasets import Evaluated, Prices, problem_lines, read_lines
 
 FIRST = 3
@@ -37,9 +36,10 @@ class Ask(Protocol):
         """The reply; its text is `.text`.
 
         Args:
-            question: the prompt, which is put at a temperature of 0; or a Call, which is sent as it is, but
-                for its seed where it has none and a temperature that is not 0: each equal one of an
-                evaluation then draws a reply of its own, the same in every run of this seed.
+            question: the prompt, which is put at a temperature of 0 and as `--num-ctx`, `--num-predict` and
+                `--think` say; or a Call, which is sent as it is, without these, but for its seed where it has
+                none and a temperature that is not 0: each equal one of an evaluation then draws a reply of
+                its own, the same in every run of this seed.
             model: another model than the combination's.
             system: another system prompt than the combination's, which is one of `--prompts`, if any.
 
@@ -55,7 +55,13 @@ UserFunction = Callable[[Combination, Any, Ask], float | Evaluation]
 
 
 def own_evaluation(
-    spec: str, path: str | None, task: Task | None, prices: Prices, pool: CallPool, seed: int
+    spec: str,
+    path: str | None,
+    task: Task | None,
+    prices: Prices,
+    pool: CallPool,
+    seed: int,
+    calls: CallFlags,
 ) -> tuple[Evaluate, list[Any]]:
     """Evaluates with a user's function, on the lines of a file or on the bundled problems.
 
@@ -65,7 +71,7 @@ def own_evaluation(
     function = _load(spec)
 
     def evaluate(combination: Combination, datapoint: Any, send: _Send) -> float | Evaluation:  # noqa: ANN401 - a user's line
-        return function(combination, datapoint, _ask_for(combination, send))
+        return function(combination, datapoint, _ask_for(combination, send, calls))
 
     lines = read_lines(Path(path)) if path else problem_lines(task.problems if task else ())
     return Evaluated(evaluate, pool.generate, prices, seed).evaluate, lines
@@ -106,7 +112,7 @@ class Heeded:
             self._ended = error
             raise
         except SystemExit as error:
-            self._ended = ScorerError(f"{self._own!r} failed: SystemExit: {error}")
+            self._ended = ScorerError(f"{self._own!r} failed: {reason_of(self._own or '', error)}")
             raise self._ended from error
         except Exception as error:
             self._failed(combination, datapoint, error)
@@ -139,7 +145,7 @@ class Heeded:
             if self._first and not left and self._own:
                 self._ended = ScorerError(
                     f"--evaluate {self._own!r} failed wherever it was tried first: "
-                    f"{_reason(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
+                    f"{reason_of(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
                 )
             self._first = left
 
@@ -161,12 +167,10 @@ def _load(spec: str) -> UserFunction:
             )
     except ValueError as error:
         raise UserError(str(error)) from error
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise UserError(f"--evaluate names {spec!r}, an async def; expected a plain def")
     return function
 
 
-def _ask_for(combination: Combination, send: _Send) -> Ask:
+def _ask_for(combination: Combination, send: _Send, calls: CallFlags) -> Ask:
     def ask(question: str | Call, *, model: str | None = None, system: str | None = None) -> Completion:
         if isinstance(question, Call):
             if model is not None or system is not None:
@@ -179,7 +183,8 @@ def _ask_for(combination: Combination, send: _Send) -> Ask:
                 model=combination["model"] if model is None else model,
                 prompt=question,
                 system=combination.get("prompt") if system is None else system,
-                options={"temperature": 0},
+                options={**calls.options, "temperature": 0},
+                think=calls.think,
             )
         )
 
@@ -188,12 +193,3 @@ def _ask_for(combination: Combination, send: _Send) -> Ask:
 
 def _is(cell: tuple[Combination, Any], combination: Combination, datapoint: object) -> bool:
     return cell[0] is combination and cell[1] is datapoint
-
-
-def _reason(spec: str, error: Exception) -> str:
-    """What was raised, and in which line of the user's file."""
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    file = Path(spec.rpartition(":")[0]).resolve()
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
-    return f"{told} (line {lines[-1]})" if lines else told

@@ -7,6 +7,7 @@ import time
 from typing import Self
 
 from rich.progress import TextColumn
+from rich.table import Column
 
 from ollama_utils.dispatcher import Dispatcher
 from train.findings import Findings
@@ -25,17 +26,23 @@ class SearchProgress(LiveBar):
         total: how many there are at most.
         dispatcher: where the calls go.
         findings: what is found out about the servers.
+        calls_each: replies that one of them takes at most; where it is not 0, those so far are told.
     """
 
-    def __init__(self, what: str, total: int, dispatcher: Dispatcher, findings: Findings) -> None:
-        super().__init__(TextColumn("{task.fields[says]}"))
+    def __init__(
+        self, what: str, total: int, dispatcher: Dispatcher, findings: Findings, *, calls_each: int = 0
+    ) -> None:
+        # On a narrow terminal this column breaks into lines, so that the others stay whole.
+        super().__init__(TextColumn("{task.fields[says]}", table_column=Column()))
         self._what, self._total = what, total
         self._dispatcher = dispatcher
         self._findings = findings
         self._task = self.progress.add_task(what, total=total, says="")
         self._shares = shares(total)
         self._standing = ""
-        self._done = 0
+        self._calls_each = calls_each
+        self._done, self._replies_before = 0, self._replies()
+        """How many are done, and the replies that there were then."""
         self._began_s = self._told_s = time.monotonic()
         self._asked_from = 0, self._began_s
         """How much was done, and when, before a server was first asked."""
@@ -46,8 +53,8 @@ class SearchProgress(LiveBar):
             self._standing = f"best {best:.3f}, "
         if standing is not None:
             self._standing = f"{standing}, "
-        self.progress.update(self._task, completed=done)
-        self._done = done
+        self._done, self._replies_before = done, self._replies()
+        self.progress.update(self._task, completed=self._far())
         if not account_totals(self._dispatcher)["calls"]:
             self._asked_from = done, time.monotonic()
         reached = {share for share in self._shares if share <= done}
@@ -59,7 +66,7 @@ class SearchProgress(LiveBar):
         """Bring the rate up to date, and tell what was found out; to be called again and again."""
         for line in self._findings.news(self._dispatcher.capacities()):
             self.say(line)
-        self.progress.update(self._task, says=self._says())
+        self.progress.update(self._task, completed=self._far(), says=self._says())
         if time.monotonic() - self._told_s > SILENT_S:
             self._print()
 
@@ -67,7 +74,27 @@ class SearchProgress(LiveBar):
         spent = account_totals(self._dispatcher)
         rate = spent["calls"] / max(time.monotonic() - self._began_s, 1e-9)
         hits = spent["cache_hits"] / max(spent["calls"] + spent["cache_hits"], 1)
-        return f"{self._standing}{rate:.1f} calls/s, {hits:.0%} hits"
+        return f"{self._within()}{self._standing}{rate:.1f} calls/s, {hits:.0%} hits"
+
+    def _replies(self) -> int:
+        """That came so far, or were known; a failed attempt brings none."""
+        spent = account_totals(self._dispatcher)
+        return int(spent["calls"] - spent["failures"] + spent["cache_hits"])
+
+    def _since(self) -> int:
+        """Replies since so many were done, at most those that one takes: a few may come twice."""
+        if self._done >= self._total:
+            return 0
+        return min(self._replies() - self._replies_before, self._calls_each)
+
+    def _within(self) -> str:
+        """How far the one under way is."""
+        since = self._since()
+        return f"then {since} of at most {self._calls_each} calls, " if since else ""
+
+    def _far(self) -> float:
+        """How many are done, with the share of the one under way."""
+        return self._done + self._since() / max(1, self._calls_each)
 
     def _print(self) -> None:
         """A plain line, where there is no bar."""
@@ -78,10 +105,10 @@ class SearchProgress(LiveBar):
 
     def _left(self) -> str:
         """At the pace since a server was first asked: what a resumed search tells again takes no time."""
-        known, from_s = self._asked_from
-        if not known < self._done < self._total:
+        (known, from_s), far = self._asked_from, self._far()
+        if not known < far < self._total:
             return ""
-        left_s = (time.monotonic() - from_s) * (self._total - self._done) / (self._done - known)
+        left_s = (time.monotonic() - from_s) * (self._total - far) / (far - known)
         return f", about {left_s:.0f} s left"
 
     def __enter__(self) -> Self:

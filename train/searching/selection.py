@@ -14,9 +14,9 @@ from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.task import SEED_INSTRUCTIONS, Task
 from train.errors import UserError
+from train.searching.calls import CallFlags
 from train.searching.datasets import Prices
 from train.searching.prompts import read_prompt_file
-from train.server import Connection
 
 if TYPE_CHECKING:
     from search.selectors.results import SelectionResults
@@ -87,8 +87,9 @@ def task_evaluation(
     task: Task,
     prices: Prices,
     pool: CallPool,
-    connection: Connection,
+    mutator_model: str | None,
     seed: int,
+    calls: CallFlags,
 ) -> Evaluate:
     """Evaluates on the problems of a task.
 
@@ -100,7 +101,9 @@ def task_evaluation(
         task,
         prices,
         prompt=SEED_INSTRUCTIONS,
-        mutator_model=connection.roles.mutator,
+        mutator_model=mutator_model,
+        options=calls.options,
+        think=calls.think,
         seed=seed,
     )
     try:

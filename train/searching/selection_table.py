@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 SAYS = (
-    "Score: the mean over a combination's datapoints, an error counting as 0, with an interval that holds at "
-    "any time, so also where the search stopped. Seconds, tokens and price are of one datapoint; price is in "
-    "the currency of --price. The one that is named, marked *, has the highest lower bound among those that "
-    "the search did not rule out."
+    "Score: the mean over n datapoints, an error counting as 0, with an interval that holds at any time, so "
+    "also where the search stopped. Seconds and tokens, and price in the currency of --price, are of one "
+    "datapoint. The one that is named, marked *, has the highest lower bound among those that the search did "
+    "not rule out. Verdicts are of these datapoints, on which two combinations are compared one by one; "
+    "intervals are of all datapoints there might be, so that of one that is ruled out may overlap the best's."
 )
 
 
@@ -26,7 +27,8 @@ def table_of(report: Mapping[str, Any]) -> Table:
         f"{report['selector']} on {report['dataset']}: {report['evaluations']} evaluations, "
         f"{100 * report['savings']:.0f} % less than brute force"
     )
-    numbers = ("score", "seconds", "tokens", "price", "datapoints", "errors")
+    prices = ("price",) if any(row["price"] is not None for row in rows) else ()
+    numbers = ("score", "seconds", "tokens", *prices, "n", "errors")
     table = new_table(title, "", *names, "verdict", *numbers, names=2 + len(names))
     for row in rows:
         seen = row["datapoints"]
@@ -37,7 +39,7 @@ def table_of(report: Mapping[str, Any]) -> Table:
             with_interval(row, "score", "{:.3f}"),
             number(row["latency_s"] if seen else None, "{:.2f}"),
             number(row["prompt_tokens"] + row["completion_tokens"] if seen else None, "{:.0f}"),
-            number(row["price"] if seen else None, "{:.6f}"),
+            *[number(row[price] if seen else None, "{:.6f}") for price in prices],
             str(seen),
             str(row["errors"]),
         )

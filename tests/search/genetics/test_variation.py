@@ -87,6 +87,12 @@ def test_a_model_rewords_the_instructions_with_a_seed_of_their_own() -> None:
     assert call.repeatable
 
 
+def test_a_rewording_that_was_cut_is_not_taken_and_a_rule_does_it() -> None:
+    draft, asked = born(birth("reword"), lambda _: Completion(text="Solve it with", truncated=True))
+    assert (draft.failed, len(asked)) == (0, 1)
+    assert draft.genome not in {Genome("Solve it."), Genome("Solve it with")}
+
+
 def test_steps_follow_each_other_and_the_second_parent_is_joined() -> None:
     draft, asked = born(birth("blend", "reword"), lambda call: Completion(text=f"{call.prompt[:7]} all."))
     assert [call.prompt[:8] for call in asked] == ["Combine ", "Improve "]

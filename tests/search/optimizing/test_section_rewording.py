@@ -45,6 +45,19 @@ class Down:
         return Completion(text="", error=self._error)
 
 
+class Cut:
+    """A model whose replies are longer than they may be."""
+
+    def generate(self, call: Call) -> Completion:
+        del call
+        return Completion(text="Answer with", truncated=True)
+
+
+def test_a_rewording_that_was_cut_is_not_taken() -> None:
+    rewording = SectionRewording(llm=Cut(), model="any", mutators=(improve_instructions,))
+    assert rewording("task", "Answer.", (), 0) is None
+
+
 def test_a_call_that_failed_brings_nothing_and_a_run_that_is_stopped_ends() -> None:
     def reword(error: OllamaError) -> str | None:
         rewording = SectionRewording(llm=Down(error), model="any", mutators=(improve_instructions,))

@@ -55,7 +55,7 @@ def test_a_search_that_was_broken_off_while_it_was_told_names_nobody() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        Evaluation("0.5", price=None),  # type: ignore[arg-type] # that is the test
+        Evaluation(0.5, price=None),  # type: ignore[arg-type] # that is the test
         Evaluation(0.5, latency_s=math.nan),
         Evaluation(0.5, price=math.inf),
         Evaluation(0.5, prompt_tokens="many"),  # type: ignore[arg-type] # that is the test

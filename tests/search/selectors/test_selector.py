@@ -100,7 +100,7 @@ def test_an_error_is_0_in_the_lower_bound_and_1_in_the_upper(rows: list[list[flo
 
 
 @pytest.mark.parametrize(
-    "bad", [math.nan, math.inf, -0.1, 1.1, "high", None, Evaluation(math.nan), Evaluation(2.0)]
+    "bad", [math.nan, math.inf, -0.1, 1.1, "high", "1", None, Evaluation(math.nan), Evaluation(2.0)]
 )
 def test_what_is_no_score_is_an_error_and_counted(bad: object) -> None:
     results = BruteForceSelector(
@@ -240,3 +240,25 @@ def test_a_bad_setting_is_one_clear_line(make: Callable[[], object], said: str) 
     with pytest.raises(ValueError, match=said) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("max_begun", "most"), [(None, 2), (6, 6)])
+def test_as_many_evaluations_are_begun_as_are_allowed_beside_the_cap(
+    max_begun: int | None, most: int
+) -> None:
+    """Each waits until so many are under way; where fewer were begun at once, it would wait for ever."""
+    together, inside, seen, lock = threading.Barrier(most, timeout=30), 0, 0, threading.Lock()
+
+    def evaluate(_combination: Combination, _datapoint: int) -> float:
+        nonlocal inside, seen
+        with lock:
+            inside += 1
+            seen = max(seen, inside)
+        together.wait()
+        with lock:
+            inside -= 1
+        return 1.0
+
+    selector = BruteForceSelector(grid(2), range(3 * most), evaluate)
+    selector.select_best(parallel=True, max_concurrent=2, max_begun=max_begun)
+    assert seen == most
