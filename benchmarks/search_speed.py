@@ -62,7 +62,7 @@ def serving(
 
 
 class Watched(CallPool):
-    """A pool that looks at the server's counts when its last call goes out.
+    """A pool that looks at the server's counts when so many calls are left as fill its places.
 
     Args:
         dispatcher: as of `CallPool`.
@@ -81,17 +81,17 @@ class Watched(CallPool):
         """The server's counts at that moment."""
         self._server = server
         self._calls = calls
-        self._sent = 0
+        self._ended = 0
         self._watch = threading.Lock()
 
     def ask(self, call: Call) -> Completion:
         """The reply to one call."""
-        with self._watch:
-            self._sent += 1
-            is_last = self._sent == self._calls
-        if is_last:
-            self.stats = self._server.stats()
         completion = super().ask(call)
+        with self._watch:
+            self._ended += 1
+            none_waits = self._ended == self._calls - self.max_concurrent
+        if none_waits:
+            self.stats = self._server.stats()
         if completion.usage is not None:
             self.served_s.append(completion.usage.prefill_s + completion.usage.decode_s)
         return completion
