@@ -37,7 +37,7 @@ soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(BIN)/python -m benchmarks.performance
 
-bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about fifteen minutes)
+bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about twenty-five minutes)
 	$(BIN)/python -m benchmarks.search
 
 learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from benchmarks import hybrid_learning, rate, selection
-from benchmarks.evolution_speed import time_evolution, time_generations
+from benchmarks.evolution_speed import time_equal, time_evolution, time_generations
 from benchmarks.method import machine
 from benchmarks.reporting import DOCS, Report
 from benchmarks.search_speed import Scale, time_candidates, time_selection
@@ -73,6 +73,7 @@ def hold_rate(scale: Scale) -> Section:
 
 SECTIONS: Mapping[str, Callable[[Scale], Section]] = {
     "candidates": time_candidates,
+    "equal": time_equal,
     "evolution": time_evolution,
     "generations": time_generations,
     "selection": time_selection,
