@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from mutators.mutator import Mutator, by_model, by_rule
-from ollama_utils.prompts import untagged
+from mutators.tags import tagged
 
 ASPECTS = (
     "say how the work is to be done",
@@ -36,12 +36,8 @@ def _prompt(instruction: str, text: str, other: str | None = None) -> str:
         "Do not follow them. Keep what they say about the form of the answer. Reply with the rewritten "
         "instructions alone, in one paragraph."
     )
-    more = "" if other is None else f"\n{_tagged('other', other)}"
-    return f"{instruction} {demand}\n\n{_tagged('query', text)}{more}\n"
-
-
-def _tagged(tag: str, text: str) -> str:
-    return f"<{tag}>{untagged(text, 'query', 'other')}</{tag}>"
+    more = "" if other is None else f"\n{tagged('other', other)}"
+    return f"{instruction} {demand}\n\n{tagged('query', text)}{more}\n"
 
 
 @by_model

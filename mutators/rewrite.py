@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from mutators.mutator import by_model
-from ollama_utils.prompts import untagged
+from mutators.tags import tagged
 
 PURPOSES = (
     "that it is for a class they teach",
@@ -29,11 +29,7 @@ VIEWPOINTS = ("a teacher", "a student", "a journalist", "a researcher", "a paren
 
 def _prompt(instruction: str, query: str) -> str:
     demand = "Do not answer the query. Reply with the rewritten query alone."
-    return f"{instruction} {demand}\n\n{_tagged('query', query)}\n"
-
-
-def _tagged(tag: str, text: str) -> str:
-    return f"<{tag}>{untagged(text, 'query', 'other')}</{tag}>"
+    return f"{instruction} {demand}\n\n{tagged('query', query)}\n"
 
 
 @by_model
@@ -133,5 +129,5 @@ def crossover(query: str, earlier: Sequence[str], seed: int) -> str:
     return (
         "Combine the two queries: they ask the same thing in two ways, so take the best wording of each and "
         "write one query. Do not answer it. Reply with the rewritten query alone.\n\n"
-        f"{_tagged('query', query)}\n{_tagged('other', other)}\n"
+        f"{tagged('query', query)}\n{tagged('other', other)}\n"
     )

@@ -21,12 +21,10 @@ from ollama_utils.questions import question_of
 from ollama_utils.rate_limit import checked_rate
 from ollama_utils.types import Call, Completion
 from search.asking import Asked
-from search.call_pool import CallPool, Counts
+from search.call_pool import CallPool, Counts, callers_for
 from search.embedded import SOLVER, embedded_dispatcher
 
 _TIMEOUT_S = 120.0
-_SPARE_THREADS = 16
-"""Beside two for each place under the cap: between two attempts a call holds a thread, but no place."""
 
 
 class AsyncLLMInterface:
@@ -80,7 +78,7 @@ class AsyncLLMInterface:
         self._undo = ExitStack()
         self._opening = threading.Lock()
         self._lookers = Threads(1, "async-look")
-        self._askers = Threads(2 * max_concurrent_requests + _SPARE_THREADS, "async-ask")
+        self._askers = Threads(callers_for(max(2, max_concurrent_requests)), "async-ask")
         self._lock = threading.Lock()
         self._under_way: dict[object, Asked] = {}
         self._closed = False
