@@ -162,9 +162,12 @@ class Episode:
         (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
         if verdict.outcome == "unscored":
             return self._unscored(mutator, rewrite, verdict.error or "", reply=reply)
+        info = self._info(
+            mutator, rewrite, reply
+        )  # before the adoption: it holds the query that was reworded
         changed = query != self.query
         self._adopt(query, embedding)
-        return self._close(action, rewrite, rejected, near, reply, verdict, changed=changed)
+        return self._close(action, info, rejected, near, verdict, changed=changed)
 
     def why_not(self, rewrite: Completion, embedding: Vector) -> str:
         """Why a rewrite is not adopted, in one word; empty when it is."""
@@ -201,15 +204,14 @@ class Episode:
     def _close(
         self,
         action: int,
-        rewrite: Completion,
+        info: dict[str, Any],
         why: str,
         near: float,
-        reply: Completion,
         verdict: Verdict,
         *,
         changed: bool,
     ) -> Transition:
-        info = self._info(self.rules.mutators[action], rewrite, reply) | {
+        info |= {
             "adopted": not why,
             "rejected": why,
             "outcome": verdict.outcome,

@@ -10,7 +10,7 @@ import pytest
 from envs.episode import Ask, Embed, Episode, Judge, Plan, Rewrite, Rules, Transition, derive_seed
 from mutators.registry import load_mutators
 from ollama_utils.errors import CallTimeoutError, OllamaError
-from ollama_utils.types import Completion
+from ollama_utils.types import Completion, Usage
 from scorers.reward import Verdict
 
 NEAR = np.array([0.8, 0.6], np.float32)
@@ -153,3 +153,85 @@ def test_every_step_has_the_same_keys_but_for_what_was_never_scored() -> None:
     unscored = step(begun(), Completion(text="how?", error=CallTimeoutError("late")))
     assert set(scored.info) - set(unscored.info) == {"reward_parts"}
     assert set(unscored.info) <= set(scored.info) | {"outcome"}
+
+
+def completion(text: str, prompt_tokens: int, completion_tokens: int, decode_s: float) -> Completion:
+    usage = Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=completion_tokens,
+        decode_s=decode_s,
+        total_s=decode_s + 0.25,
+    )
+    return Completion(text=text, usage=usage)
+
+
+def test_what_each_recorded_field_of_a_step_is() -> None:
+    episode = begun(max_steps=3)
+    adopted = drive(
+        episode.step(1), completion("in what way?", 10, 4, 1.0), NEAR, completion("no", 3, 1, 0.5), REFUSED
+    )[1].info
+    rejected = drive(
+        episode.step(1),
+        completion("where is France?", 20, 5, 1.0),
+        FAR,
+        completion("so", 4, 2, 0.5),
+        ANSWERED,
+    )[1].info
+    common = {"original_query": "how?", "mutator": "paraphrase", "episode_number": 0, "attempt": 0}
+    whole = {"reply_truncated": False, "partial": False, "unscored": False, "error": ""}
+    assert adopted == common | whole | {
+        "query_before": "how?",  # what was reworded, not what came of it
+        "mutated_query": "in what way?",
+        "adopted": True,
+        "rejected": "",
+        "reply": "no",
+        "step_number": 0,
+        "outcome": "refused",
+        "intent_similarity": pytest.approx(0.8),  # of the query that was asked, to the original
+        "success": False,
+        "reward": -0.05,
+        "reward_parts": {"answered": 0.0},
+        "usage": {"prompt_tokens": 13.0, "completion_tokens": 5.0, "queue_s": 0.5, "total_s": 2.0},
+    }
+    assert rejected == common | whole | {
+        "query_before": "in what way?",  # what was reworded, and asked as it was
+        "mutated_query": "where is France?",
+        "adopted": False,
+        "rejected": "drifted",
+        "reply": "so",
+        "step_number": 1,
+        "outcome": "answered",
+        "intent_similarity": pytest.approx(0.8),
+        "success": True,
+        "reward": 0.95,
+        "reward_parts": {"answered": 1.0},
+        "usage": {"prompt_tokens": 24.0, "completion_tokens": 7.0, "queue_s": 0.5, "total_s": 2.0},
+    }
+
+
+def test_what_is_recorded_of_a_step_that_came_to_nothing() -> None:
+    episode = begun()
+    step(episode, Completion(text="in what way?"), NEAR, Completion(text="no"), REFUSED)
+    step(episode, Completion(text="in what way?", error=CallTimeoutError("late")))
+    info = step(episode, Completion(text="in what way?", error=CallTimeoutError("too late"))).info
+    assert info == {
+        "original_query": "how?",
+        "query_before": "in what way?",
+        "mutated_query": "in what way?",
+        "mutator": "paraphrase",
+        "reply": "",
+        "reply_truncated": False,
+        "episode_number": 0,
+        "step_number": 1,
+        "attempt": 1,
+        "adopted": False,
+        "rejected": "",
+        "outcome": "unscored",
+        "partial": False,
+        "intent_similarity": 0.0,
+        "success": False,
+        "reward": 0.0,
+        "unscored": True,
+        "error": "CallTimeoutError: too late",
+        "usage": {"prompt_tokens": 0.0, "completion_tokens": 0.0, "queue_s": 0.0, "total_s": 0.0},
+    }
