@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
-from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any
 
 from ollama_utils.simulator.context import CONTEXT_TOKENS, context_tokens
@@ -16,6 +14,14 @@ from ollama_utils.simulator.runners import Model, Resident
 
 VERSION = "0.33.0"
 """The version of Ollama whose behaviour is played."""
+REPLIES_VERSION = 1
+"""The version of what the models say; a part of their digests.
+
+Raise it by 1 with every change to the code after which some model gives another reply to some request: other
+words, thoughts, numbers or counts of tokens. Earlier runs on the embedded server then no longer resume, and
+its cached replies are asked for anew. A change to a persona file shows in the digests by itself; when a reply
+comes (durations, queueing) is no part of them.
+"""
 
 _SIZE_BYTES = 4_000_000_000
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
@@ -30,13 +36,14 @@ class Catalogue:
     Args:
         persona: whose models they are.
         stamp: stands for all settings that decide what they say.
+        replies_version: stands for the code that decides it.
     """
 
-    def __init__(self, persona: Persona, stamp: str) -> None:
+    def __init__(self, persona: Persona, stamp: str, replies_version: int = REPLIES_VERSION) -> None:
         self._models = {full_name(name): model for name, model in persona.models.items()}
         self._by_small_name = {name.lower(): name for name in self._models}
         self._dimension = persona.dimension
-        self._stamp = f"{persona.fingerprint} {stamp} {_sources_print()}"
+        self._stamp = f"{persona.fingerprint} {stamp} {replies_version}"
 
     def find(self, name: str) -> str | None:
         """The full name of a model that is here; capitals do not count."""
@@ -54,8 +61,7 @@ class Catalogue:
 
     def digest(self, model: str) -> str:
         """64 hexadecimal digits that stand for all that decides what a model says, but the request."""
-        described = f"{model} {self._models[model]!r} {self._stamp}"
-        return sha256(described.encode("utf-8", "replace")).hexdigest()
+        return sha256(f"{model} {self._stamp}".encode("utf-8", "replace")).hexdigest()
 
     def tags(self) -> dict[str, Any]:
         """The reply of `/api/tags`."""
@@ -148,22 +154,3 @@ def _modelfile(model: str) -> str:
         f"# FROM {model}\n\n"
         f'FROM {model}\nTEMPLATE "{_TEMPLATE}"\nPARAMETER num_ctx {CONTEXT_TOKENS}\nLICENSE "{_LICENSE}"\n'
     )
-
-
-def _sources_print() -> str:
-    """Stands for the simulator's own code: another release may say other words."""
-    digest = sha256()
-    for source in _sources(resources.files("ollama_utils.simulator")):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return digest.hexdigest()
-
-
-def _sources(folder: Traversable) -> list[Traversable]:
-    """The Python files of a folder and those inside it, in an order that never changes."""
-    found = []
-    for item in sorted(folder.iterdir(), key=lambda each: each.name):
-        if item.is_dir():
-            found += _sources(item)
-        elif item.name.endswith(".py"):
-            found.append(item)
-    return found
