@@ -17,14 +17,13 @@ from train.checkpoint import save_checkpoint
 from train.config import TrainConfig
 from train.lanes import LanePPO
 from train.ppo import MaskedPPO, weights_sha256
+from train.random_streams import Stream
 from train.recorder import Recorder, make_logger
 from train.run_folder import RunFolder, replacing
 from train.settings import resolved
 
 COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
 """Where the model is; with the seed they are all that its streams of chance need."""
-LANE_STREAM = 2
-"""Keeps the lanes' seeds apart from the other streams of the seed (see `train.ppo.NOISE_STREAM`)."""
 
 
 class Learner:
@@ -150,5 +149,5 @@ def make_learner(
 
 def lane_seeds(seed: int, lanes: int) -> list[int]:
     """One seed per lane; runs with neighbouring seeds share none (seed + lane would)."""
-    keys = [np.random.SeedSequence(seed, spawn_key=(LANE_STREAM, lane)) for lane in range(lanes)]
+    keys = [np.random.SeedSequence(seed, spawn_key=(Stream.LANE, lane)) for lane in range(lanes)]
     return [int(key.generate_state(1)[0]) for key in keys]

@@ -17,14 +17,11 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
+from train.random_streams import Stream
 from train.rollout_buffer import MaskedRolloutBuffer
 
 BLOCK_ROWS = 16
 """Rows of every forward pass that chooses actions."""
-NOISE_STREAM = 0
-"""Keeps the action noise apart from the other streams of the seed (see `train.rollout_buffer`)."""
-DROPOUT_STREAM = 3
-"""Keeps what dropout hides apart from them, and from the lanes' seeds (`train.learner.LANE_STREAM`)."""
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +73,7 @@ def action_noise(
 
     Each lane has a stream of its own, keyed (seed, lane, row): counters are all that a resumed run needs.
     """
-    keys = [(NOISE_STREAM, lane, row) for lane, row in zip(lanes, rows, strict=True)]
+    keys = [(Stream.NOISE, lane, row) for lane, row in zip(lanes, rows, strict=True)]
     streams = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in keys]
     return np.array([stream.gumbel(size=num_actions) for stream in streams])
 
@@ -203,7 +200,7 @@ class MaskedPPO(PPO):
     def train(self) -> None:
         """SB3's update on the scored rows; skipped, and said so, where there are none. Then the log entry."""
         if self.rollout_buffer.scored.any():
-            key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(DROPOUT_STREAM, self.rollouts))
+            key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(Stream.DROPOUT, self.rollouts))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(key.generate_state(1)[0]))
                 super().train()

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.type_aliases import RolloutBufferSamples
 
-SHUFFLE_STREAM = 1
-"""Keeps the shuffles apart from the other streams of the seed (see `train.ppo.NOISE_STREAM`)."""
+from train.random_streams import Stream
 
 
 class MaskedRolloutBuffer(RolloutBuffer):
@@ -110,7 +109,7 @@ class MaskedRolloutBuffer(RolloutBuffer):
             raise ValueError(f"the buffer has {self.pos} of {self.buffer_size} rows; fill it before get()")
         self._keep_scored()
         count = len(self.advantages)
-        key = (SHUFFLE_STREAM, self.update, self.epoch)
+        key = (Stream.SHUFFLE, self.update, self.epoch)
         stream = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
         self.epoch += 1
         minibatches = -(-count // (batch_size or max(count, 1)))
