@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from hypothesis import strategies as st
 
 from envs.lanes import Arrivals, LaneVectorEnv
 from tests.envs.lane_worlds import FAILS, Counting, Waiting, same
+from tests.ollama_utils.threads import interrupted_once
 
 N = 4
 SAME_STEP = AutoresetMode.SAME_STEP
@@ -185,19 +185,15 @@ def test_an_error_is_raised_by_the_recv_that_would_give_the_step_and_the_others_
 
 
 def test_ctrl_c_while_waiting_leaves_lanes_that_go_on(lanes: LaneVectorEnv) -> None:
-    def interrupt() -> None:
+    def all_begun() -> None:
         for env in lanes.envs:
             env.begun.wait()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     row = np.ones(N, np.int64)
 
     def interrupted(wait: Callable[[], object]) -> None:
-        other = threading.Thread(target=interrupt)
-        other.start()
-        with pytest.raises(KeyboardInterrupt):
+        with interrupted_once(all_begun):
             wait()
-        other.join()
         for env in lanes.envs:
             env.begun.clear()
             env.go()

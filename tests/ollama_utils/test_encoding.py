@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
-import signal
 import subprocess
 import sys
 import threading
@@ -25,7 +23,7 @@ from ollama_utils.errors import (
     EncodingError,
 )
 from ollama_utils.parallel import map_parallel
-from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+from tests.ollama_utils.threads import PATIENCE_S, interrupted_once, start, wait_until
 
 
 class GroupingEncoder(HashingEncoder):
@@ -208,15 +206,9 @@ def test_the_thread_starts_with_the_first_text_and_ends_with_the_encoder() -> No
 
 
 def test_an_interrupted_caller_leaves_no_one_waiting(grouping: GroupingEncoder) -> None:
-    def interrupt() -> None:
-        assert grouping.begun.wait(PATIENCE_S)
-        os.kill(os.getpid(), signal.SIGINT)
-
     cached = CachedEncoder(grouping)
-    interrupter = start(interrupt)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupted_once(grouping.begun.wait):
         cached.encode(["a"])
-    interrupter.result(PATIENCE_S)
     others = [start(lambda: cached.encode(["a", "b"])) for _ in range(2)]
     grouping.go_on.set()
     for other in others:

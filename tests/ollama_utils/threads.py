@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
+from types import FrameType
 from typing import TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -34,3 +39,33 @@ def wait_until(state: Callable[[], bool]) -> None:
     while not state():
         assert time.monotonic() < end_s, "the state did not come"
         time.sleep(0.001)
+
+
+@contextmanager
+def interrupted_once(is_ready: Callable[[], object]) -> Iterator[None]:
+    """The block that is left by one Ctrl-C, which comes after `is_ready` has returned; for the main thread.
+
+    A signal that arrives just before the main thread goes to sleep does not wake it, and on a busy machine
+    that happens: the signal is sent until one got through, and those that come later do nothing.
+    """
+    got_through = threading.Event()
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        if not got_through.is_set():
+            got_through.set()
+            raise KeyboardInterrupt
+
+    def send() -> None:
+        is_ready()
+        while not got_through.is_set():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            got_through.wait(0.01)
+
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        sender = start(send)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+        sender.result(PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
