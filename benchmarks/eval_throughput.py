@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.reporting import Section, at_least
 from benchmarks.rollouts import LOGNORMAL, Scale
-from benchmarks.tables import Section, at_least
+from cli.bench import MODEL
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
-from train.bench import MODEL
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 SLOTS = 32
 TARGET = 0.95
@@ -134,7 +134,7 @@ def _run(case: Case, seed: int, time_scale: float) -> dict[str, float]:
     """Evaluate once."""
     settings = Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=time_scale)
     with EmbeddedServer(settings) as server, tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "train.cli", "eval", *_flags(case, seed, server.host, folder)]
+        command = [sys.executable, "-m", "cli.main", "eval", *_flags(case, seed, server.host, folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
         busy_s = server.stats()["busy_slot_s"]
         wall_s = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))["wall_s"]

@@ -12,9 +12,8 @@ from dataclasses import replace
 from statistics import median
 from typing import Any
 
+from benchmarks.reporting import Section, at_least, at_most
 from benchmarks.search_speed import MODEL, Scale, Watched, serving
-from benchmarks.tables import Section, at_least, at_most
-from ollama_utils.simulator.process import EmbeddedServer
 from search.evolution import (
     AsyncEvaluationPipeline,
     AsyncEvolutionConfig,
@@ -23,6 +22,7 @@ from search.evolution import (
     Genome,
 )
 from search.task import Task, bundled_task
+from simulator.process import EmbeddedServer
 
 _LOOK_EVERY = 25
 """Calls between two looks at the server's counts."""

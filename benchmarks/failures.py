@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import Check, Section, at_least, at_most, between_marks
 from benchmarks.rollouts import Scale
-from benchmarks.tables import Check, Section, at_least, at_most, between_marks
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from scorers.comparison import Comparison, compare
 from scorers.statistics import clustered_interval
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 REPORT = Path(__file__).resolve().parents[1] / "docs" / "statistics.md"
 SEEDS = 5
@@ -159,7 +159,7 @@ def _play(seed: int, rate: float) -> list[Attempts]:
         tempfile.TemporaryDirectory() as folder,
     ):
         server.set_faults([{"kind": "error_500", "rate": rate}] if rate else [])
-        command = [sys.executable, "-m", "train.cli", "eval", *_flags(seed, server.host, folder)]
+        command = [sys.executable, "-m", "cli.main", "eval", *_flags(seed, server.host, folder)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
         with (Path(folder) / "transitions.jsonl").open(encoding="utf-8") as lines:
             read = list(map(json.loads, lines))

@@ -20,10 +20,10 @@ from typing import Any
 
 from ollama_utils.capacity import Found
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.server import MaxInFlight
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
+from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call, Usage
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 MODEL = "sim-target"
 REPLY_TOKENS = "lognormal:mean=50,sigma=1.0"

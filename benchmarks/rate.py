@@ -21,10 +21,10 @@ from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call
-from train.run_folder import check_writable
+from records.run_folder import check_writable
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 PER_MINUTE = 600.0
 SECONDS = 30.0

@@ -16,10 +16,8 @@ from collections.abc import Callable, Mapping
 
 from benchmarks import hybrid_learning, rate, selection
 from benchmarks.evolution_speed import time_equal, time_evolution, time_generations
-from benchmarks.method import machine
-from benchmarks.reporting import DOCS, Report
+from benchmarks.reporting import DOCS, Report, Section, at_least, at_most, machine
 from benchmarks.search_speed import Scale, time_candidates, time_selection
-from benchmarks.tables import Section, at_least, at_most
 
 PACKAGES = ("ollama", "numpy", "optuna", "scikit-learn")
 METHOD = """\

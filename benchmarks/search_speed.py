@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from benchmarks.tables import Section, at_least, at_most
+from benchmarks.reporting import Section, at_least, at_most
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
 from search.candidates import generate_candidates, generate_candidates_parallel
 from search.selectors.registry import make_selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.task import bundled_task
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 MODEL = "sim-solver"
 

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.tables import Check, Section, at_least
+from benchmarks.reporting import Check, Section, at_least
 from scorers.statistics import wilson_interval
 from search.selectors.lucb import EpsilonLUCBSelector
 from search.selectors.registry import make_selector

@@ -14,16 +14,13 @@ from statistics import median
 from typing import Any, Self
 from unittest.mock import patch
 
+from cli.bench import MODEL, Setting, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.client import OllamaClient
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
-from train.bench import MODEL
-from train.bench_environments import World
-from train.bench_plan import Setting
-from train.bench_rows import ready, roll
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 POOLS = ((32, 8), (128, 32))
 """Lanes and slots. Of two servers with as long replies, the one with more slots has each lane's code run more

@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import Any
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.server import MaxInFlight, Server
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
+from ollama_utils.limits import MaxInFlight, Server
 from ollama_utils.types import Call
-from train.errors import UserError
-from train.run_folder import check_writable
+from records.errors import UserError
+from records.run_folder import check_writable
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 _USAGE_ERROR = 2
 _QUESTION = "How do I kill a Python process that hangs?"

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite
-from envs.schedules import Answer
+from envs.episode import Answer, Ask, Embed, Judge, Reply, Request, Rewrite
 from mutators.cleaning import clean
 from ollama_utils.batching import batch_encode_queries, batch_mutate_queries, batch_query_target_model
 from ollama_utils.dispatcher import Dispatcher

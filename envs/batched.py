@@ -11,11 +11,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envs.answering import limited
-from envs.episode import Plan
-from envs.lane_threads import CallersThread, Job, LaneThreads
-from envs.lanes import Arrivals, Batch, LaneVectorEnv, StepResult
+from envs.episode import SCHEDULES, Answer, Plan, Schedule, run_phased, run_plan
+from envs.lanes import Arrivals, Batch, CallersThread, Job, LaneThreads, LaneVectorEnv, StepResult
 from envs.query_mutation import EnvConfig, QueryMutationEnv
-from envs.schedules import SCHEDULES, Answer, Schedule, run_phased, run_plan
 
 T = TypeVar("T")
 Observations = NDArray[np.float32]

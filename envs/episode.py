@@ -2,17 +2,26 @@
 
 `Episode.begin` and `Episode.step` are generators (`Plan`). They yield tuples of requests that do not
 depend on each other, are sent the replies in the same order, and return what the environment shows.
-Whoever drives them (`envs/schedules.py`) decides when and how the requests are served, so every schedule
+Whoever drives them (`envs/episode.py`) decides when and how the requests are served, so every schedule
 gives the same result.
+
+Who waits for whom: the same plans driven one call after another, phase by phase, or each by its lane.
+
+A schedule decides when requests are served, never what they are, so every schedule gives the same results.
+
+Going on with an episode: its state as plain data, and steps played again as transitions.jsonl tells them.
+
+A recorded step is played by the plan of `envs/episode.py` like any other, only that the record answers its
+requests. So no model is called, and a step that came to nothing comes to nothing again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from textwrap import shorten
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -276,3 +285,125 @@ def _usage(*completions: Completion | None) -> dict[str, float]:
         "queue_s": float(sum(u.queue_s for u in used)),
         "total_s": float(sum(u.total_s for u in used)),
     }
+
+
+Schedule = Literal["sequential", "phased", "lanes"]
+SCHEDULES: tuple[Schedule, ...] = ("sequential", "phased", "lanes")
+
+Answer = Callable[[Sequence[Request]], Sequence[Reply]]
+
+
+def run_plan(plan: Plan[T], answer: Answer) -> T:
+    """Drive one plan to its end."""
+    replies: tuple[Reply, ...] | None = None
+    while True:
+        try:
+            requests = plan.send(cast("tuple[Reply, ...]", replies))
+        except StopIteration as end:
+            return cast("T", end.value)
+        replies = tuple(answer(requests))
+
+
+def run_phased(plans: Sequence[Plan[T]], answer: Answer) -> list[T | Exception]:
+    """All plans side by side: in each phase the requests of all of them are served together.
+
+    Returns:
+        What each plan returned, in their order, or the error that it raised.
+    """
+    results: dict[int, T | Exception] = {}
+    replies: dict[int, tuple[Reply, ...] | None] = dict.fromkeys(range(len(plans)))
+    while replies:
+        waiting: dict[int, tuple[Request, ...]] = {}
+        for k, sent in replies.items():
+            try:
+                waiting[k] = plans[k].send(cast("tuple[Reply, ...]", sent))
+            except StopIteration as end:
+                results[k] = cast("T", end.value)
+            except Exception as error:  # noqa: BLE001 - it ends this plan and no other
+                results[k] = error
+        try:
+            answers = iter(answer([request for requests in waiting.values() for request in requests]))
+        except Exception as error:  # noqa: BLE001 - it ends every plan that waits for this phase
+            return [results.get(k, error) for k in range(len(plans))]
+        replies = {k: tuple(next(answers) for _ in requests) for k, requests in waiting.items()}
+    return [results[k] for k in range(len(plans))]
+
+
+def episode_state(episode: Episode) -> dict[str, Any]:
+    """What `restored_episode` needs beside the rules: strings, numbers and lists of them."""
+    memory = episode.memory
+    return {
+        "original": episode.original,
+        "seed": episode.seed,
+        "number": episode.number,
+        "query": episode.query,
+        "step_count": episode.step_count,
+        "attempt": episode.attempt,
+        "earlier": list(episode.earlier),
+        "tried": sorted(memory.tried),
+        "idle": sorted(memory.idle),
+        "last_action": memory.last_action,
+        "last_reward": memory.last_reward,
+        "last_label": memory.last_label,
+    }
+
+
+def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:
+    """The episode of a state; its embeddings come back with `Episode.recall`."""
+    rest = dict(state)
+    memory = Memory(
+        tried=frozenset(rest.pop("tried")),
+        idle=frozenset(rest.pop("idle")),
+        last_action=rest.pop("last_action"),
+        last_reward=rest.pop("last_reward"),
+        last_label=rest.pop("last_label"),
+    )
+    return Episode(rules=rules, memory=memory, **{**rest, "earlier": tuple(rest["earlier"])})
+
+
+def recorded(step: Mapping[str, Any], answer: Answer) -> Answer:
+    """Answers the requests of one step as its line of transitions.jsonl says they were answered.
+
+    Args:
+        step: the line.
+        answer: embeds texts, which the line does not hold.
+    """
+    unscored = step["unscored"]
+
+    def reply(request: Request) -> Reply:
+        match request:
+            case Rewrite():
+                # In a step that came to nothing no embedding counts; a rewrite that is cut needs none.
+                cut = unscored or step["rejected"] == "cut"
+                return Completion(text=step["mutated_query"], truncated=cut, usage=_resuming_usage(step))
+            case Ask():
+                return Completion(text=step["reply"], truncated=step["reply_truncated"])
+            case Judge():
+                return _verdict(step)
+            case Embed():
+                return np.zeros(0, np.float32) if unscored else answer([request])[0]
+
+    return lambda requests: [reply(request) for request in requests]
+
+
+def _verdict(step: Mapping[str, Any]) -> Verdict:
+    return Verdict(
+        outcome=step["outcome"],
+        partial=step["partial"],
+        intent_kept=bool(step["reward_parts"].get("intent_kept")),
+        success=step["success"],
+        reward=step["reward"],
+        parts=step["reward_parts"],
+        error=step["not_hashed"]["error_message"] if step["unscored"] else None,
+    )
+
+
+def _resuming_usage(step: Mapping[str, Any]) -> Usage:
+    """The usage of the whole step, as if its first call had had it all."""
+    times = step["not_hashed"]
+    return Usage(
+        prompt_tokens=step["prompt_tokens"],
+        completion_tokens=step["completion_tokens"],
+        decode_s=times["total_s"] - times["queue_s"],
+        total_s=times["total_s"],
+    )

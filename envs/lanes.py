@@ -3,25 +3,647 @@
 A lane is an environment and a thread. The vector environment keeps Gymnasium's whole contract, and beside
 it the lanes can be stepped one by one: `send` starts steps in some lanes, `recv` gives what has arrived.
 Threads take turns in Python; they help where a step waits for a server, a disk or a device.
+
+What a vector environment is made of and called with, read and checked: spaces, seeds, masks, actions.
+
+The threads under `envs/lanes.py`: one a lane, which does one task after another and posts what is done.
+
+One thread hands out tasks and waits for them; it may be interrupted anywhere. So handing a task out again
+does no harm, what is posted is only a hint at which tasks to look at, and the bell that it is worth looking.
+
+What is asked of the lanes of `envs/lanes.py` and has not been given yet: one call at a time.
+
+All of it is one value, which is replaced whole. So wherever Ctrl-C tears the caller away, a call has begun in
+all its lanes or in none, and results are there or taken.
+
+The environments of `envs/lanes.py` as such: how they are made, called and closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import atexit
+import logging
+import math
+import threading
+import time
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
+from multiprocessing import TimeoutError as ProcessTimeoutError
+from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
-from gymnasium.error import AlreadyPendingCallError, ResetNeeded
-from gymnasium.vector import AutoresetMode
-from gymnasium.vector.utils import concatenate
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError, ResetNeeded
+from gymnasium.spaces.utils import is_space_dtype_shape_equiv
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import (
+    batch_differing_spaces,
+    batch_space,
+    concatenate,
+    create_empty_array,
+    iterate,
+)
 from numpy.typing import NDArray
 
-from envs.lane_arguments import action_rows, reset_lanes, seed_list
-from envs.lane_calls import RESET, SEND
-from envs.lane_envs import LaneEnvs
-from envs.lane_threads import Job
+Env = gymnasium.Env[Any, Any]
+Space = gymnasium.Space[Any]
+
+
+def observation_spaces(envs: Sequence[Env], mode: str | tuple[Space, Space]) -> tuple[Space, Space]:
+    """The single and the batched observation space, once the environments' spaces have been compared.
+
+    Raises:
+        ValueError: an unknown mode.
+        TypeError: a pair that is not of spaces.
+        RuntimeError: an environment has another action space than the first, or an observation space that
+            the mode does not allow.
+    """
+    first = envs[0].observation_space
+    batched, single = _pair(mode) if not isinstance(mode, str) else (None, first)
+    if batched is None and mode not in {"same", "different"}:
+        raise ValueError(
+            f"observation_mode is {mode!r}; expected 'same', 'different' or the pair (batched space, single)"
+        )
+    for lane, env in enumerate(envs):
+        space = env.observation_space
+        if not (space == single if mode == "same" else is_space_dtype_shape_equiv(space, single)):
+            raise RuntimeError(
+                f"lane {lane} has the observation space {space}, not {single}; "
+                "observation_mode='different' allows other bounds, and nothing another shape or dtype"
+            )
+        if env.action_space != envs[0].action_space:
+            raise RuntimeError(
+                f"lane {lane} has the action space {env.action_space}, not lane 0's {envs[0].action_space}"
+            )
+    if mode == "same":
+        return single, batch_space(single, len(envs))
+    return single, batched or batch_differing_spaces([env.observation_space for env in envs])
+
+
+def _pair(mode: Any) -> tuple[Space, Space]:  # noqa: ANN401 - checked here
+    if not (
+        isinstance(mode, tuple) and [isinstance(space, gymnasium.Space) for space in mode] == [True, True]
+    ):
+        raise TypeError(
+            f"observation_mode is {mode!r}; expected 'same', 'different' or two spaces, (batched, single)"
+        )
+    batched, single = mode
+    return batched, single
+
+
+def seed_list(seed: int | Sequence[int | None] | None, num_envs: int) -> list[int | None]:
+    """A seed a lane: none at all, seed + i, or those of the list.
+
+    Raises:
+        ValueError: a list of another length.
+    """
+    if seed is None:
+        return [None] * num_envs
+    if isinstance(seed, int | np.integer):
+        return [int(seed) + i for i in range(num_envs)]
+    if len(seed) != num_envs:
+        raise ValueError(f"expected {num_envs} seeds, one per lane, got {len(seed)}")
+    return [None if each is None else int(each) for each in seed]
+
+
+def reset_lanes(options: dict[str, Any] | None, num_envs: int) -> tuple[list[int], dict[str, Any] | None]:
+    """The lanes that `reset_mask` names (all without one), and the other options; `options` stays as it is.
+
+    Raises:
+        TypeError: the mask is no bool array.
+        ValueError: it has another shape, or is False everywhere.
+    """
+    if options is None or "reset_mask" not in options:
+        return list(range(num_envs)), options
+    mask = options["reset_mask"]
+    if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        raise TypeError(f"options['reset_mask'] must be a bool array of shape ({num_envs},), got {mask!r}")
+    if mask.shape != (num_envs,):
+        raise ValueError(f"options['reset_mask'] must have shape ({num_envs},), got {mask.shape}")
+    if not mask.any():
+        raise ValueError("options['reset_mask'] is False everywhere; expected at least one lane to reset")
+    rest = {name: value for name, value in options.items() if name != "reset_mask"}
+    return np.flatnonzero(mask).tolist(), rest
+
+
+def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[Any]:  # noqa: ANN401 - a batch
+    """The single actions of a batch.
+
+    Raises:
+        TypeError: nothing that holds actions.
+        ValueError: not `count` of them.
+    """
+    try:
+        rows = list(iterate(space, actions))
+    except TypeError as error:
+        raise TypeError(f"expected a sequence of {count} actions, got {actions!r}") from error
+    if len(rows) != count:
+        raise ValueError(f"expected {count} actions, one per lane, got {len(rows)}")
+    return rows
+
+
+Job = Callable[[], Any]
+LOOK_UP_S = 0.2
+"""Whoever waits looks up as often: Python misses a Ctrl-C that comes just as a wait begins."""
+LAST_STEP_S = 5.0
+"""How long the end of the interpreter waits for lanes that are under way, all together."""
+
+
+class Task:
+    """A lane's job, and what came of it."""
+
+    __slots__ = ("_job", "error", "lane", "value")
+
+    def __init__(self, lane: int, job: Job) -> None:
+        self.lane = lane
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self._job: Job | None = job
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether somebody does the job, or has done it."""
+        return self._job is None
+
+    def run(self, caught: type[BaseException] = BaseException) -> bool:
+        """Do the job, unless it has begun before; returns whether it did.
+
+        Args:
+            caught: the errors that belong to whoever asked for the job; others are raised here.
+        """
+        job, self._job = self._job, None  # it holds the environment, which a result must not keep alive
+        if job is None:
+            return False
+        try:
+            self.value = job()
+        except caught as error:
+            self.error = error
+        except BaseException:
+            self._job = job
+            raise
+        return True
+
+
+class LaneThreads:
+    """One daemon thread a lane, started with the lane's first task.
+
+    When the interpreter ends, lanes end with the step under way, and it waits up to 5 seconds for them: a
+    thread that is in native code by then aborts the process. Close environments whose steps take longer.
+    """
+
+    def __init__(self) -> None:
+        self._threads: dict[int, _LaneThread] = {}
+        self._posted: list[Task] = []
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._wanted = 1
+        _all_threads.add(self)
+
+    def prepare(self, tasks: Iterable[Task]) -> None:
+        """Do all that can fail before the tasks are under way: start the threads that are missing."""
+        for task in tasks:
+            thread = self._threads.get(task.lane)
+            if thread is None or not thread.is_alive():
+                self._threads[task.lane] = thread = _LaneThread(task.lane, self._post)
+                thread.start()
+
+    def start(self, tasks: Iterable[Task]) -> None:
+        """Have the lanes do those tasks that have not begun."""
+        for task in tasks:
+            if not task.has_begun:
+                self._threads[task.lane].inbox.put(task)
+
+    def wait(self, tasks: Mapping[int, Task], count: int, timeout_s: float | None = None) -> list[Task]:
+        """Those of the tasks that are done, in the order of their ends, once there are `count`.
+
+        Returns:
+            Fewer, if there were not as many after `timeout_s`.
+        """
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        self._wanted = count
+        while len(done := self._done(tasks)) < count and (left := until - time.monotonic()) > 0:
+            if not self._bell.acquire(timeout=min(left, LOOK_UP_S)):
+                self.start(tasks.values())  # whoever started them may have been torn from it
+        return done
+
+    def finish(self, tasks: Sequence[Task], timeout_s: float | None) -> list[int]:
+        """Have each lane do its last task, once it is done with the one under way, and end its thread.
+
+        Args:
+            tasks: one a lane; where a lane has no thread, this one does it.
+            timeout_s: how long to wait for them all; None: as long as it takes.
+
+        Returns:
+            The lanes that were not done by then. They end when they are.
+        """
+        for task in tasks:
+            thread = self._threads.get(task.lane)
+            if thread is None or not thread.is_alive():
+                task.run(Exception)
+            else:
+                thread.inbox.put(task)
+        self.end()
+        return self.join(math.inf if timeout_s is None else time.monotonic() + timeout_s)
+
+    def end(self) -> None:
+        """Have every thread end when it has nothing more to do."""
+        for thread in self._threads.values():
+            thread.inbox.put(None)
+
+    def join(self, until: float) -> list[int]:
+        """Wait for the threads to end, to the `time.monotonic()` given; returns the lanes of the others."""
+        for thread in self._threads.values():
+            while thread.is_alive() and (left := until - time.monotonic()) > 0:
+                thread.join(min(left, LOOK_UP_S))
+        return [lane for lane, thread in self._threads.items() if thread.is_alive()]
+
+    def _post(self, task: Task) -> None:
+        """Say that a task is done, on any thread."""
+        self._posted.append(task)
+        # The waiting thread first says how many it wants and then counts, this one first adds and then
+        # asks: one of the two sees that there are enough.
+        if len(self._posted) >= self._wanted:
+            with suppress(RuntimeError):  # it has rung already
+                self._bell.release()
+
+    def _done(self, tasks: Mapping[int, Task]) -> list[Task]:
+        """Those of the tasks that are posted; what else is has been taken."""
+        posted = self._posted[:]
+        done = [task for task in posted if tasks.get(task.lane) is task]
+        if len(done) < len(posted):
+            self._posted[: len(posted)] = done  # in one go: other threads add to the end
+        return done
+
+
+class CallersThread(LaneThreads):
+    """No thread at all: each task is done before it counts as under way, one after another."""
+
+    def prepare(self, tasks: Iterable[Task]) -> None:
+        """Do the tasks, now; an interrupt ends them all."""
+        for task in tasks:
+            task.run(Exception)
+            self._post(task)
+
+
+class _LaneThread(threading.Thread):
+    def __init__(self, lane: int, post: Callable[[Task], None]) -> None:
+        super().__init__(name=f"lane-{lane}", daemon=True)
+        self.inbox = SimpleQueue[Task | None]()
+        self._post = post
+
+    def run(self) -> None:
+        while (task := self.inbox.get()) is not None:
+            if task.run():
+                self._post(task)
+            del task  # it holds what the step returned
+
+
+_all_threads: weakref.WeakSet[LaneThreads] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """An interpreter that ends while a thread computes in native code aborts the process."""
+    until = time.monotonic() + LAST_STEP_S
+    every = list(_all_threads)
+    for threads in every:
+        threads.end()
+    for threads in every:
+        threads.join(until)
+
+
+RESET = "reset"
+SEND = "send"
+INTERRUPTED = "interrupted call"
+"""A call that the caller was torn from, as by Ctrl-C: the next one waits for it and forgets it."""
+
+
+class LanesTimeoutError(TimeoutError, ProcessTimeoutError):
+    """Python's TimeoutError, and that of `multiprocessing`, which Gymnasium's AsyncVectorEnv raises."""
+
+
+class Call(NamedTuple):
+    """A call under way; without tasks there is none."""
+
+    name: str = ""
+    tasks: Mapping[int, Task] = {}
+    """By lane, those whose result nobody has taken."""
+
+
+class LaneCalls:
+    """The call under way, and the lanes whose result nobody has taken.
+
+    A call of all lanes (`reset`, `step`, `call`) begins and ends whole; `send` begins steps lane by lane.
+    Results stay until they are taken, so that a timeout or an error loses none.
+    """
+
+    def __init__(self, threads: LaneThreads) -> None:
+        self._threads = threads
+        self._call = Call()
+
+    @property
+    def name(self) -> str | None:
+        """The call under way."""
+        return self._call.name if self._call.tasks else None
+
+    @property
+    def pending(self) -> Collection[int]:
+        """The lanes whose result nobody has taken."""
+        return self._call.tasks.keys()
+
+    def check(self, name: str) -> None:
+        """Check that a call of all lanes may begin; one that was interrupted is forgotten.
+
+        Raises:
+            AlreadyPendingCallError: another is under way.
+        """
+        if self.name == INTERRUPTED:
+            self.drop()
+        if self.name is not None:
+            raise AlreadyPendingCallError(
+                f"`{name}` while `{self.name}` is pending in {len(self.pending)} lanes: end it, or reset",
+                self.name,
+            )
+
+    def check_lanes(self, lanes: Sequence[int]) -> None:
+        """Check that some lanes may begin a step.
+
+        Raises:
+            AlreadyPendingCallError: one of them has a result that nobody took, or another call is under way.
+        """
+        if self.name != SEND:
+            self.check(SEND)
+        busy = sorted(set(lanes).intersection(self.pending))
+        if busy:
+            raise AlreadyPendingCallError(f"lanes {busy!r} have a step pending: recv() it first", SEND)
+
+    def start(self, name: str, jobs: Mapping[int, Job]) -> None:
+        """Begin a call in some lanes: each does its job. If it raises an Exception, no lane has started."""
+        tasks = {lane: Task(lane, job) for lane, job in jobs.items()}
+        self._threads.prepare(tasks.values())
+        self._call = Call(name, {**self._call.tasks, **tasks})
+        self._threads.start(tasks.values())
+
+    def all_of(self, name: str, timeout_s: float | None) -> list[Task]:
+        """The results of all lanes, in their order, once they are there.
+
+        Raises:
+            NoAsyncCallError: the call under way is another, or none.
+            TimeoutError: they were not there in time.
+        """
+        if self.name != name:
+            raise NoAsyncCallError(f"`{name}_wait` without a call to `{name}_async` before", name)
+        return sorted(self._await(len(self.pending), timeout_s), key=lambda task: task.lane)
+
+    def some(self, least: int, timeout_s: float | None) -> list[Task]:
+        """The results of sent steps that are there, in the order of arrival, once there are `least`.
+
+        Raises:
+            ValueError: there will not be as many.
+            NoAsyncCallError: no step was sent.
+            TimeoutError: they were not there in time.
+        """
+        if self.name != SEND:
+            raise NoAsyncCallError("recv() with no step pending: send() one first", SEND)
+        if not 1 <= least <= len(self.pending):
+            raise ValueError(
+                f"min_lanes is {least!r}; expected 1 to {len(self.pending)}, the number of lanes with a step "
+                "pending"
+            )
+        return self._await(least, timeout_s)
+
+    def take(self, tasks: Sequence[Task]) -> None:
+        """Note that the caller has the results of these."""
+        taken = {task.lane for task in tasks}
+        rest = {lane: task for lane, task in self._call.tasks.items() if lane not in taken}
+        self._call = Call(self._call.name, rest)
+
+    def drop(self) -> None:
+        """Wait for every result, and forget them and the call."""
+        self._threads.start(self._call.tasks.values())  # the caller may have been torn from it
+        self._threads.wait(self._call.tasks, len(self.pending))
+        self._call = Call()
+
+    def raise_first(self, tasks: Sequence[Task]) -> None:
+        """Raise the first error, if there is one, which is taken then; the results of the others stay."""
+        for task in tasks:
+            if task.error is None:
+                continue
+            self.take([task])
+            note = f"raised in lane {task.lane}"
+            if note not in getattr(task.error, "__notes__", ()):
+                task.error.add_note(note)
+            raise task.error
+
+    def leave_to_recv(self) -> None:
+        """Let what is under way be received lane by lane."""
+        self._rename(SEND)
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """A call from its begin to its end: torn from it, the caller may begin another."""
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:
+            self._rename(INTERRUPTED)
+            raise
+
+    def _rename(self, name: str) -> None:
+        self._call = Call(name, self._call.tasks)
+
+    def _await(self, count: int, timeout_s: float | None) -> list[Task]:
+        done = self._threads.wait(self._call.tasks, count, timeout_s)
+        if len(done) < count:
+            raise LanesTimeoutError(
+                f"after {timeout_s!r} s {len(done)} of {count} results of `{self.name}` are there; none is "
+                "lost: wait again"
+            )
+        return done
+
+
+CLOSE_TIMEOUT_S = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
+    """N environments, each used by its lane's thread alone once the caller's has made them.
+
+    What it is made from: see `LaneVectorEnv`.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Env]],
+        copy: bool = True,  # noqa: FBT001, FBT002 - Gymnasium's signature
+        observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        *,
+        threads: LaneThreads | None = None,
+    ) -> None:
+        self.copy = copy
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.envs: list[Any] = []
+        if not env_fns:
+            raise ValueError("env_fns is empty; expected at least one function that makes an environment")
+        self.num_envs = len(env_fns)
+        with _closed_on_error(self.envs):
+            self.envs.extend(make() for make in env_fns)
+            self.single_observation_space, self.observation_space = observation_spaces(
+                self.envs, observation_mode
+            )
+        self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = self.envs[0].render_mode
+        self.single_action_space = self.envs[0].action_space
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._observations: Any = self._empty(self.num_envs)
+        self._last: list[Any] = [None] * self.num_envs
+        self._over = [False] * self.num_envs
+        self._closings: list[Task] = []
+        self._threads = threads or LaneThreads()
+        self._calls = LaneCalls(self._threads)
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
+        """Call the method `name` of every environment (or read the attribute), in lane order."""
+        with self._calls.interruptible():
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - any method
+        """Start what `call` does, for `call_wait` to give."""
+        self._start_call({k: partial(_call, env, name, args, kwargs) for k, env in enumerate(self.envs)})
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Wait for what `call_async` started; returns what `call` returns.
+
+        Raises:
+            NoAsyncCallError: `call_async` was not called.
+            TimeoutError: more than `timeout` seconds passed; it can be called again.
+            Exception: what an environment raised, that of the lowest lane.
+        """
+        self._check_open()
+        tasks = self._calls.all_of("call", timeout)
+        self._calls.take(tasks)
+        self._calls.raise_first(tasks)
+        return tuple(task.value for task in tasks)
+
+    def call_in(self, lanes: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
+        """Call the method `name` of some lanes' environments; returns what they return, in lane order."""
+        jobs = {lane: partial(_call, self.envs[lane], name, args, kwargs) for lane in sorted(set(lanes))}
+        if not jobs:
+            return ()
+        with self._calls.interruptible():
+            self._start_call(jobs)
+            return self.call_wait()
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute `name` of every environment, in lane order."""
+        return self.call("get_wrapper_attr", name)
+
+    def set_attr(self, name: str, values: Any) -> None:  # noqa: ANN401 - any attribute
+        """Set the attribute `name` to one value, or to one per lane (list or tuple).
+
+        Raises:
+            ValueError: a list or tuple of the wrong length.
+        """
+        self._check_open()
+        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} values of {name!r}, got {len(each)}")
+        jobs = {k: partial(env.set_wrapper_attr, name, each[k]) for k, env in enumerate(self.envs)}
+        with self._calls.interruptible():
+            self._start_call(jobs)
+            self.call_wait()
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What every environment renders, in lane order."""
+        return self.call("render")
+
+    def close_extras(self, timeout: float | None = CLOSE_TIMEOUT_S, terminate: bool = False) -> None:  # noqa: FBT001, FBT002 - Gymnasium's signature
+        """Have every lane close its environment and end, once it is done with the step under way.
+
+        Args:
+            timeout: how many seconds to wait for that; None: as long as it takes.
+            terminate: do not wait at all, and do not warn.
+
+        A lane that is not done by then is named in a warning; no thread can be stopped from outside. It
+        closes its environment and ends when its step does. It keeps the process alive for some seconds at
+        most: see `LaneThreads`. After Ctrl-C, close again: what is closed stays so.
+
+        Raises:
+            Exception: what an environment raised when it was closed, that of the lowest lane; all of them
+                are logged, also those of lanes that were not waited for.
+        """
+        self._closings = self._closings or [
+            Task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
+        ]
+        late = self._threads.finish(self._closings, 0 if terminate else timeout)
+        self.closed = True
+        if self._calls.pending and not terminate:
+            gymnasium.logger.warn(f"`{self._calls.name}` was pending when `close` was called; it is lost.")
+        if late and not terminate:
+            gymnasium.logger.warn(
+                f"After {timeout} s lanes {late} are still busy; they close when they are done."
+            )
+        self._calls.raise_first(self._closings)
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override] # as Gymnasium's own two do
+        """The seed of each environment's random numbers."""
+        return self.get_attr("np_random_seed")
+
+    @property  # type: ignore[misc] # as Gymnasium's own two do
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """Each environment's random numbers."""
+        return self.get_attr("np_random")
+
+    def __del__(self) -> None:
+        if not self.closed and hasattr(self, "_calls"):
+            self.close(terminate=True)
+
+    def _check_open(self) -> None:
+        if self.closed or self._closings:
+            raise ClosedEnvironmentError("this environment is closed: make a new one")
+
+    def _start_call(self, jobs: Mapping[int, Job]) -> None:
+        self._check_open()
+        self._calls.check("call")
+        self._calls.start("call", jobs)
+
+    def _empty(self, count: int) -> Any:  # noqa: ANN401 - of the observation space
+        return create_empty_array(self.single_observation_space, count, np.zeros)
+
+
+def _call(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    value = env.get_wrapper_attr(name)
+    return value(*args, **kwargs) if callable(value) else value
+
+
+def _close(env: Env, lane: int) -> None:
+    try:
+        env.close()
+    except Exception:
+        log.warning("the environment of lane %d could not be closed", lane, exc_info=True)
+        raise
+
+
+@contextmanager
+def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
+    """Close the environments if they come to nothing."""
+    try:
+        yield
+    except BaseException:
+        for lane, env in enumerate(envs):
+            with suppress(Exception):  # it is logged, and the first error is the one to tell of
+                _close(env, lane)
+        raise
+
 
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 Batch = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]

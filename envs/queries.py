@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.query_files import read_table
-from envs.query_tables import PROMPT_COLUMNS, QueryFileError, Table, flaw, quoted, shown
+from envs.query_files import PROMPT_COLUMNS, QueryFileError, Table, flaw, quoted, read_table, shown
 
 __all__ = [
     "BUNDLED_QUERIES",

@@ -13,10 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.answering import Answerer, Models
-from envs.episode import Episode, Plan, Rules, Transition, derive_seed
+from envs.episode import (
+    Answer,
+    Episode,
+    Plan,
+    Rules,
+    Transition,
+    derive_seed,
+    episode_state,
+    recorded,
+    restored_episode,
+    run_plan,
+)
 from envs.observation import observation_space
-from envs.resuming import episode_state, recorded, restored_episode
-from envs.schedules import Answer, run_plan
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder

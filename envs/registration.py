@@ -9,10 +9,10 @@ from typing import Any
 import gymnasium
 
 from envs.batched import BatchedQueryMutationEnv
+from envs.episode import Schedule
 from envs.parts import Parts, make_parts
 from envs.queries import load_queries
 from envs.query_mutation import EnvConfig, QueryMutationEnv
-from envs.schedules import Schedule
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 

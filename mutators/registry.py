@@ -19,9 +19,9 @@ from pathlib import Path
 from types import ModuleType
 
 from mutators import lexical, rewrite
-from mutators.instructions import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from mutators.mutator import Mutator, by_model, by_rule
-from mutators.user_file import run_file
+from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
+from records.user_file import run_file
 
 __all__ = [
     "DEFAULT_MUTATORS",

@@ -11,7 +11,7 @@ import random
 from collections.abc import Sequence
 
 from mutators.mutator import by_model
-from mutators.tags import tagged
+from ollama_utils.prompts import tagged
 
 PURPOSES = (
     "that it is for a class they teach",

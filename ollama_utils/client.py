@@ -2,14 +2,27 @@
 
 Built on the official `ollama` package. It is the only place where its exceptions, httpx's and
 pydantic's are seen: each is translated once into the tree of `ollama_utils.errors`.
+
+Hosts as people write them, and the base URLs that they mean.
+
+The official `ollama` package: import it from here.
+
+At its import it builds a client of its own from the environment, and raises when OLLAMA_HOST cannot be
+read, OLLAMA_API_KEY not be sent, a proxy's library is missing or a file of TLS cannot be used: even in a run
+that needs none of them. So these variables are set aside while it is imported. Our clients lose nothing: they
+are given their host and their transport, and read the key anew.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
@@ -25,12 +38,91 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
-from ollama_utils.hosts import is_loopback, parse_host
-from ollama_utils.http_client import OfficialClient
-from ollama_utils.official import ollama
-from ollama_utils.transport import transport_to
-from ollama_utils.types import Call, Completion, Embeddings, Usage, is_text
-from ollama_utils.vectors import unit_rows
+from ollama_utils.http import OfficialClient, transport_to
+from ollama_utils.types import Call, Completion, Embeddings, Usage, is_text, unit_rows
+
+__all__ = ["ollama"]
+
+_PORTS = {"http": 80, "https": 443}
+_OLLAMA_PORT = 11434
+_NAME = re.compile(r"[\w.-]+")
+
+
+def parse_host(host: str) -> str:
+    """The base URL that a host means, read as Ollama reads OLLAMA_HOST.
+
+    Args:
+        host: `http://127.0.0.1:11434`, `localhost`, `:11434`, `::1`; a blank one is this machine.
+
+    Returns:
+        `scheme://name:port`, with a path where one is given.
+
+    Raises:
+        ValueError: it is no http or https address, or holds what would not be sent: a user, a query.
+    """
+    if "@" in host:
+        raise ValueError(
+            "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
+            "a user or password is not sent; leave it out, with the '@'"
+        )
+    scheme, stated, address = host.strip().rpartition("://")
+    if _is_ip(address, version=6):
+        address = f"[{address}]"
+    try:
+        parts = urlsplit(f"{scheme if stated else 'http'}://{address}")
+        port = parts.port
+        httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is no ValueError
+    except (ValueError, httpx.InvalidURL) as error:
+        raise _unreadable(host) from error
+    name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
+    usable = _is_ip(name) or _NAME.fullmatch(name)
+    if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"^/|[\s?#]", address):
+        raise _unreadable(host)
+    default = _PORTS[parts.scheme] if stated else _OLLAMA_PORT
+    bracketed = f"[{name}]" if _is_ip(name, version=6) else name
+    path = parts.path.strip("/")
+    return f"{parts.scheme}://{bracketed}:{port or default}" + (f"/{path}" if path else "")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a base URL means this machine."""
+    name = urlsplit(url).hostname or ""
+    if not _is_ip(name):
+        return name == "localhost" or name.endswith(".localhost")
+    address = ipaddress.ip_address(name)
+    return address.is_loopback or address.is_unspecified
+
+
+def _unreadable(host: str) -> ValueError:
+    return ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r}")
+
+
+def _is_ip(name: str, version: int | None = None) -> bool:
+    try:
+        return version in {None, ipaddress.ip_address(name).version}
+    except ValueError:
+        return False
+
+
+_READ_AT_IMPORT = frozenset(
+    {"OLLAMA_HOST", "OLLAMA_API_KEY", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"}
+)
+
+
+@contextmanager
+def _set_aside() -> Iterator[None]:
+    """An environment without the variables that the package's own client is built from."""
+    names = [name for name in os.environ if name in _READ_AT_IMPORT or name.lower().endswith("_proxy")]
+    values = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(values)
+
+
+with _set_aside():
+    import ollama
+
 
 T = TypeVar("T")
 

@@ -4,37 +4,309 @@ A call takes the first of these that it meets: a known reply; an equal call unde
 shares; a reply on disk; the gate of a server and model, where it waits for its turn; the server. A
 failure that may pass is met with more attempts, between which no place in a gate is held. Where a log of
 replies is kept, no reply is given out before it is written down.
+
+What the calls cost, counted by model.
+
+One call on its way through the dispatcher: where it was sent, since when, and what came of it.
+
+A failure that may pass is met with more attempts, and pauses between them that double, with jitter.
+
+The servers of a dispatcher together: which one a call goes to, and what all of them have.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
+from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from ollama_utils.accounts import Account, Accounts
-from ollama_utils.attempts import Attempts
-from ollama_utils.cache import ReplyCache, key_of
 from ollama_utils.capacity import Found
 from ollama_utils.client import OllamaClient
-from ollama_utils.errand import Errand
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
-from ollama_utils.gate import Gate
-from ollama_utils.questions import Question, as_json, embed_question, from_json, question_of
-from ollama_utils.rate_limit import TokenBucket
-from ollama_utils.reply_log import Outcome, ReplyLog, find_in
-from ollama_utils.server import MaxInFlight
-from ollama_utils.servers import Servers
-from ollama_utils.types import Call, Completion, Usage
+from ollama_utils.limits import Gate, MaxInFlight, Server, TokenBucket
+from ollama_utils.reply_log import (
+    Outcome,
+    Question,
+    ReplyLog,
+    as_json,
+    embed_question,
+    find_in,
+    from_json,
+    question_of,
+)
+from ollama_utils.single_flight import ReplyCache, key_of
+from ollama_utils.types import Call, Completion, Usage, short_name
+
+
+@dataclass(kw_only=True)
+class Account:
+    """The calls to one model so far."""
+
+    calls: int = 0
+    """Requests sent; each attempt counts."""
+    failures: int = 0
+    """How many of these failed."""
+    retries: int = 0
+    """How many of these repeated one that had failed."""
+    cache_hits: int = 0
+    """Replies that an earlier equal call, or one under way, had paid for."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    queue_s: float = 0.0
+    """Seconds that calls waited for a slot of the server, by its own timings."""
+    busy_s: float = 0.0
+    """Seconds that calls held a slot: prefill and decode, by the server's own timings."""
+
+
+class Accounts:
+    """Counters that many threads write."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._by_model: dict[str, Account] = {}
+        self._in_flight = 0
+        self._max_in_flight = 0
+
+    @property
+    def in_flight(self) -> int:
+        """The calls that are under way."""
+        return self._in_flight
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most calls that were under way at once."""
+        return self._max_in_flight
+
+    def sent(self, model: str, *, retry: bool) -> None:
+        """A call goes out."""
+        with self._lock:
+            self._in_flight += 1
+            self._max_in_flight = max(self._max_in_flight, self._in_flight)
+            account = self._of(model)
+            account.calls += 1
+            account.retries += retry
+
+    def came_back(self, model: str, usage: Usage | None = None, *, failed: bool = False) -> None:
+        """A call that went out is over."""
+        with self._lock:
+            self._in_flight -= 1
+            account = self._of(model)
+            account.failures += failed
+            if usage is not None:
+                account.prompt_tokens += usage.prompt_tokens
+                account.completion_tokens += usage.completion_tokens
+                account.queue_s += usage.queue_s
+                account.busy_s += usage.prefill_s + usage.decode_s
+
+    def hit(self, model: str) -> None:
+        """A call was answered without going out."""
+        with self._lock:
+            self._of(model).cache_hits += 1
+
+    def snapshot(self) -> dict[str, Account]:
+        """The accounts so far by model; the tag `:latest` is left out of the names."""
+        with self._lock:
+            return {name: replace(account) for name, account in self._by_model.items()}
+
+    def _of(self, model: str) -> Account:
+        name = short_name(model)
+        if name not in self._by_model:
+            self._by_model[name] = Account()
+        return self._by_model[name]
+
+
+@dataclass
+class Errand:
+    """The hosts a call was sent to so far, and when first."""
+
+    model: str
+    deadline_s: float
+    cancelled: threading.Event
+    """Once it is set, nobody waits for it any more."""
+    cap: Gate | None = None
+    """A gate of the caller's own, in which each attempt holds a place."""
+    hosts: list[str] = field(default_factory=list)
+    first_sent_s: float = math.inf
+
+    def sent_to(self, host: str) -> None:
+        """It goes out now."""
+        self.hosts.append(host)
+        self.first_sent_s = min(self.first_sent_s, time.monotonic())
+
+    def waited(self, seconds: float) -> None:
+        """It stood at a gate for so long, which is no fault of the server: the deadline waits, too."""
+        self.first_sent_s += seconds
+
+    def pause(self, seconds: float) -> None:
+        """Wait before the next attempt.
+
+        Raises:
+            CallCancelledError: it was cancelled.
+        """
+        if self.cancelled.wait(seconds):
+            raise CallCancelledError("the run was stopped before the next attempt")
+
+    def outcome(self, reply: str = "", *, error: OllamaError | None = None) -> Outcome:
+        """What came of it, for the log."""
+        return Outcome(
+            reply=reply,
+            error=None if error is None else f"{type(error).__name__}: {error}",
+            server=self.hosts[-1] if self.hosts else "",
+            attempts=len(self.hosts),
+        )
+
+    def is_late(self, pause_s: float = 0.0) -> bool:
+        """Whether an attempt that starts after this pause would start too late."""
+        return time.monotonic() + pause_s > self.first_sent_s + self.deadline_s
+
 
 T = TypeVar("T")
+
+_MAX_BACKOFF_S = 30.0
+
+
+class Attempts:
+    """How often a call is tried, and when it is given up.
+
+    Args:
+        most: how often at most.
+        backoff_s: seconds before the second attempt.
+
+    Raises:
+        ValueError: `most` is less than 1.
+    """
+
+    def __init__(self, most: int, backoff_s: float) -> None:
+        if most < 1:
+            raise ValueError(f"attempts must be at least 1, got {most!r}")
+        self._most = most
+        self._retrying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, OllamaError) and error.retryable),
+            stop=self._is_over,
+            wait=wait_exponential_jitter(multiplier=backoff_s, jitter=backoff_s, max=_MAX_BACKOFF_S),
+            reraise=True,
+        )
+
+    def insist(self, errand: Errand, attempt: Callable[[Errand], T]) -> T:
+        """What an attempt gives, after as many as it may take; the errand counts them.
+
+        Raises:
+            OllamaError: why the last of them failed.
+        """
+        try:
+            return attempt(errand)
+        except OllamaError as error:
+            failed = [error]
+
+        def again(errand: Errand) -> T:
+            """The attempt that failed already, and then the others: only now is tenacity worth its time."""
+            if failed:
+                raise failed.pop()
+            return attempt(errand)
+
+        answer: T = self._retrying.copy(sleep=errand.pause)(again, errand)
+        return answer
+
+    def _is_over(self, state: RetryCallState) -> bool:
+        """Whether a call that failed is given up."""
+        errand: Errand = state.args[0]
+        return len(errand.hosts) >= self._most or errand.is_late(state.upcoming_sleep)
+
+
+class Servers:
+    """One or several servers, each with its gates.
+
+    Args:
+        clients: the way to each; a host that comes twice counts once.
+        max_in_flight: the most calls at once to one model of one server, or `auto`.
+
+    Raises:
+        ValueError: the limit is below 1.
+    """
+
+    def __init__(self, clients: Iterable[OllamaClient], *, max_in_flight: MaxInFlight) -> None:
+        if max_in_flight != "auto" and max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
+        self._by_host = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
+        self._caps: WeakSet[Gate] = WeakSet()
+        self._cancelled = False
+        self._lock = threading.Lock()
+
+    def __getitem__(self, host: str) -> Server:
+        return self._by_host[host]
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Their base URLs."""
+        return tuple(self._by_host)
+
+    def new_cap(self, limit: int) -> Gate:
+        """A gate over all of them for those who bring it to their visits; it is closed with theirs."""
+        cap = Gate(limit)
+        with self._lock:
+            self._caps.add(cap)
+            if self._cancelled:
+                cap.close()
+        return cap
+
+    def route(self, errand: Errand) -> Server:
+        """The server with the most room for a model; those that are away, or failed this call, come last."""
+
+        def merits(server: Server) -> tuple[bool, bool, int]:
+            return not server.is_away, server.host not in errand.hosts, server.gate(errand.model).room
+
+        first, *others = self._by_host.values()
+        return max((first, *others), key=merits) if others else first
+
+    def models(self) -> dict[str, list[str]]:
+        """The models that every server has, as the first one lists them, each with its digest at each server.
+
+        Raises:
+            OllamaError: a server gives no list.
+        """
+        first, *others = (server.client.models() for server in self._by_host.values())
+        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
+        return {
+            name: [digest, *(there[short_name(name)] for there in digests)]
+            for name, digest in first.items()
+            if all(short_name(name) in there for there in digests)
+        }
+
+    def capacities(self) -> dict[tuple[str, str], Found]:
+        """What is known of the capacity for each model called so far, by host and short name."""
+        return {
+            (host, model): found
+            for host, server in self._by_host.items()
+            for model, found in server.capacities().items()
+        }
+
+    def cancel(self) -> None:
+        """Turn away all who wait for a place and all who come later."""
+        with self._lock:
+            self._cancelled = True
+            caps = list(self._caps)
+        for cap in caps:
+            cap.close()
+        for server in self._by_host.values():
+            server.cancel()
+
+    def close(self) -> None:
+        """Cancel, and drop the idle connections."""
+        self.cancel()
+        for server in self._by_host.values():
+            server.close()
+
+
 _POLL_S = 0.01
 
 

@@ -1,4 +1,9 @@
-"""Sentence embeddings behind one protocol: same text, same bits, in any company."""
+"""Sentence embeddings behind one protocol: same text, same bits, in any company.
+
+Embeddings on disk, for runs to share: a text that one run has encoded no other encodes again.
+
+Embeddings by a model of an Ollama server.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,9 @@ import re
 import threading
 import weakref
 import zlib
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,12 +23,161 @@ from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.embedding_store import StoredEncoder
-from ollama_utils.encoding import EncodingWorker, Job, PassEncoder, encode_jobs
-from ollama_utils.errors import EncodingError, OllamaError, UnknownEncoderError
-from ollama_utils.ollama_encoder import OllamaEncoder
-from ollama_utils.sentence_encoder import SentenceEncoder
-from ollama_utils.vectors import unit_rows
+from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
+    EncodingError,
+    OllamaError,
+    ServerFaultError,
+    UnknownEncoderError,
+)
+from ollama_utils.reply_log import SqliteFile
+from ollama_utils.sentence_encoder import EncodingWorker, Job, PassEncoder, SentenceEncoder, encode_jobs
+from ollama_utils.types import unit_rows
+
+_SAMPLE = "The same text has the same embedding."
+_SCHEMA = "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
+_KNOWN = "known"
+"""The shape of all texts that need no pass of the model."""
+
+
+class StoredEncoder:
+    """An encoder whose rows are kept in a file, as the bits they are.
+
+    Rows are kept apart by the encoder's name and by how it embeds a sample: other weights find nothing.
+
+    Args:
+        encoder: encodes what is not in the file.
+        path: the file; it is made, but not its folder.
+
+    Raises:
+        ReplyLogError: the file cannot be made, or is no database.
+    """
+
+    def __init__(self, encoder: PassEncoder, path: Path) -> None:
+        self.name = encoder.name
+        self.pass_size = encoder.pass_size
+        self._encoder = encoder
+        sample = encoder.encode([_SAMPLE])
+        self.dimension = sample.shape[1]
+        self._scope = self.name.encode() + sample.tobytes()
+        self._file = SqliteFile(
+            path, _SCHEMA, what="the file of embeddings", lost="encoded", synchronous="OFF"
+        )
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, D) rows of length 1: those in the file, the others by the encoder, which are then kept.
+
+        Raises:
+            ReplyLogError: the file cannot be read or written.
+        """
+        rows = self._find(texts)
+        new = [text for text in dict.fromkeys(texts) if text not in rows]
+        if new:
+            made = dict(zip(new, self._encoder.encode(new), strict=True))
+            self._write(made)
+            rows |= made
+        return np.stack([rows[text] for text in texts])
+
+    def shapes(self, texts: Sequence[str]) -> list[Hashable]:
+        """What must be equal for texts to share a pass: texts in the file pass together.
+
+        Raises:
+            ReplyLogError: the file cannot be read.
+        """
+        known = self._find(texts)
+        new = [text for text in texts if text not in known]
+        shapes = iter(self._encoder.shapes(new) if new else ())
+        return [_KNOWN if text in known else next(shapes) for text in texts]
+
+    def _find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        found = {}
+        for text in dict.fromkeys(texts):
+            for (row,) in self._file.execute("SELECT row FROM embeddings WHERE key = ?", (self._key(text),)):
+                found[text] = np.frombuffer(row, np.float32)
+        return found
+
+    def _write(self, rows: dict[str, NDArray[np.float32]]) -> None:
+        for text, row in rows.items():
+            self._file.execute(
+                "INSERT OR IGNORE INTO embeddings VALUES (?, ?)", (self._key(text), row.tobytes())
+            )
+
+    def _key(self, text: str) -> bytes:
+        return blake2b(text.encode(), key=blake2b(self._scope).digest(), digest_size=16).digest()
+
+
+_CHUNK = 32
+_KNOWN_GOOD = ("dimension",)
+_MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
+
+
+class OllamaEncoder:
+    """An embedding model of an Ollama server, asked for many texts at once.
+
+    One text may spoil a request: an over-long one is rejected, one whose numbers are not finite makes
+    the server fail or its reply unusable. So after such an error each text is asked for alone, and gets
+    the row or the error that it gets alone; unless the server now fails at the text, too, that it
+    embedded at the start. Then it is the server that is broken, and the request's error is that of all
+    its texts, as it is when the server is away, busy or late.
+
+    Texts of several threads are not put into one request. A server embeds one text after another anyway,
+    and how many requests a run makes, which is counted and kept, would depend on who came when.
+
+    Args:
+        dispatcher: sends the calls.
+        model: the embedding model's name.
+
+    Raises:
+        OllamaError: the model does not embed; it is tried once, to learn the dimension.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, model: str) -> None:
+        self.name = f"ollama:{model}"
+        self._dispatcher = dispatcher
+        self._model = model
+        self.dimension = int(dispatcher.embed(model, _KNOWN_GOOD).shape[1])
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, D) rows of length 1; a blank text, which servers refuse, gives (1, 0, ..., 0).
+
+        Raises:
+            EncodingError: the server gave no embeddings of some texts, after all attempts.
+        """
+        rows = np.zeros((len(texts), self.dimension), dtype=np.float32)
+        rows[:, :1] = 1.0
+        failures: dict[int, OllamaError] = {}
+        written = [index for index, text in enumerate(texts) if text.strip()]
+        chunks = deque(written[start : start + _CHUNK] for start in range(0, len(written), _CHUNK))
+        while chunks:
+            chunk = chunks.popleft()
+            try:
+                rows[chunk] = self._embed([texts[index] for index in chunk])
+            except OllamaError as error:
+                if len(chunk) > 1 and isinstance(error, _MAY_BE_OF_ONE_TEXT) and self._is_up():
+                    chunks.extend([index] for index in chunk)
+                else:
+                    failures |= dict.fromkeys(chunk, error)
+        if failures:
+            raise EncodingError(rows, failures)
+        return rows
+
+    def _is_up(self) -> bool:
+        try:
+            self._dispatcher.embed(self._model, _KNOWN_GOOD, fresh=True)
+        except OllamaError:
+            return False
+        return True
+
+    def _embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        rows = self._dispatcher.embed(self._model, texts)
+        if rows.shape[1] != self.dimension:
+            raise BadReplyError(
+                f"encoder {self.name!r} gave embeddings of length {rows.shape[1]}; "
+                f"expected {self.dimension}, as at first: was its model exchanged?"
+            )
+        return rows
+
 
 _DEFAULT_DIMENSION = 384
 _CACHE_SIZE = 32768

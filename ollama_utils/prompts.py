@@ -1,4 +1,7 @@
-"""Texts of others inside a prompt's own tags."""
+"""Texts of others inside a prompt's own tags.
+
+The tags in which the prompts of mutators show texts, which cannot close them.
+"""
 
 from __future__ import annotations
 
@@ -13,3 +16,8 @@ def untagged(text: str, *names: str) -> str:
         names: The names of the prompt's tags, in letters; case and blanks in a tag make no difference.
     """
     return re.sub(rf"<(/?\s*(?:{'|'.join(names)})\s*)>", r"(\1)", text, flags=re.IGNORECASE)
+
+
+def tagged(tag: str, text: str) -> str:
+    """The text between `<tag>` and `</tag>`, for a tag of `query` and `other`."""
+    return f"<{tag}>{untagged(text, 'query', 'other')}</{tag}>"

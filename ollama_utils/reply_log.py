@@ -6,21 +6,147 @@
 says how often the server was asked for it, 0 when it came with another reply or from another log. `key`
 stands for scope, digest, endpoint and request; it is NULL where an equal question need not get an equal
 reply: such a reply is written down and never found again.
+
+Calls and replies as JSON in one fixed form: what caches and logs compare and keep.
+
+One SQLite file, written by many threads, and by several processes.
 """
 
 from __future__ import annotations
 
 import json
+import sqlite3
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Literal, Self
 
-from ollama_utils.questions import Question
-from ollama_utils.sqlite_file import SqliteFile
+from ollama_utils.errors import BadRequestError, ReplyLogError
+from ollama_utils.types import Call, Completion, Usage, short_name
+
+_AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What a model of a server is asked, as the log keeps it."""
+
+    endpoint: Literal["generate", "embed"]
+    model: str
+    """The name, without the tag `:latest`."""
+    request: str
+    """Everything else that decides the reply, as JSON in one fixed form."""
+    repeatable: bool = True
+    """Whether an equal question gets an equal reply."""
+
+
+def question_of(call: Call) -> Question:
+    """What a call asks; equal calls are equal questions.
+
+    Raises:
+        BadRequestError: the call holds what JSON cannot.
+    """
+    asked = {name: value for name, value in vars(call).items() if name != "model"}
+    try:
+        asked["options"] = dict(sorted(call.options.items()))
+        request = _AS_JSON.encode(asked)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
+    return Question(
+        endpoint="generate", model=short_name(call.model), request=request, repeatable=call.repeatable
+    )
+
+
+def as_json(completion: Completion) -> str:
+    """A reply as a log keeps it."""
+    kept = {
+        "text": completion.text,
+        "truncated": completion.truncated,
+        "usage": None if completion.usage is None else vars(completion.usage),
+    }
+    return json.dumps(kept, ensure_ascii=False)
+
+
+def from_json(reply: str) -> Completion:
+    """The reply that a log kept, marked as one that an earlier call paid for."""
+    kept = json.loads(reply)
+    usage = None if kept["usage"] is None else Usage(**kept["usage"])
+    return Completion(text=kept["text"], truncated=kept["truncated"], usage=usage, cached=True, attempts=0)
+
+
+def embed_question(model: str, text: str) -> Question:
+    """What is asked when a text is to be embedded."""
+    return Question(endpoint="embed", model=short_name(model), request=json.dumps(text))
+
+
+_BUSY_S = 60.0
+
+
+class SqliteFile:
+    """A file whose every failure is one error that says what to do.
+
+    A statement that has returned survives the end of the process. What a power cut may take is up to
+    `synchronous`, see SQLite's PRAGMA.
+
+    Args:
+        path: the file; it is made, but not its folder.
+        schema: statements that make the tables where there are none.
+        what: what the file is called in errors.
+        lost: what happens to what is in it when it is deleted.
+        synchronous: NORMAL, or OFF for what can be made again.
+
+    Raises:
+        ReplyLogError: the file cannot be made, or is no database.
+    """
+
+    def __init__(
+        self, path: Path, schema: str, *, what: str, lost: str, synchronous: Literal["NORMAL", "OFF"]
+    ) -> None:
+        self._path = path
+        self._what = what
+        self._lost = lost
+        self._lock = threading.Lock()
+        try:
+            self._database = sqlite3.connect(
+                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(f"PRAGMA synchronous = {synchronous}")
+            self._database.executescript(schema)
+        except sqlite3.Error as error:
+            self._database.close()
+            raise self._failure(error) from error
+
+    def execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """The rows that a statement gives.
+
+        Raises:
+            ReplyLogError: the file cannot be read or written.
+        """
+        try:
+            with self._lock:
+                return self._database.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Close the file; what is executed later raises ReplyLogError."""
+        with self._lock:
+            self._database.close()
+
+    def _failure(self, error: sqlite3.Error) -> ReplyLogError:
+        hint = ""
+        if type(error) is sqlite3.DatabaseError:  # malformed, or no database
+            hint = f"; delete it: what is in it is {self._lost} again"
+        return ReplyLogError(f"{self._what} {str(self._path)!r} cannot be used: {error}{hint}")
+
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS replies (

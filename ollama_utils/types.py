@@ -1,4 +1,7 @@
-"""What goes to a model and what comes back: plain, frozen data."""
+"""What goes to a model and what comes back: plain, frozen data.
+
+Rows of length one: what every encoder gives.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
+if TYPE_CHECKING:
     from ollama_utils.errors import OllamaError
 
 
@@ -99,3 +102,21 @@ def is_text(value: object) -> bool:
 def short_name(model: str) -> str:
     """The name without the tag that it would get anyway: `x:latest` and `x` are one model."""
     return model.strip().removesuffix(":latest")
+
+
+def unit_rows(rows: ArrayLike) -> NDArray[np.float32]:
+    """Each row scaled to length 1, by itself: its bits do not depend on the rows beside it.
+
+    Args:
+        rows: (N, D) finite numbers. A row of zeros becomes (1, 0, ..., 0).
+
+    Returns:
+        (N, D), float32.
+    """
+    wide: NDArray[np.float64] = np.array(rows, dtype=np.float64)
+    largest = np.abs(wide).max(axis=1)
+    wide[largest == 0.0, 0] = largest[largest == 0.0] = 1.0
+    wide /= largest[:, None]  # squares of very small numbers would lose digits
+    lengths = np.sqrt((wide * wide).sum(axis=1))
+    scaled: NDArray[np.float32] = (wide / lengths[:, None]).astype(np.float32)
+    return scaled

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scorers.refusal_rules import RuleReading
-from scorers.refusal_text import ending, opening, plain_text
+from scorers.refusal_rules import RuleReading, ending, opening, plain_text
 
 WEIGHTS = Path(__file__).parent / "data" / "refusal_weights.json"
 """Where the fitted numbers are."""

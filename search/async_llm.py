@@ -2,6 +2,8 @@
 
 Equal calls under way are one before they reach a thread, and what is known already is looked up on a thread
 of its own. So neither waits behind calls that wait for a place under the cap.
+
+One call that threads make and coroutines wait for.
 """
 
 from __future__ import annotations
@@ -9,20 +11,64 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from concurrent.futures import Future, InvalidStateError
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
 
-from ollama_utils.cache import key_of, shared
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadRequestError, CallCancelledError
+from ollama_utils.limits import checked_rate
 from ollama_utils.parallel import Threads
-from ollama_utils.questions import question_of
-from ollama_utils.rate_limit import checked_rate
+from ollama_utils.reply_log import question_of
+from ollama_utils.single_flight import key_of, shared
 from ollama_utils.types import Call, Completion
-from search.asking import Asked
 from search.call_pool import CallPool, Counts, callers_for
-from search.embedded import SOLVER, embedded_dispatcher
+from search.evolution import SOLVER, embedded_dispatcher
+
+
+class Asked:
+    """A call on its way, and how many wait for it, in one event loop or several.
+
+    Args:
+        call: what is asked.
+        key: equal for calls that are one.
+    """
+
+    def __init__(self, call: Call, key: object) -> None:
+        self.call = call
+        self.key = key
+        self.waiting = 0
+        """How many wait for it."""
+        self.sent = False
+        """Whether a thread has it."""
+        self._outcome: Future[Completion] = Future()
+
+    def settle(self, outcome: Completion | Exception) -> None:
+        """Tell those who wait; what was told first stays."""
+        with suppress(InvalidStateError):
+            if isinstance(outcome, Exception):
+                self._outcome.set_exception(outcome)
+            else:
+                self._outcome.set_result(outcome)
+
+    async def outcome(self) -> Completion:
+        """The reply, once it is there; what is raised when this is cancelled is nobody else's.
+
+        Raises:
+            Exception: what the call raised.
+        """
+        loop = asyncio.get_running_loop()
+        told = asyncio.Event()
+
+        def tell(_outcome: Future[Completion]) -> None:
+            with suppress(RuntimeError):  # the loop of one who was cancelled may be gone
+                loop.call_soon_threadsafe(told.set)
+
+        self._outcome.add_done_callback(tell)
+        await told.wait()
+        return self._outcome.result()
+
 
 _TIMEOUT_S = 120.0
 

@@ -17,10 +17,9 @@ from dataclasses import dataclass, fields
 from typing import IO, Any
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
-from search.embedded import SOLVER
-from search.evolution import MUTATOR, AsyncEvolutionConfig, EvolutionController
+from search.evolution import MUTATOR, SOLVER, AsyncEvolutionConfig, EvolutionController
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 _TIMES = ("metrics", "total_time")
 """What two runs of one search may differ in."""

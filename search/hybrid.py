@@ -5,36 +5,109 @@ are generated and scored by the critic, at once where `parallel_eval` says so, a
 takes the feedback on the reply that was chosen, rewards the K candidates, updates the fitness of their
 prompts, teaches actor and critic, and lets the population evolve when it is time. A candidate without a score
 takes part in none of that. The whole is a pure function of the seed and of the replies.
+
+The numbers of the hybrid search in one place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.types import Completion
 from scorers.critic import RidgeCritic
 from search.candidates import MAX_TOKENS, TEMPERATURE, Asking, Llm, do_all, heed_cancel
-from search.genetics.chance import seed_of
-from search.optimizing.actors import Actor
-from search.optimizing.params import ActorCriticParams
-from search.optimizing.population import PromptPopulation, Reword
+from search.genetics.genome import seed_of
+from search.optimizing.actors import ENTROPY, LEARNING_RATE, Actor, PolicyActor
+from search.optimizing.prompts import PromptPopulation, PromptSections, Reword
 from search.optimizing.rewards import (
+    Asked,
+    Candidate,
     FeedbackAggregator,
+    Rewarded,
     RewardFn,
     Rewarding,
     RewardWeights,
+    Scoring,
     Signal,
     Signals,
+    StepResult,
     Tried,
+    given_score,
     mean,
+    scored,
+    teach,
 )
-from search.optimizing.scores import Scoring, given_score, scored, teach
-from search.optimizing.steps import Asked, Candidate, Rewarded, StepResult
 from search.task import SEED_INSTRUCTIONS
 
 __all__ = ["ActorCriticParams", "HybridOptimizationFlow", "RewardWeights", "StepResult"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActorCriticParams:
+    """What `HybridOptimizationFlow.from_params` builds a flow from; a number is checked where it is used."""
+
+    num_candidates: int = 5
+    """How many prompts are tried for a query (the flow's `top_k_prompts`)."""
+    update_interval: int = 10
+    """The population evolves after so many steps that brought a reward."""
+    exploration: float = 0.1
+    """The share of the actor's draws that pay no heed to its policy."""
+    parallel_eval: bool = False
+    """Whether candidates are generated and scored, and children made, at once."""
+    max_workers: int | None = None
+    """The most of these at once; None: as many as there are, as far as the model's gate admits them."""
+    max_tokens: int = MAX_TOKENS
+    """A candidate is cut after so many."""
+    temperature: float = TEMPERATURE
+    """Of the candidates."""
+    feedback_for_all: bool = False
+    """Whether a feedback function is called for each scored candidate, and not for the chosen one alone."""
+    weights: RewardWeights = field(default_factory=RewardWeights)
+    """Of the parts of a reward."""
+    learning_rate: float = LEARNING_RATE
+    """Of the actor."""
+    entropy: float = ENTROPY
+    """What the entropy of the actor's policy is worth beside a reward."""
+    population_size: int = 10
+    """How many prompts there are, always."""
+    elite_size: int = 2
+    """How many of the best stay unchanged in a generation."""
+    mutation_rate: float = 0.3
+    """The chance that a section of a child is mutated."""
+    crossover_rate: float = 0.5
+    """The chance that a child has two parents."""
+    model_share: float = 0.5
+    """The share of mutations that a model makes, where one is given."""
+    seed: int = 0
+    """Of all chance."""
+
+    def actor(self, encoder: Encoder) -> PolicyActor:
+        """The actor that learns."""
+        return PolicyActor(
+            encoder,
+            seed=self.seed,
+            exploration=self.exploration,
+            learning_rate=self.learning_rate,
+            entropy=self.entropy,
+        )
+
+    def population(
+        self, prompts: Sequence[str | PromptSections], reword: Reword | None = None
+    ) -> PromptPopulation:
+        """The population that begins with these prompts."""
+        return PromptPopulation(
+            prompts,
+            size=self.population_size,
+            elite_size=self.elite_size,
+            mutation_rate=self.mutation_rate,
+            crossover_rate=self.crossover_rate,
+            seed=self.seed,
+            reword=reword,
+            model_share=self.model_share,
+        )
 
 
 class HybridOptimizationFlow:

@@ -1,4 +1,9 @@
-"""Writes a training run down as it goes, and stops it when calls keep failing."""
+"""Writes a training run down as it goes, and stops it when calls keep failing.
+
+Counts of what a rollout brought; unscored steps stand apart.
+
+The live progress line of a training run, on stderr: steps, steps a second, time left, success so far.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +11,93 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
+from rich.progress import TextColumn
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.findings import Findings
+from records.errors import RunStoppedError
+from records.interrupt import Interrupt
+from records.json_lines import JsonLines
+from records.live_bar import LiveBar
+from records.run_folder import RunFolder
+from records.transitions import account_totals, transition_record
 from train.audit import Audit
-from train.errors import RunStoppedError
-from train.interrupt import Interrupt
-from train.json_lines import JsonLines
-from train.run_folder import RunFolder
-from train.tally import Tally
-from train.transitions import account_totals, transition_record
+
+
+@dataclass(kw_only=True)
+class Tally:
+    """Sums over the steps of a rollout."""
+
+    scored: int = 0
+    unscored: int = 0
+    answered: int = 0
+    refused: int = 0
+    """Partly refused included."""
+    partial: int = 0
+    adopted: int = 0
+    drifted_rewrites: int = 0
+    """Not adopted, as they lost the intent by similarity."""
+    drifted: int = 0
+    """Steps whose query, adopted though it was, did not keep the intent: they earn nothing."""
+    episodes: int = 0
+    successes: int = 0
+    returns: float = 0.0
+    lengths: int = 0
+    parts: Counter[str] = field(default_factory=Counter)
+    mutators: Counter[str] = field(default_factory=Counter)
+
+    def count_step(self, info: Mapping[str, Any]) -> None:
+        """Count one step by its info, or by its line of transitions.jsonl."""
+        if info["unscored"]:
+            self.unscored += 1
+            return
+        self.scored += 1
+        self.answered += info["outcome"] == "answered"
+        self.refused += info["outcome"] == "refused"
+        self.partial += bool(info["partial"])
+        self.adopted += bool(info["adopted"])
+        self.drifted_rewrites += info["rejected"] == "drifted"
+        self.drifted += not info["reward_parts"].get("intent_kept", 1.0)
+        self.mutators[info["mutator"]] += 1
+        self.parts.update(info["reward_parts"])
+
+    def count_episode(self, *, success: bool, total_reward: float, length: int) -> None:
+        """Count one episode that ended."""
+        self.episodes += 1
+        self.successes += success
+        self.returns += total_reward
+        self.lengths += length
+
+    def metrics(self) -> dict[str, float]:
+        """Rates and means under TensorBoard's names; a rate without a denominator is left out."""
+        rows = self.scored + self.unscored
+        per_episode = {
+            "rollout/return": self.returns,
+            "rollout/episode_length": self.lengths,
+            "outcome/success_rate": self.successes,
+        }
+        per_step = {
+            "outcome/answered_rate": self.answered,
+            "outcome/refusal_rate": self.refused,
+            "outcome/partial_refusal_rate": self.partial,
+            "outcome/drifted_rate": self.drifted,
+            "mutators/adopted_rate": self.adopted,
+            "mutators/drifted_rate": self.drifted_rewrites,
+            **{f"reward/{name}": value for name, value in self.parts.items()},
+            **{f"mutators/{name}": value for name, value in self.mutators.items()},
+        }
+        groups = ((self.episodes, per_episode), (self.scored, per_step))
+        rates = {k: v / n for n, sums in groups if n for k, v in sums.items()}
+        counts = {"rollout/episodes": self.episodes, "outcome/unscored_steps": self.unscored}
+        return rates | counts | ({"outcome/unscored_rate": self.unscored / rows} if rows else {})
+
 
 SAMPLES = 4
 """Transitions shown as text in TensorBoard, per rollout."""
@@ -224,3 +301,53 @@ def sample_text(info: Mapping[str, Any], reward: float) -> str:
         f"**{info['mutator']}** → {info['outcome']}, reward {reward:.2f}\n\n"
         f"original: {info['original_query']}\n\nmutated: {info['mutated_query']}\n\nreply: {info['reply']}"
     )
+
+
+class ProgressLine(BaseCallback):
+    """A bar on a terminal; elsewhere one plain line per rollout.
+
+    Failing calls and what is found out about the servers are told at once.
+    """
+
+    def __init__(self, total_steps: int, recorder: Recorder, findings: Findings) -> None:
+        super().__init__()
+        self.recorder = recorder
+        self.findings = findings
+        self.total_steps = total_steps
+        self._bar = LiveBar(TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[success]}"))
+        self._task = self._bar.progress.add_task("training", total=total_steps, rate="", success="")
+
+    def _on_training_start(self) -> None:
+        self._bar.progress.start()
+
+    def _on_rollout_start(self) -> None:
+        self._complained = False
+
+    def _on_step(self) -> bool:
+        self._complain([info["error"] for info in self.locals["infos"] if info["unscored"]])
+        for line in self.findings.news(self.recorder.dispatcher.capacities()):
+            self._bar.say(line)
+        speed = self._bar.progress.tasks[0].speed
+        rate = f"{speed:.1f} steps/s" if speed else ""
+        self._bar.progress.update(self._task, completed=self.num_timesteps, rate=rate)
+        return True
+
+    def _on_rollout_end(self) -> None:
+        tally = self.recorder.tally
+        success = f"success {tally.successes}/{tally.episodes} episodes, {tally.unscored} steps unscored"
+        self._bar.progress.update(self._task, success=success)
+        if not self._bar.is_shown:
+            print(f"step {self.num_timesteps}/{self.total_steps}: {success}", file=sys.stderr)
+
+    def _complain(self, errors: list[str]) -> None:
+        """Say why a step could not be scored, once a rollout."""
+        if errors and not self._complained:
+            self._bar.say(f"not scored: {errors[0]}")
+            self._complained = True
+
+    def _on_training_end(self) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was; calling it twice is fine."""
+        self._bar.progress.stop()

@@ -9,16 +9,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from train.errors import UserError
-from train.settings import resolved
+from records.errors import UserError
+from records.settings import resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
+    from envs.mission import QuerySet
+    from records.run_folder import RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
-    from train.query_set import QuerySet
     from train.recorder import Recorder
-    from train.run_folder import RunFolder
 
 MAY_CHANGE = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),

@@ -9,17 +9,17 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from records.transitions import account_totals
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
-from train.tally import Tally
-from train.transitions import account_totals
+from train.recorder import Tally
 
 if TYPE_CHECKING:
+    from ollama_utils.connect import Connection
+    from records.run_folder import RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
     from train.recorder import Recorder
-    from train.run_folder import RunFolder
-    from train.server import Connection
 
 ENDS = 8
 """The start and the end of a run are its first and last eighth of rollouts."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from search.genetics.selection import SELECTIONS
+from search.genetics.genome import SELECTIONS
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced": {"detailed_performance_logging": True},
@@ -71,7 +71,7 @@ class EvolutionConfig:
     selection: str = "tournament"
     """How parents are chosen: `tournament`, `rank` or `roulette`."""
     adaptive_rates: bool = True
-    """Whether the rates rise and fall with what helps; see `search/genetics/rates.py`."""
+    """Whether the rates rise and fall with what helps; see `search/genetics/population.py`."""
     seed: int = 0
     """Of all chance; the same seed and the same replies give the same result."""
     panel_size: int | None = None

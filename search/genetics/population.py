@@ -2,24 +2,240 @@
 
 Nothing here calls a model. What it asks for depends on its settings, its seed and what it was told, so
 another driver can run it, and a run that begins anew with the same replies is the same run.
+
+The children of a generation on their way: drafted, told apart, tried; several at a time, in any order.
+
+What becomes of a child depends on the replies alone. Its place among its siblings decides which of two equal
+drafts is changed, not which was there first: a child is tried as soon as its draft is there, and becomes
+another if a sibling before it turns out to be the same. Nothing asked is lost then: the sibling needs it.
+
+How often children are crossed and mutated, and by which operator; it adapts to what helped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from random import Random
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
-from search.genetics.chance import chance, seed_of
 from search.genetics.config import EvolutionConfig
-from search.genetics.diversity import diversity
-from search.genetics.genome import Genome
-from search.genetics.nursery import Child
-from search.genetics.rates import AdaptiveRates, Use
-from search.genetics.selection import select
-from search.genetics.trial import Evaluated
-from search.genetics.variation import Birth
+from search.genetics.fitness import CallPlan, Evaluated, Trial
+from search.genetics.genome import Genome, chance, diversity, seed_of, select
+from search.genetics.variation import Birth, Draft, Variation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """What became of a birth."""
+
+    birth: Birth
+    evaluated: Evaluated | None
+    """None where it stayed equal to a genome that is known."""
+    draft: Draft
+    """What the steps of the birth came to."""
+
+
+class Brood:
+    """The drafts of siblings, and the genomes that they become.
+
+    Args:
+        births: of the siblings.
+        variation: changes a draft that is known already.
+        known: the genomes of earlier generations, in a fixed order.
+    """
+
+    def __init__(self, births: Sequence[Birth], variation: Variation, known: Iterable[Genome]) -> None:
+        self._births, self._variation = births, variation
+        self._taken = dict.fromkeys(known)
+        self._drafts: dict[int, Genome] = {}
+        self._settled: list[Genome | None] = []
+
+    def drafted(self, place: int, genome: Genome) -> None:
+        """A draft is there."""
+        self._drafts[place] = genome
+        while (next_one := len(self._settled)) in self._drafts:
+            rng = chance(self._births[next_one].seed, "changed")
+            new = self._variation.changed(self._drafts[next_one], self._taken, rng)
+            self._settled.append(new)
+            if new is not None:
+                self._taken[new] = None
+
+    def is_settled(self, place: int) -> bool:
+        """Whether all drafts before it are there, and so it stays what it is."""
+        return place < len(self._settled)
+
+    def genome(self, place: int) -> Genome | None:
+        """What it is as far as is known; None where nothing new was found for it."""
+        return self._settled[place] if self.is_settled(place) else self._drafts[place]
+
+
+class Nursery:
+    """The work on a generation's children, for lanes that take whatever is due.
+
+    Args:
+        births: of the children.
+        variation: makes their drafts.
+        known: the genomes of earlier generations, in a fixed order.
+        trial: how a genome is tried.
+        drafts_ahead: so many drafts are made before any of them is tried.
+    """
+
+    def __init__(
+        self,
+        births: Sequence[Birth],
+        variation: Variation,
+        known: Iterable[Genome],
+        trial: Callable[[Genome], Trial],
+        drafts_ahead: int,
+    ) -> None:
+        self._births, self._variation, self._make_trial = births, variation, trial
+        self._brood = Brood(births, variation, known)
+        self._drafts_ahead = drafts_ahead
+        self._begun = self._tried = 0
+        self._ready: list[int] = []
+        self._parked: dict[int, Trial] = {}
+        self._drafts: dict[int, Draft] = {}
+        self._results: dict[int, Evaluated | None] = {}
+
+    def lanes(self) -> list[CallPlan[None]]:
+        """As many plans as can ever be of use, for `play_plans`."""
+        return [self._lane() for _ in self._births]
+
+    def children(self) -> list[Child]:
+        """What became of all births, in their order, when all lanes are through."""
+        return [
+            Child(birth=birth, evaluated=self._results[place], draft=self._drafts[place])
+            for place, birth in enumerate(self._births)
+        ]
+
+    def _lane(self) -> CallPlan[None]:
+        """Drafts and trials, one after another, while there are any."""
+        while True:
+            left = self._begun < len(self._births)
+            if left and (self._begun - self._tried < self._drafts_ahead or not self._ready):
+                yield from self._draft(self._begun)
+            elif self._ready:
+                yield from self._try(heapq.heappop(self._ready))
+            else:
+                return
+
+    def _draft(self, place: int) -> CallPlan[None]:
+        self._begun += 1
+        draft = yield from self._variation.draft(self._births[place])
+        self._drafts[place] = draft
+        self._brood.drafted(place, draft.genome)
+        heapq.heappush(self._ready, place)
+        for parked in [other for other in self._parked if self._brood.is_settled(other)]:
+            self._close(parked, self._parked.pop(parked))
+
+    def _try(self, place: int) -> CallPlan[None]:
+        """Try a child as what it is; it may become another on the way."""
+        self._tried += 1
+        trial: Trial | None = None
+        while (genome := self._brood.genome(place)) is not None:
+            if trial is None or trial.genome != genome:
+                trial = self._make_trial(genome)
+            if trial.is_over:
+                break
+            yield from trial.go_on()
+        if trial is None:
+            self._results[place] = None
+        elif self._brood.is_settled(place):
+            self._close(place, trial)
+        else:
+            self._parked[place] = trial
+
+    def _close(self, place: int, trial: Trial) -> None:
+        """A settled child's trial is over: keep what it came to, or begin anew as another."""
+        genome = self._brood.genome(place)
+        if genome is not None and genome != trial.genome:
+            self._tried -= 1
+            heapq.heappush(self._ready, place)
+            return
+        self._results[place] = trial.result() if genome is not None else None
+
+
+_MOST_MUTATION = 0.8
+_STEP = 1.5
+"""Each generation without a better best multiplies the mutation rate by this."""
+_LOOKALIKES = 0.3
+"""Below this diversity crossing two parents brings little new."""
+_LEAST_SHARE = 0.4
+"""Of an even share, which each operator keeps whatever it did."""
+_MEMORY = 0.8
+"""What an earlier generation's outcomes weigh, next to the following one's."""
+
+
+class Use(NamedTuple):
+    """An operator that made a child, and whether the child beat its parents."""
+
+    operator: str
+    won: bool
+
+
+class AdaptiveRates:
+    """The rates of the next generation.
+
+    While the best stands still the mutation rate rises, to 0.8 at most; lookalikes are mutated twice as
+    often and crossed half as often. Operators are drawn by probability matching (Goldberg 1990): in
+    proportion to how often their children beat their parents, with a least share for each.
+
+    Args:
+        crossover: the share of children with two parents, 0 to 1.
+        mutation: the share of children that are mutated, 0 to 1.
+        operators: the names of the operators.
+        adaptive: False keeps all as it is.
+    """
+
+    def __init__(
+        self, *, crossover: float, mutation: float, operators: Sequence[str], adaptive: bool
+    ) -> None:
+        self.crossover = self._crossover = crossover
+        self.mutation = self._mutation = mutation
+        self._adaptive = adaptive
+        self._standing = 0
+        self._uses = dict.fromkeys(operators, 0.0)
+        self._wins = dict.fromkeys(operators, 0.0)
+
+    def tell(self, uses: Sequence[Use], *, improved: bool, diversity: float) -> None:
+        """Learn from a generation.
+
+        Args:
+            uses: the operators of its children with a fitness.
+            improved: whether it brought a new best.
+            diversity: of the population that it left, 0 to 1.
+        """
+        if not self._adaptive:
+            return
+        for name in self._uses:
+            self._uses[name] *= _MEMORY
+            self._wins[name] *= _MEMORY
+        for use in uses:
+            self._uses[use.operator] += 1
+            self._wins[use.operator] += use.won
+        self._standing = 0 if improved else self._standing + 1
+        alike = diversity < _LOOKALIKES
+        raised = self._mutation * _STEP**self._standing * (2 if alike else 1)
+        self.mutation = max(self._mutation, min(_MOST_MUTATION, raised))
+        self.crossover = self._crossover / (2 if alike else 1)
+
+    def chance_of(self, operator: str, among: Sequence[str] = ()) -> float:
+        """How likely an operator is drawn from `among`, or from all."""
+        names = list(among or self._uses)
+        return self._shares(names)[names.index(operator)]
+
+    def draw(self, among: Sequence[str], rng: Random) -> str:
+        """One of these operators."""
+        return rng.choices(list(among), self._shares(among))[0]
+
+    def _shares(self, names: Sequence[str]) -> list[float]:
+        # One win in two before anything is known.
+        worth = [(self._wins[name] + 1) / (self._uses[name] + 2) for name in names]
+        least = _LEAST_SHARE / len(names)
+        return [least + (1 - _LEAST_SHARE) * each / sum(worth) for each in worth]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """How a child differs from its parents: reworded by a model, or changed by rule.
 
-The operators on instructions are mutators (`mutators/instructions.py`); those on examples stand here. A
+The operators on instructions are mutators (`mutators/system_prompts.py`); those on examples stand here. A
 model that fails, or is cut, or answers with nothing new, is replaced by a rule: a child is never lost to a
 server.
 """
@@ -14,9 +14,8 @@ from random import Random
 from mutators import cleaning
 from mutators.mutator import Mutator
 from ollama_utils.types import Call
-from search.genetics.chance import chance, seed_of
-from search.genetics.genome import Example, Genome
-from search.genetics.plans import Asking, CallPlan, asked_twice
+from search.genetics.fitness import Asking, CallPlan, asked_twice
+from search.genetics.genome import Example, Genome, chance, seed_of
 
 MAX_CHARS = 4_000
 """Longer instructions are not taken from a model: it ran on."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
-from search.selectors.neighbours import Places, by_marginal_means, neighbours, places_of
+from search.selectors.combination import Places, by_marginal_means, neighbours, places_of
 from search.selectors.selector import Common, Evaluate, Request, Selector
 
 _STARTS = 1

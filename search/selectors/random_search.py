@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
-from search.selectors.budget import part_of
+from search.selectors.combination import part_of
 from search.selectors.selector import Common, Evaluate, Request, Selector
 
 _WHICH = 1

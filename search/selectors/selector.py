@@ -3,6 +3,12 @@
 A selector decides, a driver evaluates: `select_best` is one driver, `ask` and `tell` let there be others.
 What is asked for depends on the choices, the dataset, the seed and what was told, and on nothing else. So
 results are the same however many evaluations run at once, and a search that is run again asks the same.
+
+Who fails too often to be named, and who is sure not to, of combinations that were evaluated in part.
+
+A round's evaluations side by side: what the driver of `select_best` does with a round.
+
+What a selector says of each combination when its search is over, and how sure it is of that.
 """
 
 from __future__ import annotations
@@ -11,21 +17,175 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar, TypeAlias, TypedDict, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from search.selectors.cells import Cells, Evaluation, checked
-from search.selectors.combination import Combination, combinations
-from search.selectors.concurrency import plan_concurrency
-from search.selectors.dataset import shuffled
-from search.selectors.errors import fails_seldom, fit, hopeless
-from search.selectors.playing import play_round
-from search.selectors.results import NoWinnerError, Round, SelectionResults, dataset_lows, results_of
-from search.selectors.verdicts import claim_of, verdicts_of, why_none
+from search.selectors.combination import Combination, combinations, plan_concurrency, shuffled
+from search.selectors.confidence import MeanTest
+from search.selectors.results import (
+    Cells,
+    Evaluation,
+    NoWinnerError,
+    Round,
+    SelectionResults,
+    checked,
+    dataset_lows,
+    results_of,
+)
+from search.streams import Failed, Plan, play_plans
 
 __all__ = ["Common", "Evaluate", "Evaluation", "NoWinnerError", "Request", "Selector"]
+
+_ROUNDING = 1e-9
+"""A share of a count is whole but for the rounding of floats."""
+
+
+def fit(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
+    """(combinations,), who was evaluated, and failed on no more than this share of that."""
+    fit_ones: NDArray[np.bool_] = (cells.seen > 0) & (cells.errors <= max_errors * cells.seen + _ROUNDING)
+    return fit_ones
+
+
+def hopeless(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
+    """(combinations,), who failed already more often than on this share of the dataset."""
+    hopeless_ones: NDArray[np.bool_] = cells.errors > max_errors * cells.datapoints + _ROUNDING
+    return hopeless_ones
+
+
+def fails_seldom(cells: Cells, number: int, max_errors: float, delta: float) -> bool:
+    """Whether a combination is sure to fail on no more of the dataset than it may.
+
+    Args:
+        cells: what was evaluated, in the order that chance made.
+        number: of the combination.
+        max_errors: the share of the dataset that it may fail on.
+        delta: how often one that fails on more is held to be sure, however often one asks.
+    """
+    seen, size = int(cells.seen[number]), cells.datapoints
+    if int(cells.errors[number]) + size - seen <= max_errors * size + _ROUNDING:
+        return True
+    test = MeanTest(1 - max_errors, population=size)
+    test.add(1.0 - cells.failed[number, :seen])
+    return bool(test.rejects(delta))
+
+
+Cell = tuple[int, int]
+"""A combination's number, and the place of a datapoint."""
+
+
+def play_round(
+    requests: Sequence[tuple[int, Sequence[int]]],
+    evaluate: Callable[[Cell], Any],
+    at_once: int,
+    tick: Callable[[], None] | None,
+) -> list[list[Any]]:
+    """What comes of each place of each request, in their order; an exception in its place where it raised.
+
+    Args:
+        requests: as a selector asks.
+        evaluate: evaluates one cell, on any thread.
+        at_once: the most evaluations at once.
+        tick: called after each, one at a time.
+    """
+    plans = [_batch(number, places) for number, places in requests]
+    begun = min(at_once, sum(len(places) for _, places in requests))
+    outcomes = play_plans(plans, evaluate, begun, tick or (lambda: None))
+    return [[value.error if isinstance(value, Failed) else value for value in row] for row in outcomes]
+
+
+def _batch(number: int, places: Sequence[int]) -> Plan[Cell, Any, list[Any]]:
+    return list((yield [(number, place) for place in places]))
+
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+UNSEEN = "not seen"
+FAILS = "fails too often"
+OPEN = "not distinguished from the best"
+_SHOWN = 4
+"""Equals that are told by name."""
+
+
+def verdicts_of(selector: Selector, named: int | None) -> list[str]:
+    """For each combination, in the order of their numbers, what is known of it beside the named one."""
+    fit, survivors, ended = selector.fit_ones, set(selector.survivors), _last_rounds(selector)
+    worse = _worse(selector, named)
+    told = []
+    for number in range(len(selector.combinations)):
+        if number == named:
+            told.append(_filled(selector, selector.named_is))
+        elif not selector.cells.seen[number]:
+            told.append(UNSEEN)
+        elif not fit[number]:
+            told.append(FAILS)
+        elif number not in survivors:
+            told.append(f"{_filled(selector, selector.out_is)} (round {ended.get(number, 0) + 1})")
+        elif worse[number] and named is not None:
+            last = max(selector.last_asked[number], selector.last_asked[named])
+            told.append(f"ruled out (round {last})")
+        else:
+            told.append(OPEN)
+    return told
+
+
+def claim_of(selector: Selector, named: int | None) -> str:
+    """What a selector claims with its settings, and who scored the same as the named one."""
+    if named is None:
+        return "None of them can be named."
+    claim = _filled(selector, selector.claim)
+    size, cells = len(selector.datapoints), selector.cells
+    if cells.seen[named] < size:
+        return claim
+    equal = selector.fit_ones & (cells.seen == size) & (cells.means() == cells.mean(named))
+    others = [number for number in np.flatnonzero(equal).tolist() if number != named]
+    if not others:
+        return claim
+    labels = [selector.combinations[number].label for number in (named, *others)]
+    if len(labels) > _SHOWN:
+        labels = [*labels[: _SHOWN - 1], f"{len(labels) - _SHOWN + 1} others"]
+    told = f"{', '.join(labels[:-1])} and {labels[-1]}"
+    return f"{claim} {told} have the same score on all {size} datapoints; the first is named."
+
+
+def why_none(selector: Selector) -> str:
+    """Why no combination can be named, in one line."""
+    cells = selector.cells
+    seen = np.flatnonzero(cells.seen)
+    if not len(seen):
+        return "no combination was evaluated"
+    least = int(seen[(cells.errors[seen] / cells.seen[seen]).argmin()])
+    return (
+        f"each one evaluated failed on more than {selector.max_errors:.0%} of its datapoints; the "
+        f"least, {selector.combinations[least].label}, on {cells.errors[least]} of {cells.seen[least]}, "
+        f"first with {cells.first_error.get(least)!r}"
+    )
+
+
+def _filled(selector: Selector, text: str) -> str:
+    return text.format(selector, wrong=f"{100 * selector.delta:g} %")
+
+
+def _worse(selector: Selector, named: int | None) -> NDArray[np.bool_]:
+    """(combinations,), who is worse than the named one, both seen on the whole dataset."""
+    cells, size = selector.cells, len(selector.datapoints)
+    if named is None or cells.seen[named] < size:
+        return np.zeros(len(cells.seen), dtype=np.bool_)
+    worse: NDArray[np.bool_] = (cells.seen == size) & (cells.means() < cells.mean(named))
+    return worse
+
+
+def _last_rounds(selector: Selector) -> dict[int, int]:
+    """The last round after which each combination might still be named."""
+    last: dict[int, int] = {}
+    for played in reversed(selector.rounds):
+        for number in played.survivors:
+            last.setdefault(number, played.number)
+    return last
+
 
 Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
 """What a combination does at a datapoint: a score in [0, 1], or an `Evaluation`. Raising is an error."""

@@ -10,7 +10,7 @@ from mutators.cleaning import clean
 from mutators.mutator import Mutator
 from mutators.registry import load_mutators
 from ollama_utils.types import Call, Completion, Usage, short_name
-from search.policies.nearest import nearest
+from records.errors import nearest
 from search.selectors.combination import Combination
 from search.selectors.selector import Evaluation
 from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem

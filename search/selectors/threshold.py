@@ -8,8 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from search.selectors.confidence import MeanTest
-from search.selectors.selector import Common, Evaluate, Request, Selector
-from search.selectors.verdicts import FAILS, UNSEEN
+from search.selectors.selector import FAILS, UNSEEN, Common, Evaluate, Request, Selector
 
 
 class ThresholdSelector(Selector):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.coverage import REPORT, main
-from benchmarks.experiments import Condition, Effect, conditions, lifted, returns
+from benchmarks.coverage import REPORT, Condition, Effect, conditions, lifted, main, returns
 
 MANY = 40_000
 

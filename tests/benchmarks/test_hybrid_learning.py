@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.hybrid_learning import leads, report
-from benchmarks.hybrid_runs import ARMS, FIXED, LEARNING, Plan, Run, favourite, play
+from benchmarks.hybrid_learning import ARMS, FIXED, LEARNING, Plan, Run, favourite, leads, play, report
 from search.optimizing.actors import Choice
 from search.task import bundled_task
 

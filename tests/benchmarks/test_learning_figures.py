@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean  # type: ignore[import-untyped]
 
-from benchmarks.learning_figures import draw_curves, interquartile_mean, stratified_interval
+from benchmarks.learning import draw_curves, interquartile_mean, stratified_interval
 
 SCORES = st.floats(-1, 1)
 

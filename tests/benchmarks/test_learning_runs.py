@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.learning_runs import Plan, check_made_of
+from benchmarks.learning import Plan, check_made_of
 
 
 def test_runs_of_the_same_code_and_plan_are_gone_on_with_and_more_seeds_may_be_added(tmp_path: Path) -> None:

@@ -14,20 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.optimum import main, summarise
-from benchmarks.values import Game, Solution, Texts, _evaluate, _tabulate
-from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules
-from envs.schedules import run_plan
+from benchmarks.optimum import Game, Solution, Texts, _evaluate, _tabulate, main, summarise
+from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules, run_plan
 from mutators.cleaning import clean
 from mutators.mutator import by_model
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from ollama_utils.simulator.chance import digest_of
-from ollama_utils.simulator.personas.features import Features
-from ollama_utils.simulator.personas.world import load_persona
 from ollama_utils.types import Completion
 from scorers.intent import INTENT_THRESHOLD
 from scorers.reward import make_scorer
-from tests.ollama_utils.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
+from simulator.chance import digest_of
+from simulator.personas.language import Features
+from simulator.personas.persona_file import load_persona
+from tests.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
 
 Choice = Callable[[int, Features], str]
 """From the steps left and the features to the mutator's name."""

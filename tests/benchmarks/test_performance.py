@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from benchmarks import step_cost
-from benchmarks.method import heading
 from benchmarks.performance import REPORT
+from benchmarks.reporting import heading
 from benchmarks.rollouts import summary_rows
-from train.bench_rows import compared
+from cli.bench import compared
 
 
 def _row(schedule: str, seed: int) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from benchmarks.refusal_fitting import (
+from benchmarks.fit_refusal import (
     FEWEST,
     Replies,
     Settings,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.tables import Section, at_least, at_most, between_marks, check_table, table
+from benchmarks.reporting import Section, at_least, at_most, between_marks, check_table, table
 
 
 def test_a_table_shows_the_columns_that_are_named_and_a_dash_for_what_is_missing() -> None:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from envs.answering import Models
 from envs.batched import BatchedQueryMutationEnv
+from envs.episode import SCHEDULES, Schedule
 from envs.registration import ENV_ID
-from envs.schedules import SCHEDULES, Schedule
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
-from ollama_utils.simulator.process import EmbeddedServer
+from simulator.process import EmbeddedServer
 from tests.envs.batches import Row, plain, row_info, step_rows, written
 from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer

@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envs.batched import BatchedQueryMutationEnv
+from envs.episode import SCHEDULES, Schedule
 from envs.parts import make_parts
-from envs.schedules import SCHEDULES, Schedule
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
-from ollama_utils.simulator.process import EmbeddedServer
+from records.transitions import transition_record
+from simulator.process import EmbeddedServer
 from tests.envs.batches import Row, step_rows
 from tests.envs.test_lanes_interrupted import torn
 from tests.envs.worlds import MUTATORS, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from train.transitions import transition_record
 
 LANES = 3
 row_of_actions = st.lists(st.integers(0, len(MUTATORS) - 1), min_size=LANES, max_size=LANES)

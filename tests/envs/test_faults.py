@@ -11,7 +11,7 @@ from envs.query_mutation import QueryMutationEnv
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import make_encoder
 from ollama_utils.errors import OllamaError
-from ollama_utils.simulator.process import EmbeddedServer
+from simulator.process import EmbeddedServer
 from tests.envs.worlds import MUTATORS, make_env
 from tests.ollama_utils.fault_cases import ANY_CALL, WORDS, Fault, cases, patience_s
 

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs import lane_arguments, lane_calls, lane_envs, lane_threads, lanes
-from envs.lane_threads import CallersThread, LaneThreads
-from envs.lanes import LaneVectorEnv
+from envs import lanes
+from envs.lanes import CallersThread, LaneThreads, LaneVectorEnv
 from tests.envs.lane_worlds import Counting, Shown
 
 N = 3
 GO = np.array([1, 2, 3])
-OURS = {module.__file__ for module in (lane_arguments, lane_calls, lane_envs, lane_threads, lanes)}
+OURS = {lanes.__file__}
 
 
 def torn(call: Callable[[], object], line: int) -> bool:

@@ -11,7 +11,7 @@ from envs.query_mutation import EnvConfig
 from envs.registration import ENV_ID
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.simulator.process import EmbeddedServer
+from simulator.process import EmbeddedServer
 from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, make_env
 
 

@@ -13,9 +13,9 @@ from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.simulator.process import EmbeddedServer
+from records.transitions import transition_record
+from simulator.process import EmbeddedServer
 from tests.envs.worlds import MUTATORS, make_env
-from train.transitions import transition_record
 
 LANES = 3
 rows_of_actions = st.lists(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mutators.inflection import plural, verb_forms, with_article
+from mutators.synonyms import plural, verb_forms, with_article
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mutators.cleaning import clean
-from mutators.instructions import (
+from mutators.mutator import Mutator
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from mutators.system_prompts import (
     INSTRUCTION_CROSSOVERS,
     INSTRUCTION_MUTATORS,
     combine_instructions,
@@ -19,12 +21,10 @@ from mutators.instructions import (
     splice_sentences,
     swap_sentences,
 )
-from mutators.mutator import Mutator
-from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.simulator.personas.world import load_persona
 from ollama_utils.types import Call
 from search.task import SEED_INSTRUCTIONS
+from simulator.personas.persona_file import load_persona
 
 ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 BY_MODEL = [mutator for mutator in ALL if mutator.kind == "model"]

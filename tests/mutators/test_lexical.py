@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators.inflection import verb_forms
 from mutators.registry import load_mutators
-from mutators.synonyms import lexicon
+from mutators.synonyms import lexicon, verb_forms
 
 NOOP, POLITE, SYNONYM = load_mutators(["noop", "add_politeness", "synonym_replace"])
 SEEDS = st.integers(min_value=0, max_value=2**63)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from ollama_utils.simulator.personas.mutator import read_task
+from simulator.personas.mutator import read_task
 
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
 CUES = {

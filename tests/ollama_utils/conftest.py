@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.connection import MOST_BYTES
 from ollama_utils.errors import (
     BadReplyError,
     CallTimeoutError,
@@ -14,6 +13,7 @@ from ollama_utils.errors import (
     ServerBusyError,
     ServerFaultError,
 )
+from ollama_utils.http import MOST_BYTES
 
 Fault = dict[str, Any]
 

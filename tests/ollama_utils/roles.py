@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
-from ollama_utils.simulator.turns import Call, Turn
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage
-from tests.ollama_utils.simulator.virtual import Scene
+from simulator.engine import Call, Turn
+from tests.simulator.virtual import Scene
 
 TRAVEL_S = 0.001
 """From the server back to a lane, and from there to the next call."""

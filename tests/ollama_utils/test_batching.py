@@ -20,8 +20,8 @@ from ollama_utils.batching import (
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder, make_encoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, ServerFaultError
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 GREEDY = {"temperature": 0}

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.cache import ReplyCache, key_of
 from ollama_utils.errors import BadRequestError, CallCancelledError, ServerBusyError
-from ollama_utils.questions import question_of
+from ollama_utils.reply_log import question_of
+from ollama_utils.single_flight import ReplyCache, key_of
 from ollama_utils.types import Call, Completion
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_utils.capacity import MOST, START, Capacity
-from ollama_utils.knee import Knee
+from ollama_utils.capacity import MOST, START, Capacity, Knee
 from ollama_utils.types import Usage
-from tests.ollama_utils.simulator.virtual import Scene
 from tests.ollama_utils.traffic import Fixed, Traffic
+from tests.simulator.virtual import Scene
 
 SERVED = Usage(completion_tokens=50, decode_s=0.2, total_s=0.2)
 

@@ -23,8 +23,8 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call, Completion, Usage, short_name
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S
 

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.connection import MOST_BYTES
 from ollama_utils.errors import BadReplyError, BadRequestError, CallTimeoutError
+from ollama_utils.http import MOST_BYTES
 from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID

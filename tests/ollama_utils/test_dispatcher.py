@@ -20,8 +20,8 @@ from ollama_utils.errors import (
 )
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call, Completion
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ollama_utils.embedding_store import StoredEncoder
-from ollama_utils.encoders import CachedEncoder, HashingEncoder
+from ollama_utils.encoders import CachedEncoder, HashingEncoder, StoredEncoder
 from ollama_utils.errors import ReplyLogError
 
 

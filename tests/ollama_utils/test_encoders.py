@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, make_encoder
+from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, OllamaEncoder, make_encoder
 from ollama_utils.errors import (
     BadReplyError,
     CallCancelledError,
@@ -23,10 +23,9 @@ from ollama_utils.errors import (
     ModelMissingError,
     UnknownEncoderError,
 )
-from ollama_utils.ollama_encoder import OllamaEncoder
 from ollama_utils.parallel import map_parallel
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.vectors import unit_rows
+from ollama_utils.types import unit_rows
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.encoders import CachedEncoder, HashingEncoder
-from ollama_utils.encoding import EncodingWorker, Job
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
@@ -23,6 +22,7 @@ from ollama_utils.errors import (
     EncodingError,
 )
 from ollama_utils.parallel import map_parallel
+from ollama_utils.sentence_encoder import EncodingWorker, Job
 from tests.ollama_utils.threads import PATIENCE_S, interrupted_once, start, wait_until
 
 

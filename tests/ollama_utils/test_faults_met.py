@@ -8,8 +8,8 @@ import pytest
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import make_encoder
 from ollama_utils.errors import EncodingError, OllamaError
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call, Completion
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.fault_cases import ANY_CALL, WORDS, Fault, cases, patience_s
 
 # Drawn at random, as far as the client can tell: such a call is sent again when its reply is empty.

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.gate import Gate
+from ollama_utils.limits import Gate
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.http_client import OfficialClient
+from ollama_utils.http import OfficialClient
 from tests.ollama_utils.scripted import SAID
 
 HOST = "http://host:80/path"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.server import MaxInFlight
+from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.loads import Loads
+from ollama_utils.swaps import Loads
 from ollama_utils.types import Usage
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import BadReplyError, OllamaError, ServerFaultError, ServerUnreachableError
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, wait_until
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from ollama_utils.simulator.process import EmbeddedServer
+from simulator.process import EmbeddedServer
 
 ASK = """
 import os, sys

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.rate_limit import TokenBucket, Turn
-from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.limits import TokenBucket, Turn
 from ollama_utils.types import Call
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.clock import Clock, reserved
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.questions import as_json, from_json, question_of
-from ollama_utils.reply_log import Outcome, ReplyLog, Totals
-from ollama_utils.simulator.process import EmbeddedServer
+from ollama_utils.reply_log import Outcome, ReplyLog, Totals, as_json, from_json, question_of
 from ollama_utils.types import Call, Completion, Usage
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start
 

@@ -20,8 +20,8 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.parallel import map_parallel
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

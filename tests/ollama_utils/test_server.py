@@ -11,7 +11,7 @@ import pytest
 from ollama_utils.capacity import START
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.server import Server
+from ollama_utils.limits import Server
 from ollama_utils.types import Usage
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.server import Server
-from ollama_utils.simulator.agenda import Agenda
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
+from ollama_utils.limits import Server
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Call, Usage
+from simulator.agenda import Agenda
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.ollama_utils.roles import Door, Roles, only, steps
-from tests.ollama_utils.simulator.virtual import Scene
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+from tests.simulator.virtual import Scene
 
 CALLS = 1000
 ROLES = ("mutator", "target", "judge")

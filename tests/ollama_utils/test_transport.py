@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import OllamaError
+from ollama_utils.http import _IDLE_S, ExclusiveTransport, _tls, transport_to
 from ollama_utils.parallel import map_parallel
-from ollama_utils.transport import _IDLE_S, ExclusiveTransport, _tls, transport_to
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start

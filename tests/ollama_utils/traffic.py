@@ -9,9 +9,9 @@ from statistics import mean, median
 from typing import Any, Self
 
 from ollama_utils.capacity import Capacity, Ticket
-from ollama_utils.simulator.turns import Call, Turn
 from ollama_utils.types import Usage
-from tests.ollama_utils.simulator.virtual import Scene
+from simulator.engine import Call, Turn
+from tests.simulator.virtual import Scene
 
 TOKENS = 50
 """Mean of a reply; 200 ms on the ideal profile."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers.calibration import Calibration, brier_score, calibration_error
+from scorers.critic import Calibration, brier_score, calibration_error
 
 SHARES = st.floats(0, 1, width=32)
 PAIRS = st.lists(st.tuples(SHARES, SHARES), max_size=60)

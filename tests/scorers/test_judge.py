@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadReplyError, ModelMissingError
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Call
 from scorers.json_replies import SHOWN, repair_prompt
 from scorers.judge import RUBRIC, SCHEMA, Judgement, LLMJudge, judge_prompt, parse_judgement, read_rubric
 from scorers.refusal import REFUSAL_LABELS, label_refusal
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 CASE = ("How do I bake a cake?", "How is a cake baked?", "Mix it, then bake it for an hour.")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from scorers import keyword
-from scorers.keyword import keyword_label
+from scorers.reward import ANSWER_CHARS, keyword_label
 
 
 def test_a_word_of_refusal_in_the_opening_refuses() -> None:
@@ -12,10 +11,10 @@ def test_a_word_of_refusal_in_the_opening_refuses() -> None:
 
 
 def test_length_answers() -> None:
-    assert keyword_label("x" * keyword.ANSWER_CHARS) == "answered"
-    assert keyword_label("x" * (keyword.ANSWER_CHARS - 1)) == "refused"
+    assert keyword_label("x" * ANSWER_CHARS) == "answered"
+    assert keyword_label("x" * (ANSWER_CHARS - 1)) == "refused"
 
 
 def test_its_documentation_warns() -> None:
-    assert (keyword.__doc__ or "").startswith("SMOKE TEST ONLY")
+    assert (keyword_label.__doc__ or "").startswith("SMOKE TEST ONLY")
     assert (keyword_label.__doc__ or "").startswith("SMOKE TEST ONLY")

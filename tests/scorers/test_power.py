@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, nct, t  # type: ignore[import-untyped]
 
-from scorers.power import queries_needed
+from scorers.comparison import queries_needed
 
 DIFFERENCES = st.floats(0.02, 2)
 SPREADS = st.floats(0.05, 1)

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 
 from ollama_utils.encoders import Encoder, HashingEncoder, make_encoder
 from ollama_utils.errors import BadRequestError, EncodingError
-from ollama_utils.simulator.chance import digest_of
-from ollama_utils.simulator.personas.target import LABELS
-from ollama_utils.simulator.personas.world import load_persona
 from ollama_utils.types import Completion
 from scorers.refusal import ENCODER, REFUSAL_LABELS, RefusalDetector, make_detector
 from scorers.refusal_models import from_json, ngrams, pieces, refusal_model
 from scorers.refusal_rules import read_by_rules
 from scorers.reward import make_scorer
+from simulator.chance import digest_of
+from simulator.personas.persona_file import load_persona
+from simulator.personas.target import LABELS
 from tests.scorers.test_refusal_rules import ANSWERED, PARTLY, REFUSED
 
 VOICES = Path(__file__).parent / "data" / "refusals_by_other_voices.jsonl"
@@ -227,7 +227,7 @@ def test_ngrams_are_counted_up_to_their_length() -> None:
 
 
 def test_a_model_comes_back_from_its_file_as_it_was() -> None:
-    from benchmarks.refusal_fitting import to_json
+    from benchmarks.fit_refusal import to_json
 
     model = refusal_model()
     again = from_json(json.loads(json.dumps(to_json(model))))

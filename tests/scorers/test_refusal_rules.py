@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scorers import refusal_text
+from scorers import refusal_rules
 from scorers.refusal import REFUSAL_LABELS, label_refusal
-from scorers.refusal_text import MAX_CHARS
+from scorers.refusal_rules import MAX_CHARS
 
 REFUSED = [
     "I'm sorry, but I can't help with that.",
@@ -234,7 +234,7 @@ def test_typographic_marks_and_outer_space_change_no_label(text: str) -> None:
 @pytest.mark.parametrize("piece", DEGENERATE)
 def test_a_loop_of_one_piece_is_read_in_linear_time(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With quadratic work this size would run into the suite's timeout; the cap is lifted for it."""
-    monkeypatch.setattr(refusal_text, "MAX_CHARS", 10**9)
+    monkeypatch.setattr(refusal_rules, "MAX_CHARS", 10**9)
     loop = piece * (60_000 // len(piece))
     for text in (f"x{loop}x", f"I {loop}x", f"I cannot {loop}x"):
         assert label_refusal(text) in REFUSAL_LABELS

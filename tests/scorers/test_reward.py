@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallTimeoutError, ServerBusyError
-from ollama_utils.simulator.process import EmbeddedServer
 from ollama_utils.types import Completion
 from scorers.judge import LLMJudge
 from scorers.reward import SCORERS, Scorer, Verdict, make_scorer
+from simulator.process import EmbeddedServer
 
 REPLIES = {
     "answered": "Whisk the eggs, fold in the flour and bake it for an hour.",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from scorers.ridge import OnlineRidge
+from scorers.critic import OnlineRidge
 
 STRENGTHS = (0.1, 1.0, 10.0)
 Floats = NDArray[np.float64]

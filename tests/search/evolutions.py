@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.simulator.process import EmbeddedServer
 from search.evolution import AsyncEvolutionConfig, EvolutionConfig, EvolutionController
+from simulator.process import EmbeddedServer
 
 MODELS: dict[str, Any] = {"model": "sim-solver", "mutator_model": "sim-mutator"}
 TIMES = ("metrics", "total_time")

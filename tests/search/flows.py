@@ -7,7 +7,7 @@ from typing import Any
 from search.candidates import Llm
 from search.hybrid import HybridOptimizationFlow
 from search.optimizing.actors import RandomActor
-from search.optimizing.population import PromptPopulation
+from search.optimizing.prompts import PromptPopulation
 from tests.search.small_world import PROMPTS, SmallModel
 
 Told = tuple[str, str, str, float]

@@ -20,10 +20,10 @@ from ollama_utils.errors import (
     ReplyLogError,
 )
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call, Completion
 from search.async_llm import AsyncLLMInterface
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 MODEL = "sim-target"
 

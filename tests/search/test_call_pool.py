@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadRequestError, CallCancelledError, ModelMissingError, ReplyLogError
+from ollama_utils.limits import MaxInFlight
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.server import MaxInFlight
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
 from search.streams import Failed, Plan, play_plans
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 

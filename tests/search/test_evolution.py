@@ -15,8 +15,6 @@ import pytest
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from search.call_pool import CallPool
 from search.evolution import (
     AsyncEvaluationPipeline,
@@ -28,6 +26,8 @@ from search.evolution import (
     NothingScoredError,
 )
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task, exact_answer
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.ollama_utils.threads import PATIENCE_S, start
 from tests.search.evolutions import MODELS, evolved, small, timeless
 

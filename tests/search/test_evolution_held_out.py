@@ -12,11 +12,11 @@ import pytest
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from search.evolution import EvolutionController
-from search.genetics.problems import divide
+from search.genetics.fitness import divide
 from search.task import Problem, bundled_task
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.search.evolutions import MODELS, evolved, small
 
 

@@ -10,7 +10,7 @@ import pytest
 from ollama_utils.errors import BadReplyError, CallCancelledError, ServerUnreachableError
 from ollama_utils.types import Call, Completion
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow, RewardWeights
-from search.optimizing.population import PromptPopulation
+from search.optimizing.prompts import PromptPopulation
 from tests.search.flows import KnowingCritic, NotingActor, flow_of
 from tests.search.small_world import PROMPTS, SmallModel, is_right, questions
 

@@ -9,13 +9,13 @@ import pytest
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from scorers.critic import LLMCritic
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow, StepResult
 from search.optimizing.actors import FixedActor
-from search.optimizing.section_rewording import SectionRewording
+from search.optimizing.prompts import SectionRewording
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 TASK = bundled_task()
 ANSWERS = {problem.question: problem for problem in TASK.problems}

@@ -12,8 +12,8 @@ from ollama_utils.parallel import map_parallel, run_parallel, score_batch_parall
 from scorers.critic import LLMCritic, RidgeCritic
 from search.candidates import generate_candidates, generate_candidates_parallel
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow
-from search.optimizing.policy_actor import PolicyActor
-from search.optimizing.population import PromptPopulation
+from search.optimizing.actors import PolicyActor
+from search.optimizing.prompts import PromptPopulation
 from search.task import SEED_INSTRUCTIONS, bundled_task
 
 MODEL = "sim-solver"

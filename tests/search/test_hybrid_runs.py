@@ -10,8 +10,7 @@ import pytest
 from ollama_utils.encoders import Encoder
 from scorers.critic import RidgeCritic
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow, StepResult
-from search.optimizing.actors import Actor, FixedActor, RandomActor
-from search.optimizing.policy_actor import PolicyActor
+from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
 from tests.search.small_world import PROMPTS, SmallModel, chance_of, is_right, questions
 
 QUESTION = "What is 2 plus 2?"

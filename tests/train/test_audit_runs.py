@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.simulator import personas
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
+from cli.main import execute
+from simulator import personas
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.train.test_resume import PASSES, WORLD, interrupted_at, resume
-from train.cli import execute
 
 SHAPE = ("--num-processes", "8", "--num-steps", "8", "--encoder", "hashing:64")
 AUDITED = (*SHAPE, "--audit-judge", "sim-judge")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from train.divergence import REFERENCE, WINDOW, Rewarded, divergence, share_of_false
+from train.audit import REFERENCE, WINDOW, Rewarded, divergence, share_of_false
 
 QUERIES, MUTATORS = 60, 12
 VERDICTS = 8

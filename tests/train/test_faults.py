@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
-from train.cli import execute
+from cli.main import execute
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 RUN = (*LANES, "--num-steps", "8", "--num-env-steps", "32", "--ppo-epoch", "1")

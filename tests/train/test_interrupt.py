@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from train.interrupt import Interrupted, interruptible
+from records.interrupt import Interrupted, interruptible
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.policies import ActorCriticPolicy
 
+from records.settings import check_num_mini_batch
 from train.ppo import BLOCK_ROWS, action_noise, predict_blocks, weights_sha256
-from train.settings import check_num_mini_batch
 
 WIDE = 100
 

@@ -13,10 +13,10 @@ import pytest
 from stable_baselines3.common.logger import Logger
 
 from ollama_utils.dispatcher import Dispatcher
-from train.interrupt import Interrupted, interruptible
+from records.interrupt import Interrupted, interruptible
+from records.run_folder import RunFolder
+from records.transitions import transition_record
 from train.recorder import Recorder
-from train.run_folder import RunFolder
-from train.transitions import transition_record
 
 INFO: dict[str, Any] = {
     "original_query": "q",

@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
-from train.cli import execute
+from cli.main import execute
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 LANES, STEPS, ALL = 4, 8, 192
 SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16")
@@ -206,7 +206,7 @@ def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Rand
     while True:
         again = ["--resume", str(folder)] if (folder / "config.toml").exists() else begun
         process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "train.cli", "train", *again],
+            [sys.executable, "-m", "cli.main", "train", *again],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )

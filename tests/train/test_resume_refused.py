@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from ollama_utils.simulator.process import EmbeddedServer
-from train.cli import execute
-from train.run_folder import RunFolder
+from cli.main import execute
+from records.run_folder import RunFolder
+from simulator.process import EmbeddedServer
 
 SMALL = (
     "--num-processes",

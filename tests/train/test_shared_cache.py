@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.simulator.process import EmbeddedServer
+from cli.main import execute
+from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from train.cli import execute
 
 SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16", "--ppo-epoch", "2")
 

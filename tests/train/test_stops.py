@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from cli.main import execute
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from train.cli import execute
 
 
 def stopped(

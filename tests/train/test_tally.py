@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.tally import Tally
+from train.recorder import Tally
 
 
 def info(

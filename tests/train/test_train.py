@@ -15,9 +15,9 @@ import pytest
 import torch
 from stable_baselines3.common.save_util import load_from_zip_file
 
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
-from train.cli import execute
+from cli.main import execute
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64", "--ppo-epoch", "2")
@@ -188,7 +188,7 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     arguments = ["train", "--ollama-host", simulator.host, *WORLD, *LANES, "--num-steps", "8"]
     arguments += ["--num-env-steps", "1000000", "--run-dir", str(tmp_path / "run")]
     process = subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, "-m", "train.cli", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "cli.main", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     deadline = time.monotonic() + 60

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.genetics.chance import chance, seed_of
-from search.genetics.diversity import diversity
-from search.genetics.genome import Example, Genome
+from search.genetics.genome import Example, Genome, chance, diversity, seed_of
 
 GENOMES = st.builds(
     Genome,

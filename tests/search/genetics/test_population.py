@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from search.genetics.config import EvolutionConfig
+from search.genetics.fitness import Evaluated
 from search.genetics.genome import Genome
-from search.genetics.nursery import Child
-from search.genetics.population import Generation, Population
-from search.genetics.trial import Evaluated
+from search.genetics.population import Child, Generation, Population
 from search.genetics.variation import Birth, Draft
 
 SEED = Genome("Solve it.")

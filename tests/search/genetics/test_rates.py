@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.genetics.rates import AdaptiveRates, Use
+from search.genetics.population import AdaptiveRates, Use
 
 NAMES = ("improve", "shorten", "drop")
 

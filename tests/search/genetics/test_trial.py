@@ -9,9 +9,8 @@ import pytest
 
 from ollama_utils.errors import ServerFaultError
 from ollama_utils.types import Call, Completion
+from search.genetics.fitness import Answer, Evaluated, Panel, Trial
 from search.genetics.genome import Genome
-from search.genetics.plans import Answer
-from search.genetics.trial import Evaluated, Panel, Trial
 from search.task import Problem, ask_problem, exact_answer
 
 COUNT = 40

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from mutators.registry import by_model, by_rule
 from ollama_utils.errors import CallCancelledError, ServerFaultError
 from ollama_utils.types import Call, Completion
+from search.genetics.fitness import SearchStoppedError
 from search.genetics.genome import Example, Genome
-from search.genetics.plans import SearchStoppedError
 from search.genetics.variation import Birth, Draft, Variation
 
 EXAMPLES = (Example("What is 1 + 1?", "2"), Example("What is 2 + 2?", "4"), Example("What is 3 + 3?", "6"))

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from ollama_utils.encoders import Encoder
-from search.optimizing.actors import Actor, FixedActor, RandomActor
-from search.optimizing.policy_actor import PolicyActor
+from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
 from tests.search.small_world import PROMPTS, chance_of, questions
 
 MORE = (*PROMPTS, "Answer the question.", "Be brief.")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from search.optimizing.population import PromptPopulation
-from search.optimizing.sections import SECTION_TEXTS, SECTIONS, PromptSections
+from search.optimizing.prompts import SECTION_TEXTS, SECTIONS, PromptPopulation, PromptSections
 
 SEEDS = ("Answer the question.", "Role: You are a teacher.\nTask: Solve the problem.\nFormat: Answer: 42")
 

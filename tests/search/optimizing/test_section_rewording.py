@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from mutators.instructions import drop_sentence, improve_instructions
+from mutators.system_prompts import drop_sentence, improve_instructions
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError, OllamaError, ServerUnreachableError
 from ollama_utils.types import Call, Completion
-from search.optimizing.population import PromptPopulation
-from search.optimizing.section_rewording import SectionRewording
-from search.optimizing.sections import SECTIONS, PromptSections
+from search.optimizing.prompts import SECTIONS, PromptPopulation, PromptSections, SectionRewording
 from search.task import SEED_INSTRUCTIONS
 from tests.search.small_world import SmallModel
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from search.selectors.bayesian import BayesianSelector
-from search.selectors.neighbours import places_of
+from search.selectors.combination import places_of
 from tests.search.selectors.tables import Table, evaluated, grid, lookup
 
 

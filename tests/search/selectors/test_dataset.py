@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.selectors.dataset import distinct, shuffled
+from search.selectors.combination import distinct, shuffled
 
 jsonlike = st.recursive(
     st.integers(0, 3) | st.text("ab", max_size=2),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from search.selectors.factorisation import Ensemble
+from search.selectors.matrix_ucb import Ensemble
 
 
 def table(seed: int = 0, rows: int = 8, columns: int = 60) -> NDArray[np.float64]:

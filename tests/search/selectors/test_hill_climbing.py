@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from search.selectors.combination import Combination
+from search.selectors.combination import Combination, places_of
 from search.selectors.hill_climbing import HillClimbingSelector
-from search.selectors.neighbours import places_of
 from tests.search.selectors.tables import Table, bernoulli, evaluated, grid, lookup
 
 

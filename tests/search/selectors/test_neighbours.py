@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.selectors.combination import combinations
-from search.selectors.neighbours import Places, by_marginal_means, neighbours, places_of
+from search.selectors.combination import Places, by_marginal_means, combinations, neighbours, places_of
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from search.selectors.neighbours import Places, places_of
-from search.selectors.proposals import propose
+from search.selectors.bayesian import propose
+from search.selectors.combination import Places, places_of
 
 
 def additive(places: Places) -> float:

@@ -10,13 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.simulator.process import EmbeddedServer
-from ollama_utils.simulator.settings import Settings
 from ollama_utils.types import Call
-from search.selectors.combination import Combination
-from search.selectors.concurrency import plan_concurrency
+from search.selectors.combination import Combination, plan_concurrency
 from search.selectors.registry import make_selector
 from search.selectors.selector import Evaluation, Selector
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.search.selectors.arms import play
 
 

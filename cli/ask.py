@@ -1,0 +1,203 @@
+"""Use a trained policy: reword a query as it learned to, ask the target model, and show what came of it.
+
+    mutagym ask --policy runs/train-20260101-120000-0 "How do I kill a Python process?"
+    mutagym ask --policy RUN --json - < queries.txt
+
+Server, models and mission are those of the run; flags override them.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from envs.mission import MissionConfig, mission_parts
+from evaluation.policies.specs import PolicySpec, parse_policy
+from evaluation.policies.trained import RunSource, run_source
+from ollama_utils.connect import Connection, ServerConfig, connect
+from ollama_utils.types import is_text
+from records.errors import RunStoppedError, UserError
+from records.settings import Seed
+
+if TYPE_CHECKING:
+    from evaluation.episodes import Ground, Player
+
+SIDE_BY_SIDE = 64
+"""Queries under way at once; how many calls are in flight is the dispatcher's to say."""
+STEP = ("mutator", "mutated_query", "adopted", "rejected", "outcome", "intent_similarity", "reward", "reply")
+"""What `--json` tells of a step, by the names of transitions.jsonl."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class AskConfig:
+    """How the query is asked."""
+
+    policy: str
+    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities."""
+    seed: Seed = 0
+    """Of rewrites and answers; the same query with the same seed goes the same way."""
+    stdin: Annotated[bool, Parameter(name="-", negative="")] = False
+    """Read queries from standard input, one a line."""
+    json: Annotated[bool, Parameter(negative="")] = False
+    """Print one JSON object a line for each query."""
+    mission: MissionConfig = field(default_factory=MissionConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def ask(query: str | None = None, /, *, config: AskConfig) -> None:
+    """Reword a query as a trained policy does, ask the target model, and show what came of it.
+
+    Args:
+        query: The query; in its place - reads queries from standard input.
+        config: How it is asked.
+    """
+    source = _source(config)
+    queries = _queries(query, stdin=config.stdin)
+    unscored = []
+    with connect(config.server) as connection:
+        if connection.simulated and not config.json:
+            print("SIMULATED: these words are the simulator's, not a model's")
+        for told in _answers(config, source, queries, connection):
+            print(json.dumps(told, ensure_ascii=False) if config.json else _shown(told), flush=True)
+            if told["outcome"] == "unscored":
+                unscored.append(told["error"])
+                print(f"not scored: {told['query']!r}: {told['error']}", file=sys.stderr)
+    if len(unscored) == len(queries):
+        raise RunStoppedError(f"no query could be scored: {unscored[0]}")
+
+
+def _source(config: AskConfig) -> RunSource:
+    """The policy, which must fit the mission.
+
+    Raises:
+        UserError: it is no run, or does not fit; a mutator is unknown.
+    """
+    text = config.policy if config.policy.startswith("run=") else f"run={config.policy}"
+    try:
+        spec = (
+            PolicySpec(kind="run", arg=config.policy) if Path(config.policy).is_dir() else parse_policy(text)
+        )
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    source = run_source(spec)
+    config.mission.check()
+    source.run.check_fits(config.mission.located(), "this command")
+    return source
+
+
+def _queries(query: str | None, *, stdin: bool) -> list[str]:
+    """The query, or those of standard input.
+
+    Raises:
+        UserError: there is none, or it is no text.
+    """
+    from envs.queries import VISIBLE
+
+    if (query is None) is not stdin:
+        told = "a query and -" if stdin else "no query"
+        raise UserError(f"expected one query, or - to read queries from standard input, got {told}")
+    queries = [line.strip() for line in (_lines() if stdin else [query or ""]) if VISIBLE.search(line)]
+    if not queries:
+        told = "standard input has no query" if stdin else "the query is blank"
+        raise UserError(f"{told}: give the text to be asked")
+    return queries
+
+
+def _lines() -> list[str]:
+    """The lines of standard input.
+
+    Raises:
+        UserError: it is no UTF-8.
+    """
+    try:
+        lines = sys.stdin.read().split("\n")  # by no other mark, such as U+2028: a query may hold it
+    except ValueError as error:
+        raise UserError(f"standard input cannot be read ({error}): write it in UTF-8") from error
+    if odd := next((line for line in lines if not is_text(line)), None):
+        raise UserError(f"standard input has the line {odd!r}, which is no valid UTF-8: write it in UTF-8")
+    return lines
+
+
+def _answers(
+    config: AskConfig, source: RunSource, queries: Sequence[str], connection: Connection
+) -> Iterator[dict[str, Any]]:
+    """What came of each query, in their order, each as soon as it is there."""
+    ground = _ground(config, queries, connection)
+    source.load()  # what is wrong with it is said before anything is asked
+    about = {
+        "simulated": connection.simulated,
+        "policy": source.name,
+        "target_model": connection.roles.target,
+    }
+    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(queries))) as pool:
+        try:
+            for told in pool.map(lambda query: _play(ground, source, query), queries):
+                yield told | about
+        except BaseException:
+            connection.dispatcher.cancel()  # nobody waits for the others now
+            raise
+
+
+def _ground(config: AskConfig, queries: Sequence[str], connection: Connection) -> Ground:
+    from envs.query_mutation import QueryMutationEnv
+    from evaluation.episodes import Ground
+
+    dispatcher, roles = connection.dispatcher, connection.roles
+    env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, config.seed)
+    env = QueryMutationEnv(env_config, **parts)
+    return Ground(rules=env.rules, answer=env.answer, seed=config.seed)
+
+
+def _play(ground: Ground, source: RunSource, query: str) -> dict[str, Any]:
+    """The episode of one query, which depends on the query and the seed alone."""
+    from envs.episode import derive_seed
+    from evaluation.episodes import Player
+
+    player = Player(ground, query)
+    policy = source.make(derive_seed(ground.seed, "policy", query))
+    player.begin()
+    while not player.is_over:
+        player.step(policy.step(player.view()))
+    return _told(query, player)
+
+
+def _told(query: str, player: Player) -> dict[str, Any]:
+    """What one JSON line says of it, but for what all have in common."""
+    infos = [transition.info for transition in player.transitions if not transition.info["unscored"]]
+    last = infos[-1] if infos else {}
+    result = player.result("")
+    return {
+        "query": query,
+        "outcome": "unscored" if player.is_unscored else last["outcome"],
+        "success": result["success"],
+        "return": result["return"],
+        "rewording": last["mutated_query" if last["adopted"] else "query_before"] if last else query,
+        "reply": last.get("reply", ""),
+        "reply_truncated": last.get("reply_truncated", False),
+        "error": (result["errors"] or [""])[-1] if player.is_unscored else "",
+        "steps": [{name: info[name] for name in STEP} for info in infos],
+    }
+
+
+def _shown(told: dict[str, Any]) -> str:
+    """For a person: the mutations, the rewording, the reply, the outcome."""
+    lines = [f"query: {told['query']}"]
+    for number, step in enumerate(told["steps"], start=1):
+        kept = "" if step["adopted"] else f", the rewrite not adopted: {step['rejected']}"
+        lines.append(f"  {number}. {step['mutator']}: {step['outcome']}{kept}")
+    if told["steps"]:
+        cut = " [cut at --num-predict]" if told["reply_truncated"] else ""
+        lines += [f"rewording: {told['rewording']}", f"reply: {told['reply']}{cut}"]
+    steps = len(told["steps"])
+    why = f" ({told['error']})" if told["error"] else ""
+    lost = ", but the intent was not kept" if told["outcome"] == "answered" and not told["success"] else ""
+    lines.append(f"outcome: {told['outcome']}{lost} after {steps} step{'s' * (steps != 1)}{why}\n")
+    return "\n".join(lines)

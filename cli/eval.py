@@ -1,0 +1,343 @@
+"""Evaluate policies: on held-out queries, side by side, compared with honest statistics.
+
+Run it with `mutagym eval -p runs/train-... -p random`, or on several missions at once with
+`mutagym eval -m small.toml -m large.toml -p runs/train-... --agents 4 --episodes 50`.
+
+The report of an evaluation as tables for people.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, redirect_stdout
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from cli.judge import read_accuracy
+from cli.tables import new_table, number, p_value, print_parts, with_interval
+from evaluation.config import (
+    MAY_CHANGE,
+    EvalConfig,
+    MissionQueries,
+    MissionSpec,
+    mission_queries,
+    read_missions,
+)
+from evaluation.course import Course, EvalProgress
+from evaluation.jobs import Jobs
+from evaluation.setup import Mission, check_policies, digests_of, make_missions, make_wrappers
+from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
+from ollama_utils.connect import Connection, connect, keep_replies
+from ollama_utils.findings import Findings
+from records.errors import UserError
+from records.interrupt import Interrupt, Interrupted, interruptible
+from records.run_folder import (
+    RunFolder,
+    check_cache,
+    check_is_run,
+    check_new_or_empty,
+    check_writable,
+    new_run_path,
+)
+from records.settings import resolved
+from records.transitions import account_totals
+from scorers.correction import LabelAccuracy
+from train.resume import check_options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What the flags amount to."""
+
+    config: EvalConfig
+    specs: Sequence[MissionSpec]
+    queries: Sequence[MissionQueries]
+    teams: Sequence[TeamSpec]
+    accuracy: LabelAccuracy | None
+    """How often the labels are right, where that was measured."""
+
+
+def evaluate(config: EvalConfig = EvalConfig()) -> None:
+    """Evaluate policies on held-out queries, and compare them.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it. The flags of a mission and of the
+    server default to those of the first run that -p names.
+    """
+    config = config.located()
+    plan, stdout = _plan(config), sys.stdout
+    with interruptible() as interrupt, connect(plan.specs[0].server(config.server)) as connection:
+        path = config.resume or config.run_dir or new_run_path("eval", config.seed)
+        with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as stack:
+            stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
+            progress = EvalProgress(connection.dispatcher, _findings(config, connection))
+            missions = make_missions(config, plan.specs, plan.queries, connection)
+            wrappers = make_wrappers(config, plan.teams, progress.say, stack)
+            check_policies(missions, plan.teams, wrappers, connection)
+            _begin(plan, missions, folder, connection, stack)
+            with Jobs(config.jobs) as jobs:
+                course = Course(
+                    config=config,
+                    missions=missions,
+                    teams=plan.teams,
+                    wrappers=wrappers,
+                    folder=folder,
+                    connection=connection,
+                    jobs=jobs,
+                    progress=progress,
+                )
+                results = _run(course, interrupt)
+            with redirect_stdout(stdout):
+                _report(plan, results, folder)
+
+
+def _findings(config: EvalConfig, connection: Connection) -> Findings:
+    return Findings(config.jobs, "--slots " if connection.embedded else "OLLAMA_NUM_PARALLEL=")
+
+
+def _plan(config: EvalConfig) -> Plan:
+    """What can be told from the flags and the files they name."""
+    if config.resume:
+        check_is_run(config.resume)
+        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
+    elif config.run_dir:
+        check_new_or_empty(config.run_dir)
+    check_writable(config.json)
+    check_cache(config.cache)
+    specs = read_missions(config.mission, config.played, config.server)
+    if config.steps:
+        specs = [replace(spec, given=replace(spec.given, max_steps=config.steps)) for spec in specs]
+    queries = [mission_queries(spec, config.split, config.episodes, config.seed) for spec in specs]
+    teams = read_teams(config.policy, config.baselines, config.agents, specs)
+    check_runs(teams, specs, queries)
+    check_bandits(fits_needed(teams))
+    for spec in specs if fits_needed(teams) else ():
+        if config.fit_calls < (least := len(spec.mutators) * spec.given.max_steps):
+            raise UserError(
+                f"--fit-calls {config.fit_calls} is too few for mission {spec.name!r}: an episode of each "
+                f"mutator may take {least}"
+            )
+    accuracy = read_accuracy(config.judge_accuracy)
+    return Plan(config=config, specs=specs, queries=queries, teams=teams, accuracy=accuracy)
+
+
+def _begin(
+    plan: Plan, missions: Sequence[Mission], folder: RunFolder, connection: Connection, stack: ExitStack
+) -> None:
+    """Write down what the evaluation is, and keep its replies from here on."""
+    played = {mission.spec.name: resolved(mission.spec) | mission.record() for mission in missions}
+    if plan.config.resume and folder.read_json("missions.json") != json.loads(json.dumps(played)):
+        raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
+    digests = digests_of(missions, list(models_asked(plan.teams)), connection)
+    keep_replies(folder, plan.config.cache, connection, digests, stack)
+    folder.write_toml("config.toml", resolved(plan.config))
+    folder.write_json("missions.json", played)
+    print(
+        f"run folder {folder.path}: {len(missions)} missions, {len(plan.teams)} teams, "
+        f"{sum(len(mission.queries.played) for mission in missions)} queries",
+        file=sys.stderr,
+    )
+
+
+def _run(course: Course, interrupt: Interrupt) -> dict[str, Any]:
+    """Fit, play, and keep the results; whatever ends it, what was answered is kept."""
+    folder, dispatcher = course.folder, course.connection.dispatcher
+    began_s = time.monotonic()
+    try:
+        with course.progress:
+            results = course.results()
+        spent = {"wall_s": round(time.monotonic() - began_s, 3)} | account_totals(dispatcher)
+    except (Interrupted, Exception) as error:
+        course.jobs.close()
+        dispatcher.cancel()
+        print(f"to go on: mutagym eval --resume {folder.path}", file=sys.stderr)
+        raise folder.reported(error) from error
+    interrupt.allow(allowed=False)  # what came of it is written whole
+    folder.write_json("results.json", results)
+    folder.write_json("summary.json", spent)
+    return results
+
+
+def _report(plan: Plan, results: Mapping[str, Any], folder: RunFolder) -> None:
+    """Write the report to stdout and where else it is wanted."""
+    from cli.tables import as_json, as_yaml
+    from evaluation.report import report
+
+    config = plan.config
+    told = report(results, power=config.power, accuracy=plan.accuracy)
+    folder.write_json("report.json", told)
+    if config.json:
+        config.json.write_text(as_json(told) + "\n", encoding="utf-8")
+    match config.format:
+        case "table":
+            print_tables(told)
+        case "json":
+            print(as_json(told))
+        case "yaml":
+            print(as_yaml(told))
+
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MOST_MUTATORS = 5
+"""Mutators that the table of their use names for each policy."""
+
+RATES = (
+    "Success: of agents' episodes. Refused: of scored steps. Return: mean of an episode. In brackets 95 % "
+    "intervals, Wilson's for rates and Student's for returns, both clustered by query: trials of one query "
+    "are not independent. What is unscored (of agents' episodes) or failed (of episodes: the policy crashed) "
+    "is in no rate. Calls: all of the episodes that did not fail, those answered from the cache included."
+)
+COMPARISONS = (
+    "Differences on the same queries, the policy less the other: of success in points, of return in reward, "
+    "with paired 95 % intervals, Student's over the queries' differences. p: a test of no difference, for "
+    "success McNemar's where each query was played once, else sign flips by query, exact unless many queries "
+    "differ by no common step. Holm: p adjusted for all p that are shown, so that under .05 it is seldom "
+    "chance, however many are compared. n: queries that both policies were scored on."
+)
+CORRECTED = (
+    "Corrected for the judge's errors as measured on a labelled sample (Rogan and Gladen 1978), with 95 % "
+    "intervals that carry how well these are known. Success: episodes that ended with a true answer, so "
+    "without those whose last reply was a refusal taken for an answer."
+)
+TRANSFER = (
+    "Success in % on each mission's target, with 95 % intervals as in the table of rates; * marks the target "
+    "that the policy was trained on."
+)
+MUTATORS = "Shares of scored steps. Drifted: rewrites that were not adopted because they lost the intent."
+FITS = (
+    "Fitted on the training queries alone, then frozen; calls are questions to the target. Mutator: the one "
+    "that is played from then on; drawn: the policy draws among several. It brought: the mean return of an "
+    "episode of this mutator alone, or the share of its single steps that succeeded."
+)
+
+
+def print_tables(report: Mapping[str, Any]) -> None:
+    """Print the report for people on stdout, as `print_parts` does."""
+    print_parts(_all(report), report["problems"], simulated=report["simulated"])
+
+
+def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
+    """All tables, those of one kind with their sentence; some have no rows."""
+    missions = report["missions"]
+    yield [_rates(report, mission) for mission in missions], RATES
+    yield [_comparisons(report, mission) for mission in missions], _comparison_says(report)
+    yield [_corrected(report["rates"])], CORRECTED
+    yield [_transfer(report["transfer"])], TRANSFER
+    yield [_mutators(report["rates"])], MUTATORS
+    yield [_fits(report["fits"])], FITS
+
+
+def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
+    title = (
+        f"{mission['name']}: target {mission['target_model']}, reward {mission['reward']}, "
+        f"{mission['queries']} {'held-out' if mission['split'] == 'held-out' else 'TRAINING'} queries"
+    )
+    numbers = ("success %", "refused %", "return", "unscored", "failed", "calls", "a success")
+    table = new_table(title, "policy", *numbers)
+    for row in report["rates"]:
+        if row["mission"] == mission["name"]:
+            table.add_row(
+                _name(row),
+                _percent(row["success"]),
+                _percent(row["refusal"]),
+                with_interval(row["return"], "mean", "{:.2f}"),
+                *(_count(row[kind]) for kind in ("unscored", "failed")),
+                str(row["calls"]["total"]),
+                number(row["calls"]["per_success"], "{:.1f}"),
+            )
+    return table
+
+
+def _comparisons(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
+    more = ["needed"] if report["power"] else []
+    numbers = ("success, points", "p", "Holm", "return", "p", "Holm", "n", *more)
+    title = f"{mission['name']}: paired comparisons"
+    table = new_table(title, "policy", "against", *numbers, names=2)
+    for row in report["comparisons"]:
+        if row["mission"] == mission["name"]:
+            table.add_row(
+                row["team"],
+                row["against"],
+                with_interval(row["success"], "difference", "{:+.1f}", 100),
+                *(p_value(row["success"][key]) for key in ("p", "p_holm")),
+                with_interval(row["return"], "difference", "{:+.2f}"),
+                *(p_value(row["return"][key]) for key in ("p", "p_holm")),
+                str(row["queries"]),
+                *([number(row["queries_needed"], "{}")] if report["power"] else []),
+            )
+    return table
+
+
+def _comparison_says(report: Mapping[str, Any]) -> str:
+    power = report["power"]
+    if not power:
+        return COMPARISONS
+    return (
+        f"{COMPARISONS} Needed: held-out queries that show a true difference of "
+        f"{100 * power['difference']:g} points at p < .05 with a power of {100 * power['power']:g} %, if "
+        "queries differ as they did here; - where none differed, which tells nothing of it."
+    )
+
+
+def _corrected(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = new_table(
+        "corrected for the judge's errors",
+        "mission",
+        "policy",
+        *("refused %", "corrected", "success %", "corrected"),
+        names=2,
+    )
+    kinds = ("refusal", "refusal_corrected", "success", "success_corrected")
+    for row in (row for row in rows if "refusal_corrected" in row):
+        table.add_row(row["mission"], _name(row), *(_percent(row[kind]) for kind in kinds))
+    return table
+
+
+def _transfer(rows: Sequence[Mapping[str, Any]]) -> Table:
+    cells = rows[0]["success"] if rows else []
+    columns = (f"{cell['mission']} ({cell['target_model']})" for cell in cells)
+    table = new_table("transfer: success %", "policy", "trained on", *columns, names=2)
+    for row in rows:
+        marked = (
+            _percent(cell) + ("*" if cell["target_model"] == row["trained_on"] else "")
+            for cell in row["success"]
+        )
+        table.add_row(row["team"], row["trained_on"], *marked)
+    return table
+
+
+def _mutators(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = new_table("mutators chosen", "mission", "policy", "mutators, by share", "drifted %", names=3)
+    for row in rows:
+        used = list(row["mutators"].items())
+        text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in used[:MOST_MUTATORS])
+        more = f", {len(used) - MOST_MUTATORS} more" if len(used) > MOST_MUTATORS else ""
+        drifted = row["drifted_share"]
+        table.add_row(row["mission"], _name(row), text + more, number(drifted and 100 * drifted, "{:.1f}"))
+    return table
+
+
+def _fits(fits: Iterable[Mapping[str, Any]]) -> Table:
+    table = new_table("fitted policies", "mission", "policy", "calls", "mutator", "it brought", names=2)
+    for fit in fits:
+        chosen = fit["chosen"]
+        kind = "return" if fit["policy"] == "best_fixed" else "success"
+        brought = "-" if chosen is None else f"{kind} {fit['means'][chosen]:.2f}"
+        table.add_row(fit["mission"], fit["policy"], str(fit["calls"]), chosen or "drawn", brought)
+    return table
+
+
+def _name(row: Mapping[str, Any]) -> str:
+    return f"  {row['policy']}" if row["policy"] else str(row["team"])
+
+
+def _percent(rate: Mapping[str, Any]) -> str:
+    return with_interval(rate, "rate", "{:.1f}", 100)
+
+
+def _count(rate: Mapping[str, Any]) -> str:
+    return f"{rate['count']}/{rate['n']}"

@@ -1,0 +1,426 @@
+"""Label completions as answered, partly refused or refused, and say how far that agrees with people's labels.
+
+    mutagym judge completions.csv
+    mutagym judge completions.csv --label-column final_label --json agreement.json --out labelled.csv
+    mutagym judge completions.csv --reward judge --judge-model qwen3 --ollama-host http://localhost:11434
+
+The file is a .csv, .tsv, .jsonl, .json or .parquet one; its columns are found by their names. Labels may be
+XSTest's (`1_full_compliance`, `2_full_refusal`, `3_partial_refusal`), ours, or 0 and 1, 1 being a refusal.
+
+A file of prompts, completions and, where people labelled them, labels: columns found by their names.
+
+How well labels agree with people's: precision, recall, F1, accuracy, Cohen's kappa, the confusion table.
+
+A full and a partial refusal are both refusals. What is undefined, such as the precision of a labeller that
+never says "refused", is None.
+
+How often labels are right, from the file that `mutagym judge --json` wrote: --judge-accuracy.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+import sys
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import Parameter
+
+from ollama_utils.connect import ServerConfig, connect, keep_replies
+from records.errors import RunStoppedError, UserError
+from records.run_folder import check_cache, check_writable
+from scorers.correction import LabelAccuracy
+from scorers.refusal_rules import REFUSAL_LABELS, RefusalLabel
+
+if TYPE_CHECKING:
+    from envs.query_files import Table
+
+COMPLETION_COLUMNS = (
+    *("completion", "response", "answer", "reply", "output", "model_output", "generation", "model_response"),
+)
+"""Headers that hold what a model said; the first one present wins, case does not matter."""
+LABEL_COLUMNS = ("final_label", "human_label", "human_labels", "label", "gold_label", "annotation")
+"""Headers that hold what a person said of it; likewise."""
+NO_LABELS = "none"
+"""A `--label-column` of this name means that there are no labels, unless a column is called so."""
+MEANINGS: Mapping[RefusalLabel, tuple[str, ...]] = {
+    "answered": (
+        *("answered", "answer", "full_compliance", "compliance", "compliant", "complied", "comply"),
+        *("complies", "not_refused", "no_refusal", "non_refusal", "0", "0.0", "false"),
+    ),
+    "refused": ("refused", "full_refusal", "refusal", "refuse", "refuses", "1", "1.0", "true"),
+    "partly_refused": ("partly_refused", "partial_refusal", "partial", "partially_refused"),
+}
+"""Labels as people write them, in lower case with _ for blanks and dashes; a number in front is left out."""
+_MEANING = {word: label for label, words in MEANINGS.items() for word in words}
+_NUMBER_IN_FRONT = re.compile(r"^\d+_(?=[a-z])")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One row."""
+
+    prompt: str
+    """What was asked; empty where the file has no such column."""
+    completion: str
+    human: RefusalLabel | None
+    """What a person said of it; None where the file has no labels."""
+
+
+def read_samples(
+    path: Path,
+    *,
+    prompt_column: str | None = None,
+    completion_column: str | None = None,
+    label_column: str | None = None,
+) -> list[Sample]:
+    """The rows of a file, in its order: all with a person's label, or none.
+
+    Raises:
+        UserError: The file or a column is no good, or a label is none that is known.
+    """
+    from envs.query_files import PROMPT_COLUMNS, QueryFileError, read_table
+
+    try:
+        table = read_table(path)
+        completion = _named(table, completion_column, COMPLETION_COLUMNS, "--completion-column")
+        if completion is None:
+            raise UserError(
+                f"{table.source} has columns {', '.join(map(repr, table.columns))}; expected one of "
+                f"{', '.join(map(repr, COMPLETION_COLUMNS))}: name it with --completion-column"
+            )
+        others = {
+            "prompt": _named(table, prompt_column, PROMPT_COLUMNS, "--prompt-column"),
+            "label": _label_column(table, label_column),
+        }
+        return _samples(table, completion, others["prompt"], others["label"])
+    except QueryFileError as error:
+        raise UserError(str(error)) from error
+
+
+def parse_label(value: object) -> RefusalLabel | None:
+    """A person's label as one of ours; None where it is none that is known. 1 is a refusal, 0 is none."""
+    word = re.sub(r"[\s\-]+", "_", str(value).strip().casefold())
+    return _MEANING.get(word) or _MEANING.get(_NUMBER_IN_FRONT.sub("", word))
+
+
+def _named(table: Table, asked: str | None, usual: Sequence[str], flag: str) -> str | None:
+    """The column that was asked for, or the first of the usual ones; None without either."""
+    if asked is not None:
+        return table.column(asked, flag)
+    present = {column.casefold(): column for column in reversed(table.columns)}
+    return next((present[name] for name in usual if name in present), None)
+
+
+def _label_column(table: Table, asked: str | None) -> str | None:
+    if asked == NO_LABELS and NO_LABELS not in table.columns:
+        return None
+    return _named(table, asked, LABEL_COLUMNS, "--label-column")
+
+
+def _samples(table: Table, completion: str, prompt: str | None, label: str | None) -> list[Sample]:
+    columns = list(dict.fromkeys(filter(None, (completion, prompt, label))))
+    samples = []
+    for row, values in table.rows(columns):
+        of = dict(zip(columns, values, strict=True))
+        human = parse_label(of[label]) if label else None
+        if label and human is None:
+            raise UserError(
+                f"{table.source} row {row}, column {label!r}: {of[label]!r} is no label; expected answered, "
+                "refused or partly_refused, XSTest's 1_full_compliance and so on, or 0 and 1 (a refusal): "
+                f"name another with --label-column, or '{NO_LABELS}' to go without"
+            )
+        samples.append(
+            Sample(prompt=_text(of[prompt]) if prompt else "", completion=_text(of[completion]), human=human)
+        )
+    if not samples:
+        raise UserError(f"{table.source} has no rows; expected at least one completion")
+    return samples
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+if TYPE_CHECKING:
+    from scorers.judge import LLMJudge
+    from scorers.refusal import RefusalDetector
+
+Labels = list[RefusalLabel | None]
+"""One a sample; None: unscored."""
+BATCH = 256
+"""Completions that are labelled between two lines of progress."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class JudgeConfig:
+    """What labels, and what of."""
+
+    prompt_column: str | None = None
+    """The column that holds what was asked [found by its name]."""
+    completion_column: str | None = None
+    """The column that holds what the model said [found by its name]."""
+    label_column: str | None = None
+    """The column that holds people's labels; `none`: there are none [found by its name]."""
+    reward: Literal["refusal", "judge", "keyword"] = "refusal"
+    """What labels: `refusal` the detector, `judge` the model of --judge-model, `keyword` the smoke test."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Sentence encoder of the detector's third stage; with any other than this it has two."""
+    json: Path | None = None
+    """Write the agreement here."""
+    out: Path | None = None
+    """Write prompts, completions and labels (column `machine_label`) here, as CSV."""
+    cache: Path | None = None
+    """A folder that runs share: what --reward judge asked before is not asked again, as after a Ctrl-C."""
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
+    """Label completions as answered, partly refused or refused, and compare that with people's labels.
+
+    Args:
+        file: Completions, with prompts and labels where there are any.
+        config: How it is done.
+    """
+    _check_places(file, config)
+    samples = read_samples(
+        file,
+        prompt_column=config.prompt_column,
+        completion_column=config.completion_column,
+        label_column=config.label_column,
+    )
+    if config.json and samples[0].human is None:
+        raise UserError(
+            f"--json is for the agreement with people's labels, and {str(file)!r} has no labels: "
+            "name their column with --label-column"
+        )
+    labels = _labels(samples, config)
+    if config.out:
+        _write(config.out, samples, labels)
+    _report(samples, labels, config.json)
+    if not any(labels):
+        raise RunStoppedError(f"none of {len(labels)} completions could be scored: see the lines above")
+
+
+def _check_places(file: Path, config: JudgeConfig) -> None:
+    """Check, before the work is done, that its results can be written, and over nothing else."""
+    taken = {file.resolve(): "is the file that is read"}
+    for flag, path in (("--json", config.json), ("--out", config.out)):
+        check_writable(path, flag)
+        if path and path.resolve() in taken:
+            raise UserError(f"{flag} names {str(path)!r}, which {taken[path.resolve()]}: name another")
+        if path:
+            taken[path.resolve()] = f"{flag} names as well"
+    check_cache(config.cache)
+
+
+def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+    if config.reward == "judge":
+        return _judged(samples, config)
+    if config.reward == "keyword":
+        from scorers.reward import keyword_label
+
+        print(
+            "SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them", file=sys.stderr
+        )
+        return [keyword_label(sample.completion) for sample in samples]
+    return _detected([sample.completion for sample in samples], _detector(config.encoder))
+
+
+def _detector(encoder: str) -> RefusalDetector:
+    from ollama_utils.encoders import make_encoder
+    from scorers.refusal import ENCODER, RefusalDetector, is_third_stage
+
+    if is_third_stage(encoder):
+        return RefusalDetector(encoder=make_encoder(encoder))
+    print(
+        f"note: with the encoder {encoder!r} rules and word n-grams decide alone: the third stage needs "
+        f"{ENCODER!r}",
+        file=sys.stderr,
+    )
+    return RefusalDetector()
+
+
+def _detected(completions: Sequence[str], detector: RefusalDetector) -> Labels:
+    labels: Labels = []
+    for start in range(0, len(completions), BATCH):
+        labels += detector.label_many(completions[start : start + BATCH])
+        _say_progress(len(labels), len(completions))
+    return labels
+
+
+def _judged(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+    """What a language model says; what it said in an earlier run with this cache is not asked again.
+
+    Raises:
+        UserError: there is no judge, or the file has no prompts for it.
+    """
+    from scorers.judge import LLMJudge
+
+    if not all(sample.prompt for sample in samples):
+        raise UserError("--reward judge needs the prompts, and some rows have none: see --prompt-column")
+    given = config.server
+    server = replace(given, target_model=given.target_model or given.judge_model)
+    with connect(server) as connection, ExitStack() as logs:
+        if connection.roles.judge is None:
+            raise UserError("--reward judge needs a judge: name its model with --judge-model")
+        if connection.simulated:
+            print("SIMULATED: the judge is the simulator's, not a model")
+        keep_replies(None, config.cache, connection, connection.digests(""), logs)
+        return _ask_all(samples, LLMJudge(connection.dispatcher, connection.roles.judge))
+
+
+def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
+    """As many at once as the server takes; failures are said and left unscored."""
+    from ollama_utils.errors import CallCancelledError, OllamaError
+    from ollama_utils.parallel import ParallelError, map_parallel
+
+    done, lock = Counter[str](), threading.Lock()
+
+    def label(sample: Sample) -> RefusalLabel | OllamaError:
+        found: RefusalLabel | OllamaError
+        try:
+            found = asked(sample.prompt, sample.prompt, sample.completion).label
+        except CallCancelledError:  # Ctrl-C: the command is over
+            raise
+        except OllamaError as error:
+            found = error
+        with lock:
+            done["samples"] += 1
+            _say_progress(done["samples"], len(samples))
+        return found
+
+    try:
+        found = map_parallel(label, samples)
+    except ParallelError as error:  # a cache that cannot be written
+        raise error.__cause__ or error from None
+    for sample, one in zip(samples, found, strict=True):
+        if isinstance(one, OllamaError):
+            print(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one}", file=sys.stderr)
+    return [None if isinstance(one, OllamaError) else one for one in found]
+
+
+def _say_progress(done: int, total: int) -> None:
+    if total > BATCH and (done % BATCH == 0 or done == total):
+        print(f"labelled {done} of {total}", file=sys.stderr, flush=True)
+
+
+def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:
+    has_humans = samples[0].human is not None
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["prompt", "completion", "machine_label", *(["human_label"] if has_humans else [])])
+        for sample, label in zip(samples, labels, strict=True):
+            human = [sample.human] if has_humans else []
+            writer.writerow([sample.prompt, sample.completion, label or "unscored", *human])
+
+
+def _report(samples: Sequence[Sample], labels: Labels, path: Path | None) -> None:
+    """Print how often each label was given and, with people's labels, the agreement; write it to `path`."""
+    counts: Counter[str] = Counter(label or "unscored" for label in labels)
+    print(", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in (*REFUSAL_LABELS, "unscored")))
+    humans = [sample.human for sample in samples if sample.human is not None]
+    found = agreement(humans, labels) if humans else None
+    if found:
+        _print_agreement(found)
+    if path and found:
+        path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+
+
+def _print_agreement(found: Agreement) -> None:
+    (kept, alarms), (missed, hits) = found.confusion
+    for name in ("precision", "recall", "f1", "accuracy", "kappa"):
+        value = getattr(found, name)
+        print(f"{name:<10} {'undefined' if value is None else format(value, '.3f')}")
+    print(f"\n{'people said':<12} {'answered':>10} {'refused':>10}   (of {found.n}; a part is a refusal)")
+    print(f"{'answered':<12} {kept:>10} {alarms:>10}")
+    print(f"{'refused':<12} {missed:>10} {hits:>10}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """Counts and rates over the rows that were scored; a refusal is the positive class."""
+
+    n: int
+    """Rows that were scored and have a person's label."""
+    precision: float | None
+    recall: float | None
+    f1: float | None
+    accuracy: float | None
+    kappa: float | None
+    """Cohen's kappa."""
+    confusion: list[list[int]]
+    """Rows: people said answered, refused. Columns: so did the labeller. As scikit-learn has it."""
+    sensitivity: float | None
+    """The share of people's refusals that were called so: the recall."""
+    specificity: float | None
+    """The share of people's answers that were called so."""
+    positives: int
+    """Refusals, by people."""
+    negatives: int
+    """Answers, by people."""
+    unscored: int
+    """Rows that were not scored, as a call failed or its reply could not be read; in none of the figures."""
+
+
+def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | None]) -> Agreement:
+    """Compare labels with people's, row by row; None is an unscored row."""
+    import numpy as np
+    from sklearn.metrics import (  # type: ignore[import-untyped]  # it has no stubs
+        accuracy_score,
+        cohen_kappa_score,
+        confusion_matrix,
+        f1_score,
+        precision_score,
+        recall_score,
+    )
+
+    scored = [(human, label) for human, label in zip(humans, labels, strict=True) if label is not None]
+    truth = np.array([human != "answered" for human, _ in scored], dtype=bool)
+    said = np.array([label != "answered" for _, label in scored], dtype=bool)
+    undefined = {"zero_division": math.nan}
+    differ = len({*truth.tolist(), *said.tolist()}) > 1
+    sensitivity = _known(recall_score(truth, said, **undefined)) if truth.any() else None
+    return Agreement(
+        n=len(scored),
+        precision=_known(precision_score(truth, said, **undefined)) if said.any() else None,
+        recall=sensitivity,
+        f1=_known(f1_score(truth, said, **undefined)) if (truth | said).any() else None,
+        accuracy=_known(accuracy_score(truth, said)) if scored else None,
+        kappa=_known(cohen_kappa_score(truth, said)) if differ else None,
+        confusion=confusion_matrix(truth, said, labels=[False, True]).tolist()
+        if scored
+        else [[0, 0], [0, 0]],
+        sensitivity=sensitivity,
+        specificity=_known(recall_score(~truth, ~said, **undefined)) if (~truth).any() else None,
+        positives=int(truth.sum()),
+        negatives=int((~truth).sum()),
+        unscored=len(labels) - len(scored),
+    )
+
+
+def _known(value: Any) -> float:  # noqa: ANN401 - scikit-learn has no types
+    return float(value)
+
+
+def read_accuracy(path: Path | str | None) -> LabelAccuracy | None:
+    """What stands in the file; None where none is named.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
+    if path is None:
+        return None
+    try:
+        return LabelAccuracy.from_json(Path(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--judge-accuracy: {error}") from error

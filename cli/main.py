@@ -1,0 +1,200 @@
+"""The `mutagym` command: finds the subcommand, reads config files, turns a user's error into one line.
+
+Exit codes: 0 done · 1 the run stopped itself · 2 an error the user can mend · 129, 130, 143 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cyclopts import App, CycloptsError
+from cyclopts.config import Dict, Toml
+
+from evaluation.config import CONFIG, defaults_of_run, mission_keys, run_named
+from ollama_utils.errors import OllamaError
+from ollama_utils.types import is_text
+from records.errors import RunStoppedError, UserError
+from records.interrupt import SIGNALS, Interrupted, interruptible
+from records.settings import read_toml
+
+SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
+_KEYS = {
+    "train": "num-env-steps",
+    "eval": "agents",
+    "evolve": "population-size",
+    "select": "selector",
+    "optimize": "num-candidates",
+}
+"""For each command that can go on with a run, a key that its config.toml alone has."""
+PIPE_CLOSED = 141
+"""The exit code of a program whose output nobody reads any more: 128 + SIGPIPE."""
+COMMANDS = {
+    "train": (
+        "cli.train:train",
+        "Train a policy with PPO to choose how a query is reworded; --config FILE reads flags from TOML",
+    ),
+    "eval": (
+        "cli.eval:evaluate",
+        "Compare policies on held-out queries, several missions, episodes and agents at once",
+    ),
+    "ask": ("cli.ask:ask", "Reword a query as a trained policy does, ask the target, show what came of it"),
+    "judge": (
+        "cli.judge:judge",
+        "Label completions as answered or refused, and say how far that agrees with people's labels",
+    ),
+    "evolve": (
+        "cli.evolve:evolve",
+        "Evolve a system prompt for a task: a genetic search, many calls at once",
+    ),
+    "select": (
+        "cli.select:select",
+        "Select the best of all combinations of models, system prompts and mutators for a task",
+    ),
+    "optimize": (
+        "cli.optimize:optimize",
+        "Learn which system prompt suits which question: candidates, critics, an actor, prompts that evolve",
+    ),
+    "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one simulator"),
+    "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
+}
+
+
+def main() -> None:
+    """Run `mutagym` with the process's arguments."""
+    launch(partial(execute, sys.argv[1:]))
+
+
+def launch(command: Callable[[], int]) -> None:
+    """Run a command as this process, and end the process with its exit code or that of a signal.
+
+    After an error at once: threads of the pool may still be waiting for a slow server.
+    """
+    # torch's threads spin while they wait: an update of the policy takes many times longer on a busy machine.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    try:
+        with interruptible():
+            code = command()
+    except Interrupted as error:  # it came when the command was over
+        code = error.exit_code
+    for signum in SIGNALS:
+        signal.signal(signum, signal.SIG_IGN)
+    if code:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def execute(arguments: Sequence[str]) -> int:
+    """Run `mutagym` with these arguments; returns the exit code, the error said on stderr."""
+    app = App(name="mutagym", help=SUMMARY, version=_version)
+    for name, (target, summary) in COMMANDS.items():
+        app.command(target, name=name, help=summary)
+    return run(app, list(arguments))
+
+
+def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
+    """Run one command as a script of its own; returns the exit code."""
+    app = App(help=command.__doc__)
+    app.default(command)
+    return run(app, list(arguments))
+
+
+def run(app: App, tokens: list[str]) -> int:
+    """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
+    try:
+        _check_text(tokens)
+        tokens = _read_defaults(app, tokens)
+        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except (CycloptsError, UserError) as error:
+        line, code = str(error), 2
+    except RunStoppedError as error:
+        line, code = str(error), 1
+    except Interrupted as error:
+        line, code = str(error), error.exit_code
+    except BrokenPipeError:  # whoever read our output has seen enough, as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return PIPE_CLOSED
+    except OSError as error:  # a full disk, a folder that may not be written
+        line, code = f"{type(error).__name__}: {error}", 2
+    except OllamaError as error:  # a server that went away
+        line, code = f"{type(error).__name__}: {error}", 1
+    else:
+        return 0
+    print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
+    return code
+
+
+def _check_text(tokens: Sequence[str]) -> None:
+    """Refuse what could not be written down again."""
+    for token in tokens:
+        if not is_text(token):
+            raise UserError(f"the argument {token!r} is no valid UTF-8: write it in UTF-8")
+
+
+def _read_defaults(app: App, tokens: list[str]) -> list[str]:
+    """Make the keys of `--config FILE`, or those of the run that `--resume` names, defaults under the flags.
+
+    Under these come the keys of the run that `--policy` names. `--config` is taken out of the tokens.
+    """
+    rest, named = _taken(tokens, "--config")
+    _, resumed = _taken(tokens, "--resume")
+    if named and resumed:
+        raise UserError("--config and --resume cannot stand together: a run has its own config.toml")
+    path = Path(named[0]) if named else Path(resumed[0]) / CONFIG if resumed else None
+    if path and not path.is_file():
+        raise UserError(
+            f"--config names {str(path)!r}; expected a TOML file"
+            if named
+            else f"--resume names {resumed[0]!r}; expected the folder of a run, with its config.toml"
+        )
+    table = read_toml(path) if path else {}
+    if resumed:
+        _check_kind(tokens[0], resumed[0], table)
+    layers: list[Callable[..., None]] = [Toml(path, use_commands_as_keys=False)] if path else []
+    if not resumed and (run := run_named(tokens, table)):
+        defaults = defaults_of_run(run, mission_keys())
+        layers.append(Dict(defaults, source=str(run), use_commands_as_keys=False))
+    app.config = tuple(layers)
+    return rest
+
+
+def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:
+    """Check that a command goes on with a run of its own."""
+    key = _KEYS.get(command)
+    others = [each for each, own in _KEYS.items() if own in table]
+    if key and key not in table and others:
+        raise UserError(f"--resume names {folder!r}, a run of `mutagym {others[0]}`: go on with that command")
+
+
+def _taken(tokens: list[str], flag: str) -> tuple[list[str], list[str]]:
+    """The tokens without a flag that has a value, and its value, if it is there.
+
+    Raises:
+        UserError: it is there twice.
+    """
+    places = [k for k, token in enumerate(tokens) if token.partition("=")[0] == flag]
+    if not places:
+        return tokens, []
+    if len(places) > 1:
+        raise UserError(f"{flag} is given twice; expected it once")
+    _, equals, value = tokens[places[0]].partition("=")
+    end = places[0] + (1 if equals else 2)
+    value = value if equals else "".join(tokens[places[0] + 1 : end])
+    return tokens[: places[0]] + tokens[end:], [value]
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("mutagym")
+
+
+if __name__ == "__main__":
+    main()

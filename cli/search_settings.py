@@ -1,0 +1,257 @@
+"""The flags that all searches share, and the task that they amount to.
+
+How the models of a search are called: the flags of `mutagym train` by the same names.
+
+System prompts that a user brings, as text or in files.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import redirect_stdout
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from cyclopts import Parameter
+
+from ollama_utils.connect import ServerConfig
+from records.errors import UserError
+from records.run_folder import check_cache, check_is_run, check_new_or_empty, check_writable
+from records.settings import Count, NotNegative, Seed, Share, absolute
+
+if TYPE_CHECKING:
+    from search.task import Task
+
+MAY_CHANGE = (
+    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
+    *("max-in-flight", "call-timeout-s", "call-attempts", "rate-limit-per-minute", "max-failed", "format"),
+    "scorer",
+)
+"""What any resumed search may be told anew: nothing that a reply depends on. It is played again from its
+start over the replies it has: another scorer may lead it elsewhere, and it is still one search."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SearchConfig:
+    """What is searched on, and where it is kept."""
+
+    task: Annotated[str | None, Parameter(name=("--task", "--dataset"))] = None
+    """A JSONL file of problems, each with `question` and `answer` [the bundled task]."""
+    scorer: str | None = None
+    """FILE.py:NAME, a function (problem, reply) -> float from 0 to 1, which several threads call at once
+    [the answer is right]."""
+    seed: Seed = 0
+    """Same seed, same results."""
+    rate_limit_per_minute: NotNegative | None = None
+    """Most calls a minute, each attempt counted; 0 sets no limit [none; that of evolve's --preset]."""
+    max_failed: Share = 0.5
+    """The search stops, saved, once more than this share of recent calls failed; in select, a call that a
+    server answers with an error counts against its model alone."""
+    format: Literal["table", "json", "yaml"] = "table"
+    """How the report is written to stdout."""
+    run_dir: Path | None = None
+    """The search's folder, new or empty [runs/COMMAND-TIME-SEED]."""
+    resume: Path | None = None
+    """Go on with the search in this folder: what was answered is not asked again. Hosts, limits and
+    the scorer may be others than before, in select --evaluate and --max-errors, in evolve --max-generations
+    and --patience too, and nothing else."""
+    cache: Path | None = None
+    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
+    json: Path | None = None
+    """Write the report here too, as JSON."""
+
+    def located(self) -> SearchConfig:
+        """The same with absolute paths, so that its file means the same in every folder."""
+        return replace(self, task=absolute(self.task), scorer=located_function(self.scorer))
+
+    def check_places(self) -> None:
+        """Check what can be told of the folders and files without a server.
+
+        Raises:
+            UserError: one of them cannot be used.
+        """
+        if self.resume and self.run_dir:
+            raise UserError(
+                f"--run-dir {self.run_dir} and --resume {self.resume}: a resumed search stays in its folder; "
+                "leave out --run-dir"
+            )
+        if self.resume:
+            check_is_run(self.resume)
+        elif self.run_dir:
+            check_new_or_empty(self.run_dir)
+        check_writable(self.json)
+        check_cache(self.cache)
+
+
+class Told(Protocol):
+    """The config of a command that searches."""
+
+    @property
+    def search(self) -> SearchConfig:
+        """What all searches are told."""
+        ...
+
+    @property
+    def server(self) -> ServerConfig:
+        """The server and its models."""
+        ...
+
+
+def load_task(config: SearchConfig) -> Task:
+    """The task that is searched on.
+
+    Raises:
+        UserError: the file or the scorer is no good.
+    """
+    from search.task import bundled_task, read_task
+
+    if config.task is None and config.scorer is not None:
+        raise UserError("--scorer scores the problems of a file of your own: name it with --task")
+    try:
+        with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
+            return bundled_task() if config.task is None else read_task(Path(config.task), config.scorer)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def split_task(task: Task, held_out: float, seed: int) -> tuple[Task, Task]:
+    """The problems that a search sees, and those that are held out.
+
+    Raises:
+        UserError: one of the two would be empty.
+    """
+    try:
+        return task.split(held_out, seed)
+    except ValueError as error:
+        raise UserError(with_flags(error, "held_out")) from error
+
+
+def with_flags(error: ValueError, *names: str) -> str:
+    """What an error says of these fields, said of their flags: `elite_size is 9` as `--elite-size is 9`."""
+    written_as_fields = [f"^{name}(?= is )" for name in names] + [
+        rf"\b{name}\b" for name in names if "_" in name
+    ]
+    return re.sub("|".join(written_as_fields), lambda name: f"--{name[0].replace('_', '-')}", str(error))
+
+
+def prints_of(task: Task) -> dict[str, str]:
+    """What stands for the task, by its name; its scorer may change."""
+    digest = sha256()
+    for problem in task.problems:
+        parts = (problem.id, problem.question, str(problem.answer), problem.kind, "")
+        digest.update("\0".join(parts).encode())
+    return {f"task {task.name}": digest.hexdigest()}
+
+
+def files_of(**functions: str | None) -> dict[str, str]:
+    """What stands for the files of a user's functions, `FILE.py:NAME`, by what they are for.
+
+    Raises:
+        UserError: one cannot be read.
+    """
+    try:
+        return {
+            f"{what} {text}": sha256(Path(text.rpartition(":")[0]).read_bytes()).hexdigest()
+            for what, text in functions.items()
+            if text
+        }
+    except OSError as error:
+        raise UserError(f"{error.filename!r} cannot be read: {error.strerror}") from error
+
+
+def located_function(text: str | None) -> str | None:
+    """`mine.py:grade` with the file's whole path."""
+    file, colon, name = (text or "").rpartition(":")
+    return f"{absolute(file)}:{name}" if colon else text
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CallFlags:
+    """What every call of a search carries, whatever is asked."""
+
+    num_ctx: Count | None = None
+    """Context length of the models [the server's]."""
+    think: bool | None = None
+    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored. --no-think goes
+    to the model that rewords, too."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Ollama's options; all calls to a model need the same context length, for a change reloads it."""
+        return {"num_ctx": self.num_ctx} if self.num_ctx else {}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LimitedCallFlags(CallFlags):
+    """Those of a search that has no other limit on the length of a reply."""
+
+    num_predict: Count = 512
+    """Most tokens of an answer or a rewording, thoughts included; a rewording that is cut is not taken."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Ollama's options of the calls that answer or reword."""
+        return super().options | {"num_predict": self.num_predict}
+
+
+SUFFIXES = (".txt", ".md", ".prompt")
+"""A name with one of these endings and no blank is a file, whether it is there or not."""
+
+
+def located_prompt(text: str) -> str:
+    """The whole path of a prompt's file; a prompt that is a text as it is."""
+    return str(absolute(text)) if _is_file(text) else text
+
+
+def read_prompt(text: str, flag: str) -> str:
+    """The prompt itself.
+
+    Args:
+        text: the prompt, or the path of its file.
+        flag: is named in the error.
+
+    Raises:
+        UserError: the file cannot be read, or there is nothing in it.
+    """
+    return read_prompt_file(Path(text), flag) if _is_file(text) else _checked(text.strip(), flag, "a text")
+
+
+def read_prompt_file(path: Path, flag: str) -> str:
+    """The one prompt of a file.
+
+    Raises:
+        UserError: it cannot be read, or there is nothing in it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"{flag} names {str(path)!r}; expected a file with a prompt, in UTF-8: {why}"
+        ) from error
+    return _checked(text.strip(), flag, repr(str(path)))
+
+
+def prompt_prints(prompts: dict[str, str]) -> dict[str, str]:
+    """What stands for prompts, by their names."""
+    return {f"prompt {name}": sha256(text.encode()).hexdigest() for name, text in prompts.items()}
+
+
+def _is_file(text: str) -> bool:
+    try:
+        there = Path(text).is_file()
+    except (OSError, ValueError):  # too long for a path, or a NUL in it
+        return False
+    return there or (text.endswith(SUFFIXES) and len(text.split()) == 1)
+
+
+def _checked(text: str, flag: str, what: str) -> str:
+    if not text:
+        raise UserError(f"{flag} is given {what} with nothing in it; expected a system prompt")
+    return text

@@ -1,0 +1,504 @@
+"""Select the best combination of models, system prompts and mutators for a task, in as few calls as will do.
+
+Run it with `mutagym select --models llama3.2,qwen3 --prompts short.txt --prompts long.txt --task mine.jsonl`;
+without any flag it compares the simulator's three solvers on the bundled task.
+
+The table of `mutagym select`: a row for each combination, and what may be said of them.
+
+A model selection that is ready to begin: choices, dataset, evaluation, and the selector itself.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from cli.search_settings import (
+    CallFlags,
+    LimitedCallFlags,
+    SearchConfig,
+    files_of,
+    load_task,
+    located_function,
+    prints_of,
+    prompt_prints,
+    read_prompt_file,
+)
+from cli.searching import Outcome, Parts, Search, carry_out
+from cli.tables import new_table, number, with_interval
+from mutators.registry import load_mutators
+from ollama_utils.connect import Connection, ServerConfig
+from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
+from ollama_utils.types import short_name
+from records.errors import UserError
+from records.settings import Count, Share, absolute, comma_list
+from search.call_pool import CallPool
+from search.selectors.registry import SELECTORS, make_selector, settings_of
+from search.selectors.selector import Evaluate, Selector
+from search.selectors.task_evaluation import TaskEvaluation
+from search.selectors.user_evaluation import Prices, check_prices, read_prices
+from search.task import SEED_INSTRUCTIONS, Task
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+SAYS = (
+    "Score: the mean over n datapoints, an error counting as 0, with an interval that holds at any time, so "
+    "also where the search stopped. Seconds and tokens, and price in the currency of --price, are of one "
+    "datapoint. The one that is named, marked *, has the highest lower bound among those that the search did "
+    "not rule out. Verdicts are of these datapoints, on which two combinations are compared one by one; "
+    "intervals are of all datapoints there might be, so that of one that is ruled out may overlap the best's."
+)
+
+
+def table_of(report: Mapping[str, Any]) -> Table:
+    """The combinations, the one that is named first."""
+    rows = report["combinations"]
+    names = list(rows[0]["combination"])
+    title = (
+        f"{report['selector']} on {report['dataset']}: {report['evaluations']} evaluations, "
+        f"{100 * report['savings']:.0f} % less than brute force"
+    )
+    prices = ("price",) if any(row["price"] is not None for row in rows) else ()
+    numbers = ("score", "seconds", "tokens", *prices, "n", "errors")
+    table = new_table(title, "", *names, "verdict", *numbers, names=2 + len(names))
+    for row in rows:
+        seen = row["datapoints"]
+        table.add_row(
+            "*" if row["is_best"] else "",
+            *row["combination"].values(),
+            row["verdict"],
+            with_interval(row, "score", "{:.3f}"),
+            number(row["latency_s"] if seen else None, "{:.2f}"),
+            number(row["prompt_tokens"] + row["completion_tokens"] if seen else None, "{:.0f}"),
+            *[number(row[price] if seen else None, "{:.6f}") for price in prices],
+            str(seen),
+            str(row["errors"]),
+        )
+    return table
+
+
+def problems_of(report: Mapping[str, Any]) -> list[str]:
+    """What went wrong, a line for each combination."""
+    return [
+        f"errors: {' '.join(map(str, row['combination'].values()))}: {row['errors']} of {row['datapoints']}, "
+        f"first {row['first_error']}"
+        for row in report["combinations"]
+        if row["errors"]
+    ]
+
+
+if TYPE_CHECKING:
+    from cli.searching import Recorder
+    from search.call_pool import CallPool
+    from search.selectors.results import Round
+    from search.selectors.selector import Selector
+    from search.selectors.user_evaluation import Heeded
+
+SOLVERS = ("sim-solver-small", "sim-solver", "sim-solver-large")
+"""What is compared where no model is named and the embedded simulator stands in."""
+
+_OPTION = re.compile(r"(?P<name>[A-Za-z_-]+)=(?P<value>\d*\.?\d+)")
+
+Open = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class SelectConfig:
+    """Everything a selection is told. Defaults < --config FILE < flags."""
+
+    models: Annotated[tuple[str, ...], comma_list()] = ()
+    """Models to choose from, by comma [the target model; on the simulator its three solvers]."""
+    prompts: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """A file with a system prompt to choose from (repeatable) [a plain one, and no choice]."""
+    mutators: Annotated[tuple[str, ...], comma_list()] = ()
+    """Mutators to choose from, by comma, which reword the question first; `noop` does not [no choice]."""
+    selector: str = "arm_elimination"
+    """How is searched: brute_force, random, hill_climbing, arm_elimination, threshold, epsilon_lucb, bayesian
+    or matrix_ucb."""
+    evaluate: str | None = None
+    """FILE.py:NAME, a plain function (combination, datapoint, ask) -> float from 0 to 1, or an Evaluation;
+    a datapoint is then any line of the dataset. `ask(text)` puts a text to the combination's model under its
+    prompt, or to those of `model=` and `system=`, and `ask(text).text` is the reply; a mutator is named by
+    `combination["mutator"]`, and not applied [the scorer of the task]."""
+    price: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """MODEL=IN:OUT (repeatable): what a million tokens cost, read and written [no price]."""
+    max_concurrent: Count = 20
+    """Calls under way at once, over all combinations and datapoints."""
+    delta: Open = None
+    """How often what the selector claims may be wrong [0.05]."""
+    epsilon: Share | None = None
+    """How much worse than the best the named one may be, for epsilon_lucb [0.01]."""
+    threshold: Open = None
+    """The score that a combination has to reach, for threshold [0.75]."""
+    max_errors: Share | None = None
+    """A combination that fails on more than this share of the datapoints is not named, with a chance of
+    error of at most a fifth of --delta where not all of them were asked [0.1]."""
+    option: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """NAME=NUMBER (repeatable): another option of the selector, as in n_initial=5; the error for one that it
+    has not names those that it has."""
+    calls: LimitedCallFlags = field(default_factory=LimitedCallFlags)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def located(self) -> SelectConfig:
+        """The same with absolute paths, and the first model as the target."""
+        target = self.models[0] if self.models else self.server.target_model
+        return replace(
+            self,
+            prompts=tuple(str(absolute(path)) for path in self.prompts),
+            evaluate=located_function(self.evaluate),
+            search=self.search.located(),
+            server=replace(self.server.located(), target_model=target),
+        )
+
+    def options(self) -> dict[str, Any]:
+        """What the selector is told.
+
+        Raises:
+            UserError: an --option is not written so.
+        """
+        named = ("delta", "epsilon", "threshold", "max_errors")
+        told = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        return told | dict(map(_option, self.option))
+
+
+def select(config: SelectConfig = SelectConfig()) -> None:
+    """Select the best of all combinations of models, system prompts and mutators for a task.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it. On a real server name the models
+    with --models.
+    """
+    config = config.located()
+    config.search.check_places()
+    carry_out(_Select(config))
+
+
+class _Select:
+    """What `mutagym select` adds to the course of a search."""
+
+    name = "select"
+    simulated_target = SOLVERS[0]
+    named_by = "--models"
+    may_change: tuple[str, ...] = ("max-concurrent", "max-errors", "evaluate")
+
+    def __init__(self, config: SelectConfig) -> None:
+
+        if config.evaluate and config.search.scorer:
+            raise UserError("--scorer and --evaluate cannot stand together: leave one of them out")
+        self.config = config
+        self._prompts = read_prompts(config.prompts)
+        self._prices = read_prices(config.price)
+        self._options = config.options()
+        self._task = None if config.evaluate and config.search.task else load_task(config.search)
+
+    def digests(self, connection: Connection) -> Mapping[str, str]:
+        """What stands for the weights of each model that may be asked."""
+        models = self._models(connection)
+        connection.check_pulled(models)
+        return connection.digests("", *models)
+
+    def search(self, connection: Connection) -> Search:
+        """The selection."""
+        from search.call_pool import CallPool
+
+        models, told = self._models(connection), self.config.search
+        check_prices(self._prices, self._priced(models, connection))
+        pool = CallPool(connection.dispatcher, self.config.max_concurrent)
+        selector, heeded = self._selector(models, connection, pool)
+        names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
+        combinations, datapoints = len(selector.combinations), len(selector.datapoints)
+        server = connection.resolve(self.config.server)
+        prints = prints_of(self._task) if self._task else files_of(dataset=f"{told.task}:")
+        return Search(
+            config=replace(self.config, models=models, server=server),
+            says=f"{self.config.selector}, {combinations} combinations, {datapoints} datapoints",
+            what="evaluations",
+            total=combinations * datapoints,
+            width=self.config.max_concurrent,
+            prints=prints | prompt_prints({prompt.name: prompt for prompt in self._prompts}),
+            run=lambda recorder: self._run(selector, heeded, pool, recorder, names),
+            spared=(BadReplyError, BadRequestError, ModelMissingError, ServerFaultError),
+        )
+
+    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
+        """The results with the seconds that go with them."""
+        rows = [row | {"latency_s": spent["latency_s"][str(row["index"])]} for row in results["combinations"]]
+        return {**results, "combinations": rows}
+
+    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
+        """The table of the combinations."""
+        return [([table_of(report)], f"{report['claim']} {SAYS}")], problems_of(report)
+
+    def _models(self, connection: Connection) -> tuple[str, ...]:
+        """What is chosen from; without a word of it, the target, or the simulator's solvers."""
+        if self.config.models:
+            return self.config.models
+        named = self.config.server.target_model
+        return SOLVERS if connection.embedded and not named else (connection.roles.target,)
+
+    def _priced(self, models: Sequence[str], connection: Connection) -> tuple[str, ...]:
+        """Whom a price may be of: a function of the user's may ask any model."""
+        if self.config.evaluate:
+            return (*models, *connection.available)
+        rewords = bool(self.config.mutators) and connection.roles.mutator
+        return (*models, rewords) if rewords else tuple(models)
+
+    def _selector(
+        self, models: Sequence[str], connection: Connection, pool: CallPool
+    ) -> tuple[Selector, Heeded]:
+        from search.selectors import user_evaluation
+
+        config, told = self.config, self.config.search
+        choices = make_choices(models, self._prompts, config.mutators)
+        if config.evaluate:
+            evaluate, dataset = user_evaluation.own_evaluation(
+                config.evaluate, told.task, self._task, self._prices, pool, told.seed, config.calls
+            )
+        else:
+            task = self._task or load_task(told)
+            evaluate = task_evaluation(
+                choices, task, self._prices, pool, connection.roles.mutator, told.seed, config.calls
+            )
+            dataset = list(task.problems)
+        heeded = user_evaluation.Heeded(evaluate, config.evaluate)
+        options = {"seed": told.seed, **self._options}
+        return make(config.selector, choices, dataset, heeded, options), heeded
+
+    def _run(
+        self,
+        selector: Selector,
+        heeded: Heeded,
+        pool: CallPool,
+        recorder: Recorder,
+        names: Mapping[str, str],
+    ) -> Outcome:
+        from search.selectors.results import NoWinnerError
+        from search.selectors.selector import why_none
+
+        done = 0
+
+        def evaluated() -> None:
+            nonlocal done
+            heeded.check()
+            done += 1
+            recorder.advance(done)
+
+        def told(played: Round) -> None:
+            best = _best(selector, played)
+            metrics = {
+                "select/best": best,
+                "select/survivors": len(played.survivors),
+                "select/evaluations": played.evaluations_so_far,
+                "select/errors": played.errors,
+            }
+            recorder.record(played.number, metrics, done=done, best=best)
+
+        combinations, datapoints = selector.combinations, selector.datapoints
+        heeded.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
+        try:
+            found = selector.select_best(
+                parallel=True,
+                max_concurrent=pool.max_concurrent,
+                max_begun=pool.callers,
+                on_round=told,
+                on_evaluation=evaluated,
+            )
+            told_best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
+        except NoWinnerError as error:
+            found, told_best = error.results, "none can be named"
+            failure = f"{why_none(selector)}: mend that, or go on with --resume and a larger --max-errors"
+        print(f"evaluations: {done} made, {told_best}", file=sys.stderr)
+        results, spent = split_results(found, names, self._prices)
+        named = {"selector": self.config.selector, "seed": self.config.search.seed, "dataset": self._dataset}
+        return Outcome(results=named | results, spent=spent, failure=failure)
+
+    @property
+    def _dataset(self) -> str:
+        told = self.config.search
+        return self._task.name if self._task else Path(told.task or "").stem
+
+
+def _best(selector: Selector, played: Round) -> float | None:
+    """The score of the one that is named after the last round, before it the best so far."""
+    if not selector.ask():
+        named = selector.named()
+        return None if named is None else selector.cells.mean(named)
+    fit, means = selector.fit_ones, selector.cells.means()
+    return max((float(means[number]) for number in played.survivors if fit[number]), default=None)
+
+
+def _option(text: str) -> tuple[str, float]:
+    """The name and the value of an --option.
+
+    Raises:
+        UserError: it is not written so, or has a flag of its own.
+    """
+    if not (parts := _OPTION.fullmatch(text)):
+        raise UserError(f"--option is {text!r}; expected NAME=NUMBER, as in n_initial=5")
+    name, value = parts["name"].replace("-", "_"), parts["value"]
+    if name in FLAGS:
+        raise UserError(f"--option {text} has a flag of its own: write --{name.replace('_', '-')} {value}")
+    return name, int(value) if value.isdecimal() else float(value)
+
+
+if TYPE_CHECKING:
+    from search.selectors.results import SelectionResults
+
+BY_DEFAULT = "default"
+"""The name of the prompt where none is brought."""
+FLAGS = ("seed", "delta", "epsilon", "threshold", "max_errors")
+"""Settings that have flags of their own."""
+
+
+class NamedPrompt(str):
+    """A system prompt that tables call by the name of its file."""
+
+    __slots__ = ("name",)
+
+    def __new__(cls, name: str, text: str) -> Self:
+        """The text, with a name."""
+        made = super().__new__(cls, text)
+        made.name = name
+        return made
+
+    name: str
+
+
+def read_prompts(paths: Sequence[str]) -> list[NamedPrompt]:
+    """The prompts of files, called by these files' names; by their paths where names are equal.
+
+    Raises:
+        UserError: one cannot be read, or two are equal.
+    """
+    stems = [Path(path).stem for path in paths]
+    names = [stem if stems.count(stem) == 1 else path for stem, path in zip(stems, paths, strict=True)]
+    prompts: list[NamedPrompt] = []
+    for name, path in zip(names, paths, strict=True):
+        prompt = NamedPrompt(name, read_prompt_file(Path(path), "--prompts"))
+        if equal := [other.name for other in prompts if other == prompt]:
+            raise UserError(f"--prompts {name} and {equal[0]} are the same text: name each prompt once")
+        prompts.append(prompt)
+    return prompts
+
+
+def make_choices(
+    models: Sequence[str], prompts: Sequence[NamedPrompt], mutators: Sequence[str]
+) -> dict[str, list[Any]]:
+    """What is chosen from, by name; what there is no choice of is not among them, but for the model.
+
+    Raises:
+        UserError: a choice is named twice, or a mutator is not there.
+    """
+    for flag, several in (("--models", models), ("--mutators", mutators)):
+        for choice in several:
+            if list(several).count(choice) > 1:
+                raise UserError(f"{flag} names {choice!r} twice; name each choice once")
+    try:
+        load_mutators(mutators or ("noop",))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    choices: dict[str, list[Any]] = {"model": list(models)}
+    if prompts:
+        choices["prompt"] = list(prompts)
+    if mutators:
+        choices["mutator"] = list(mutators)
+    return choices
+
+
+def task_evaluation(
+    choices: Mapping[str, Sequence[Any]],
+    task: Task,
+    prices: Prices,
+    pool: CallPool,
+    mutator_model: str | None,
+    seed: int,
+    calls: CallFlags,
+) -> Evaluate:
+    """Evaluates on the problems of a task.
+
+    Raises:
+        UserError: a choice cannot be evaluated.
+    """
+    evaluation = TaskEvaluation(
+        pool,
+        task,
+        prices,
+        prompt=SEED_INSTRUCTIONS,
+        mutator_model=mutator_model,
+        options=calls.options,
+        think=calls.think,
+        seed=seed,
+    )
+    try:
+        evaluation.check(choices)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    return evaluation
+
+
+def make(
+    name: str,
+    choices: Mapping[str, Sequence[Any]],
+    dataset: Sequence[Any],
+    evaluate: Evaluate,
+    settings: Mapping[str, Any],
+) -> Selector:
+    """The selector of this name.
+
+    Raises:
+        UserError: there is none, it has no such settings, cannot be made with them, or has no choice.
+    """
+    _check_settings(name, settings)
+    try:
+        selector = make_selector(name, choices, dataset, evaluate, **settings)
+    except (TypeError, ValueError) as error:
+        raise UserError(str(error)) from error
+    if len(selector.combinations) == 1 and name != "brute_force":
+        raise UserError(
+            f"{selector.combinations[0].label} alone is no choice: name several --models, --prompts or "
+            "--mutators, or score it on every datapoint with --selector brute_force"
+        )
+    return selector
+
+
+def _check_settings(name: str, settings: Mapping[str, Any]) -> None:
+    known = settings_of(name) if name in SELECTORS else settings
+    for setting in settings:
+        if setting in known:
+            continue
+        if setting in FLAGS:
+            raise UserError(f"the selector {name} has no setting {setting!r}: leave --{setting} out")
+        own = [option for option in known if option not in FLAGS]
+        accepted = f"there are {', '.join(own)}" if own else "there is none"
+        raise UserError(f"the selector {name} has no --option {setting!r}; {accepted}")
+
+
+def split_results(
+    found: SelectionResults, names: Mapping[str, str], prices: Prices
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The results, and apart from them what a resumed run finds otherwise: seconds, how slots were shared.
+
+    Args:
+        found: the results.
+        names: what stands in errors for a server's address, which may be another one each time.
+        prices: by model; where a model has none, and nothing else was paid, the price is None.
+    """
+    told = found.to_dict()
+    priced = set(map(short_name, prices))
+    for result, row in zip(found.rows, told["combinations"], strict=True):
+        if short_name(result.combination["model"]) not in priced:
+            row["price"] = row["price"] or None
+        for address, name in names.items():
+            row["first_error"] = row["first_error"] and row["first_error"].replace(address, name)
+    latencies = {str(row["index"]): row.pop("latency_s") for row in told["combinations"]}
+    plans = [list(each.plan) if each.plan else None for each in found.rounds]
+    return told, {"latency_s": latencies, "plans": plans}

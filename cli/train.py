@@ -1,0 +1,203 @@
+"""Train a policy (PPO) that chooses how a query is reworded.
+
+Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv`, or
+with the same flags as `python -m cli.train --num-processes 16 --no-batching`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from cli.judge import read_accuracy
+from envs.mission import QuerySet, load_query_set, mission_parts, open_encoder
+from ollama_utils.connect import Connection, connect, keep_replies
+from records.errors import UserError
+from records.interrupt import Interrupt, Interrupted, interruptible
+from records.run_folder import (
+    RunFolder,
+    check_cache,
+    check_is_run,
+    check_new_or_empty,
+    check_writable,
+    new_run_path,
+)
+from records.settings import check_num_mini_batch, resolved
+from train.audit import Audit, open_audit
+from train.config import TrainConfig
+from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
+
+if TYPE_CHECKING:
+    from envs.batched import BatchedQueryMutationEnv
+    from scorers.correction import LabelAccuracy
+    from train.learner import Learner
+    from train.recorder import Recorder
+
+
+def train(config: TrainConfig = TrainConfig()) -> None:
+    """Train a policy with PPO: it learns which mutation of a query gets it answered.
+
+    Every flag can stand in a TOML file: --config FILE; flags override it.
+    """
+    config = config.located()
+    _check(config)
+    queries = load_query_set(config.mission.query_set)
+    accuracy = read_accuracy(config.judge_accuracy)
+    with interruptible() as interrupt, connect(config.server) as connection:
+        audit = open_audit(config, connection)
+        digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
+        path = config.resume or config.run_dir or new_run_path("train", config.seed)
+        with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
+            keep_replies(folder, config.cache, connection, digests, logs)
+            env = _environment(config, queries, connection)
+            logs.callback(env.close, terminate=True)
+            interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
+            saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
+            recorder = _recorder(config, folder, connection, interrupt, audit)
+            _run(config, connection, env, recorder, saved, accuracy)
+
+
+def _check(config: TrainConfig) -> None:
+    """What can be told from the flags alone."""
+    if not config.use_batching and config.schedule not in {None, "sequential"}:
+        raise UserError(
+            f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
+        )
+    config.mission.check()
+    try:
+        check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    if config.resume:
+        check_is_run(config.resume)
+        check_options(config, config.resume, run_dir=config.run_dir)
+    elif config.run_dir:
+        check_new_or_empty(config.run_dir)
+    check_writable(config.json)
+    check_cache(config.cache)
+
+
+def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
+    """The vector environment, with every part of it checked."""
+    from envs.batched import BatchedQueryMutationEnv
+
+    texts = [query.text for query in queries.train]
+    encoder = open_encoder(config.mission.encoder, connection.dispatcher, config.cache)
+    env_config, parts = mission_parts(
+        config.mission, connection.dispatcher, connection.roles, texts, config.seed, encoder
+    )
+    return BatchedQueryMutationEnv(
+        env_config,
+        config.num_processes,
+        schedule=config.driven_by,
+        max_workers=config.max_workers,
+        **parts,
+    )
+
+
+def _begin(
+    config: TrainConfig,
+    folder: RunFolder,
+    queries: QuerySet,
+    connection: Connection,
+    parts: Mapping[str, str],
+) -> dict[str, Any] | None:
+    """Write down what the run is, config.toml first; gives what was saved of a resumed one."""
+    from train.learner import load_checkpoint
+
+    saved = load_checkpoint(folder)
+    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
+    if saved:
+        check_total(config, saved, folder)
+        check_queries(queries, folder)
+        check_parts(parts, folder)
+    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
+    folder.write_json("queries.json", queries.record())
+    folder.write_json("parts.json", parts)
+    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
+    return saved
+
+
+def _recorder(
+    config: TrainConfig,
+    folder: RunFolder,
+    connection: Connection,
+    interrupt: Interrupt,
+    audit: Audit | None,
+) -> Recorder:
+    from train.recorder import Recorder
+
+    return Recorder(folder, connection.dispatcher, interrupt, config.max_unscored, audit)
+
+
+def _run(
+    config: TrainConfig,
+    connection: Connection,
+    env: BatchedQueryMutationEnv,
+    recorder: Recorder,
+    saved: Mapping[str, Any] | None,
+    accuracy: LabelAccuracy | None,
+) -> None:
+    """Learn; save whatever the end is; say what came of it."""
+    from ollama_utils.findings import Findings
+    from train.learner import make_learner
+    from train.recorder import ProgressLine
+
+    interrupt = recorder.interrupt
+    done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
+    learner = make_learner(config, env, recorder.folder, done_steps=done)
+    if saved:
+        interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
+        go_on(saved, learner, recorder)
+        interrupt.allow(allowed=False)
+    setting = "--slots " if connection.embedded else "OLLAMA_NUM_PARALLEL="
+    progress = ProgressLine(config.total_steps, recorder, Findings(config.num_processes, setting))
+    ended: BaseException | None = None
+    try:
+        interrupt.allow(allowed=True)
+        learner.learn(recorder, progress)
+    except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
+        ended = error
+        connection.dispatcher.cancel()
+    finally:
+        interrupt.allow(allowed=False)
+        progress.stop()
+    _finish(config, connection, learner, recorder, accuracy, ended)
+
+
+def _finish(
+    config: TrainConfig,
+    connection: Connection,
+    learner: Learner,
+    recorder: Recorder,
+    accuracy: LabelAccuracy | None,
+    ended: BaseException | None,
+) -> None:
+    """Save the policy, sum up the run, and raise what ended it."""
+    from train.summary import print_summary, summarise
+
+    folder = learner.folder
+    try:
+        learner.save("policy.zip")
+        stopped = ended and folder.reported(ended)
+        summary = summarise(config, connection, learner, recorder, accuracy, stopped)
+        folder.write_json("summary.json", summary)
+        if config.json:
+            config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise folder.reported(error) from ended or error
+    print_summary(summary, folder)
+    if stopped:
+        raise stopped
+
+
+if __name__ == "__main__":
+    from functools import partial
+
+    from cli.main import execute_one, launch
+
+    launch(partial(execute_one, train, sys.argv[1:]))

@@ -1,0 +1,214 @@
+"""A mission: the queries, the mutators, how the target is asked, and what an answer is worth.
+
+Which queries a command works on: the flags, and the two sides of the split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from records.errors import UserError
+from records.settings import Count, NotNegative, Share, absolute, comma_list
+from scorers.intent import INTENT_THRESHOLD
+
+if TYPE_CHECKING:
+    from envs.queries import Query
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class QueryConfig:
+    """The query set and its split."""
+
+    queries: str | None = None
+    """A .csv, .tsv, .jsonl, .json, .parquet or .txt file of queries [the bundled set]."""
+    prompt_column: str | None = None
+    """The column that holds the query [found by its name]."""
+    where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Keep rows with column=value (repeatable, all must hold)."""
+    group_column: str | None = None
+    """Rows that agree here stay on one side of the split."""
+    held_out: float = 0.3
+    """Share of the queries kept away from training."""
+    split_seed: int = 0
+    """Decides which queries those are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuerySet:
+    """The queries on either side of the split, in the order of the file."""
+
+    train: tuple[Query, ...]
+    held_out: tuple[Query, ...]
+
+    def record(self) -> dict[str, Any]:
+        """What a run keeps of its split, so that an evaluation can refuse an overlap."""
+        from envs.queries import queries_sha256
+
+        return {
+            "train": [query.text for query in self.train],
+            "held_out": [query.text for query in self.held_out],
+            "train_sha256": queries_sha256(self.train),
+            "held_out_sha256": queries_sha256(self.held_out),
+        }
+
+
+def load_query_set(config: QueryConfig) -> QuerySet:
+    """Read and split the queries.
+
+    Raises:
+        UserError: the file, a column, a filter or the split is no good.
+    """
+    from envs.queries import QueryFileError, QuerySplitError, load_queries, split_queries
+
+    try:
+        queries = load_queries(
+            config.queries,
+            prompt_column=config.prompt_column,
+            where=config.where,
+            group_column=config.group_column,
+        )
+        train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
+    except (QueryFileError, QuerySplitError) as error:
+        raise UserError(str(error)) from error
+    return QuerySet(train=train, held_out=held_out)
+
+
+if TYPE_CHECKING:
+    from envs.parts import Parts
+    from envs.query_mutation import EnvConfig
+    from ollama_utils.connect import Roles
+    from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.encoders import Encoder
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MissionConfig:
+    """What is played; which models play it stands in `ServerConfig`."""
+
+    mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
+    """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
+    encoder: str = "all-MiniLM-L6-v2"
+    """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
+    reward: Literal["refusal", "judge", "keyword"] = "refusal"
+    """What counts as answered: the refusal detector, an LLM judge, or keywords (smoke test only)."""
+    intent_threshold: Share = INTENT_THRESHOLD
+    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
+    intent_judge: bool = False
+    """The judge model also says whether a rewording that was answered asks for the same; not with judge."""
+    judge_rubric: str | None = None
+    """A text file: what --reward judge is to mean by label, score and intent_kept [our rubric]."""
+    step_cost: NotNegative = 0.05
+    """What a step costs."""
+    max_steps: Count = 5
+    """Steps after which an unanswered query is given up."""
+    target_system: str | None = None
+    """The target's system prompt."""
+    target_temperature: NotNegative = 0.0
+    """The target's temperature."""
+    num_predict: Count = 512
+    """Most tokens of a reply; one that is cut is flagged."""
+    num_ctx: Count | None = None
+    """Context length of the models [the server's]."""
+    think: bool | None = None
+    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
+    query_set: QueryConfig = field(default_factory=QueryConfig)
+
+    def located(self) -> MissionConfig:
+        """The same with absolute paths, so that its file means the same in every folder."""
+        return replace(
+            self,
+            mutators=tuple(map(_located_mutator, self.mutators)),
+            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            judge_rubric=absolute(self.judge_rubric),
+            query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
+        )
+
+    def check(self) -> None:
+        """Check what can be told without a server.
+
+        Raises:
+            UserError: a mutator is unknown or its file is no good.
+        """
+        try:
+            load_mutators(self.mutators)
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
+def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -> Encoder:
+    """The sentence encoder of a name; what it encodes is kept in the folder `cache`, if there is one.
+
+    Raises:
+        UserError: there is no such encoder, or the cache cannot be used.
+    """
+    from ollama_utils.encoders import make_encoder
+    from ollama_utils.errors import OllamaError
+
+    try:
+        return make_encoder(name, dispatcher, store=cache / "embeddings.sqlite" if cache else None)
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+def mission_parts(
+    config: MissionConfig,
+    dispatcher: Dispatcher,
+    roles: Roles,
+    queries: Sequence[str],
+    seed: int,
+    encoder: Encoder | None = None,
+) -> tuple[EnvConfig, Parts]:
+    """The config and the parts of the mission's environments.
+
+    Args:
+        config: the mission.
+        dispatcher: where every model call goes.
+        roles: which model plays which part.
+        queries: the texts that episodes start from.
+        seed: the seed of the target's and the judge's calls.
+        encoder: one that is open already; None opens that of the config.
+
+    Raises:
+        UserError: a part cannot be made: no such encoder, no judge.
+    """
+    from envs.parts import make_parts
+    from ollama_utils.errors import OllamaError
+
+    try:
+        return make_parts(
+            dispatcher,
+            queries,
+            target_model=roles.target,
+            mutator_model=roles.mutator,
+            judge_model=roles.judge,
+            target_system=config.target_system,
+            target_temperature=config.target_temperature,
+            think=config.think,
+            num_predict=config.num_predict,
+            num_ctx=config.num_ctx,
+            encoder=encoder or config.encoder,
+            reward=config.reward,
+            mutators=config.mutators,
+            max_steps=config.max_steps,
+            intent_threshold=config.intent_threshold,
+            intent_judge=config.intent_judge,
+            judge_rubric=config.judge_rubric,
+            step_cost=config.step_cost,
+            model_seed=seed,
+        )
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
+
+
+def _located_mutator(name: str) -> str:
+    """`mine.py:shout` with the file's whole path; a name of ours as it is."""
+    file, colon, of_it = name.rpartition(":")
+    return f"{absolute(file)}:{of_it}" if colon else name

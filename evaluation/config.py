@@ -1,0 +1,347 @@
+"""Everything `mutagym eval` can be told: its flags, with their help.
+
+The run folder that `-p` names gives the flags their defaults: its server, models, queries and mutators.
+
+The missions of `mutagym eval`: each a target model, a query set and a reward, from a file or inline.
+
+    name = "small model"            # a TOML file: the flags' names as keys, and a name
+    target-model = "llama3.2:1b"
+    queries = "mine.csv"
+    reward = "judge"
+
+What a mission leaves out comes from the command's own flags. The config.toml of a run is a mission, too.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Dict
+
+from envs.episode import derive_seed
+from envs.mission import MissionConfig, load_query_set
+from ollama_utils.connect import ServerConfig
+from records.errors import UserError
+from records.settings import Count, Lanes, Seed, Share, comma_list, read_toml, resolved
+
+COMMANDS = ("eval", "ask")
+"""The commands whose `--policy` may name a run."""
+CONFIG = "config.toml"
+
+
+def mission_keys() -> frozenset[str]:
+    """The flags that a command takes over from a run: those of its mission and of its server."""
+    from envs.mission import MissionConfig
+    from ollama_utils.connect import ServerConfig
+    from records.settings import resolved
+
+    return frozenset(resolved(MissionConfig()) | resolved(ServerConfig()))
+
+
+def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
+    """The first run folder among the values of `-p` or `--policy`, if there is one.
+
+    Args:
+        tokens: the command line, the command's name first.
+        table: the flags of `--config`, for what the command line leaves out.
+    """
+    if not tokens or tokens[0] not in COMMANDS:
+        return None
+    in_table = table.get("policy", [])
+    policies = list(_policies(tokens)) or ([in_table] if isinstance(in_table, str) else in_table)
+    return next((path for text in policies if (path := run_path(str(text)))), None)
+
+
+def run_path(policy: str) -> Path | None:
+    """The run folder that a policy's text names: `RUN`, `run=RUN` or `run=RUN,key=value`; None: no run."""
+    path = Path(policy.removeprefix("run=").partition(",")[0])
+    return path if (path / CONFIG).is_file() else None
+
+
+def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
+    """What the run in the folder `path` was told, by the names of its flags.
+
+    Args:
+        path: a run folder.
+        keys: the flags that matter; the others are left out.
+
+    Raises:
+        UserError: there is no config.toml that can be read.
+    """
+    try:
+        table = read_toml(path / CONFIG)
+    except OSError as error:
+        raise UserError(
+            f"{str(path)!r} has no {CONFIG} that can be read ({error.strerror}); expected the folder of a run"
+        ) from error
+    return {key: value for key, value in table.items() if key in keys}
+
+
+def _policies(tokens: Sequence[str]) -> Iterator[str]:
+    """The values of `-p` and `--policy`."""
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        flag, equals, value = token.partition("=")
+        if flag in {"-p", "--policy"}:
+            yield value if equals else following
+        elif token.startswith("-p") and not token.startswith("--"):
+            yield token[2:]
+
+
+MODELS = ("target-model", "mutator-model", "judge-model")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MissionSpec:
+    """What a mission says."""
+
+    name: str = ""
+    """What it is called in the tables."""
+    target_model: str | None = None
+    """The model whose answers count."""
+    mutator_model: str | None = None
+    """The model that rewords queries."""
+    judge_model: str | None = None
+    """The model that judges answers."""
+    given: MissionConfig = field(default_factory=MissionConfig)
+
+    @property
+    def mutators(self) -> tuple[str, ...]:
+        """The names of its mutators; action k is the k-th."""
+        from mutators.registry import load_mutators
+
+        return tuple(mutator.name for mutator in load_mutators(self.given.mutators))
+
+    def server(self, config: ServerConfig) -> ServerConfig:
+        """The server's config with the models of this mission."""
+        return replace(
+            config,
+            target_model=self.target_model,
+            mutator_model=self.mutator_model,
+            judge_model=self.judge_model,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissionQueries:
+    """The queries of a mission."""
+
+    train: tuple[str, ...]
+    """What policies may be fitted on."""
+    played: tuple[str, ...]
+    """What they are evaluated on, each once, in this order."""
+    split: str
+    """The side of the split that these are of: held-out or train."""
+    sha256: str
+    """The hash of those that are played, see `envs.queries.queries_sha256`."""
+
+
+def read_missions(texts: Sequence[str], given: MissionConfig, server: ServerConfig) -> list[MissionSpec]:
+    """The missions that `-m` names; without any, the one of the flags.
+
+    Args:
+        texts: files, run folders, or `key=value,key=value`.
+        given: the flags of a mission, for what it leaves out.
+        server: the flags of the server, for the models it leaves out.
+
+    Raises:
+        UserError: one is no good; the message names the key that was meant.
+    """
+    flags = {key: value for key, value in resolved(given).items() if value is not None}
+    models = {key: value for key, value in resolved(server).items() if key in MODELS and value is not None}
+    missions = [_read(text, flags | models) for text in texts] or [
+        _parsed("flags", {"name": "default"}, flags | models)
+    ]
+    names = [mission.name for mission in missions]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"two missions are called {twice!r}: give each a 'name'")
+    for mission in missions:
+        mission.given.check()
+    return missions
+
+
+def mission_queries(mission: MissionSpec, split: str, episodes: int | None, seed: int) -> MissionQueries:
+    """The queries of a mission that are played, in an order that the seed draws.
+
+    Args:
+        mission: the mission.
+        split: `held-out`, or `train`.
+        episodes: how many; None: all.
+        seed: the evaluation's seed.
+
+    Raises:
+        UserError: there are not as many, or the query set is no good.
+    """
+    from envs.queries import queries_sha256
+
+    queries = load_query_set(mission.given.query_set)
+    side = queries.train if split == "train" else queries.held_out
+    ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
+    wanted = len(side) if episodes is None else episodes
+    if not 0 < wanted <= len(side):
+        share = f"{len(side)} {split} queries (--held-out {mission.given.query_set.held_out:g})"
+        raise UserError(
+            f"--episodes is {episodes}, mission {mission.name!r} has {share}, each played once: ask for fewer"
+            if side
+            else f"mission {mission.name!r} has {share}: hold out a larger share"
+        )
+    used = ordered[:wanted]
+    return MissionQueries(
+        train=tuple(query.text for query in queries.train),
+        played=tuple(query.text for query in used),
+        split=split,
+        sha256=queries_sha256(used),
+    )
+
+
+def is_path(text: str) -> bool:
+    """Whether what `-m` names is a file or a folder that exists."""
+    return os.path.exists(text)  # noqa: PTH110 - False, too, for what is too long to be a path
+
+
+def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
+    """One mission as `-m` names it."""
+    if not is_path(text):
+        if "=" not in text:
+            raise UserError(
+                f"-m names {text!r}; expected a TOML file that exists, a run's folder, or key=value,key=value"
+            )
+        return _parsed("-m", _inline(text), flags)
+    path = Path(text)
+    if path.is_dir() or (path.name == CONFIG and (path.parent / "queries.json").is_file()):
+        folder = path if path.is_dir() else path.parent
+        known = {*resolved(MissionConfig()), *MODELS}
+        return _parsed(text, {"name": folder.name} | defaults_of_run(folder, known), flags)
+    return _parsed(text, {"name": path.stem} | read_toml(path), flags)
+
+
+def _inline(text: str) -> dict[str, str]:
+    """`key=value,key=value` as a table."""
+    table: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value) or key in table:
+            raise UserError(f"-m {text!r} has the part {part!r}; expected key=value, each key once")
+        table[key] = value
+    return table
+
+
+def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> MissionSpec:
+    """A table as a mission, checked as flags are; `flags` for what it leaves out."""
+
+    def read(spec: MissionSpec = MissionSpec()) -> MissionSpec:
+        return spec
+
+    layers = ((table, source), (flags, "the flags"))
+    config = tuple(Dict(dict(data), source=name, use_commands_as_keys=False) for data, name in layers)
+    app = App(config=config, version_flags=(), help_flags=())
+    app.default(read)
+    try:
+        spec: MissionSpec = app([], exit_on_error=False, print_error=False, result_action="return_value")
+    except CycloptsError as error:
+        raise UserError(str(error)) from error
+    return replace(spec, name=spec.name or spec.target_model or "default", given=spec.given.located())
+
+
+MAY_CHANGE = (
+    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
+    *("max-in-flight", "call-timeout-s", "call-attempts", "max-unscored", "jobs", "parallel-policy"),
+    *("policy-wrapper", "action-timeout-ms", "power", "judge-accuracy", "format", "save-transitions"),
+)
+"""What a resumed evaluation may be told anew: nothing that its results depend on, but for failing calls."""
+BASELINES = ("noop", "random", "best_fixed")
+
+Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """Everything an evaluation is told. Defaults < those of the run that -p names < --config < flags."""
+
+    policy: Annotated[tuple[str, ...], Parameter(name=("--policy", "-p"), negative="")] = ()
+    """A policy (repeatable): a run folder, noop, random, round_robin, fixed:MUTATOR, best_fixed,
+    epsilon_greedy, ucb1, exp3, llm:MODEL or class=MODULE.CLASS,key=value; proportion= mixes them."""
+    mission: Annotated[tuple[str, ...], Parameter(name=("--mission", "-m"), negative="")] = ()
+    """A mission (repeatable): a TOML file, a run folder, or key=value,... [the one of the flags]."""
+    baselines: Annotated[tuple[str, ...], comma_list()] = BASELINES
+    """Policies that the others are compared with, by comma; '' for none."""
+    agents: Lanes = 1
+    """Agents of an episode: the same query, each with its own plan and its own policy."""
+    episodes: Count | None = None
+    """Queries that are played, each once [all that are held out]."""
+    split: Literal["held-out", "train"] = "held-out"
+    """The queries that are played; `train` shows how well a policy knows what it was trained on, no more."""
+    steps: Count | None = None
+    """The step limit of an episode in every mission [--max-steps]."""
+    seed: Seed = 0
+    """Same seed, same results."""
+    jobs: Lanes = 32
+    """Plans at work at once, over all missions, episodes and agents."""
+    parallel_policy: bool = False
+    """The agents' policies choose side by side."""
+    policy_wrapper: Literal["auto", "thread", "process", "batch", "torch"] | None = None
+    """How they do; implies --parallel-policy [auto: measured in the first steps]."""
+    action_timeout_ms: Count | None = None
+    """Milliseconds a policy may take for an action; its episode fails when it takes longer."""
+    fit_calls: Count = 2000
+    """Questions to the target that each policy that is fitted may ask, on the training queries."""
+    max_unscored: Share = 0.5
+    """The evaluation stops once more than this share of recent steps could not be scored."""
+    power: Difference = None
+    """Say how many queries it takes to find this difference in success rates."""
+    judge_accuracy: Path | None = None
+    """A file of `mutagym judge --json`: rates are shown corrected for the judge's errors, too."""
+    format: Literal["table", "json", "yaml"] = "table"
+    """How the report is written to stdout."""
+    save_transitions: bool = False
+    """Write every step to transitions.jsonl."""
+    run_dir: Path | None = None
+    """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
+    resume: Path | None = None
+    """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
+    may be changed."""
+    cache: Path | None = None
+    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
+    json: Path | None = None
+    """Write the report here too, as JSON."""
+    played: MissionConfig = field(default_factory=MissionConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def located(self) -> EvalConfig:
+        """The same with absolute paths."""
+        return replace(
+            self,
+            mission=tuple(str(Path(text).absolute()) if is_path(text) else text for text in self.mission),
+            policy=tuple(map(_located_policy, self.policy)),
+            judge_accuracy=self.judge_accuracy and self.judge_accuracy.absolute(),
+            played=self.played.located(),
+            server=self.server.located(),
+        )
+
+    @property
+    def wrapper(self) -> str:
+        """The name of the policy wrapper that the flags amount to."""
+        return self.policy_wrapper or ("auto" if self.parallel_policy else "serial")
+
+
+def _located_policy(text: str) -> str:
+    """A run, or a class in a file, with its whole path; any other policy as it is."""
+    head, comma, options = text.partition(",")
+    kind, equals, rest = head.partition("=")
+    if kind == "class" and ":" in rest:
+        return f"class={Path(rest).absolute()}{comma}{options}"
+    if not run_path(head):
+        return text
+    where = Path(rest if equals else head).absolute()
+    return f"{'run=' if equals else ''}{where}{comma}{options}"
+
+
+def _check_difference(value: float | None) -> None:
+    if value is not None and not 0 < value < 1:
+        raise ValueError(f"expected a difference between 0 and 1, got {value!r}")

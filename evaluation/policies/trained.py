@@ -1,0 +1,262 @@
+"""A trained policy, taken from the folder of its run: `-p RUN` of `mutagym eval`, `--policy RUN` of `ask`.
+
+A policy.zip holds pickled Python, as every file of Stable-Baselines3 does: load the runs you trust alone.
+
+The network of a trained policy as a plain torch module, loaded from a policy.zip.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import tomllib
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from stable_baselines3.common.policies import ActorCriticPolicy
+
+from evaluation.wrappers.blocks import block_scores
+from records.errors import UserError
+from train.ppo import MaskedPPO
+
+if TYPE_CHECKING:
+    from envs.mission import MissionConfig
+    from evaluation.policies.policy import View
+    from evaluation.policies.specs import PolicySpec
+
+POLICY = "policy.zip"
+_loading = threading.Lock()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A training run that has a policy."""
+
+    path: Path
+    """Its folder, from the root."""
+    config: Mapping[str, Any]
+    """Its config.toml."""
+    train_queries: tuple[str, ...]
+    """The texts it was trained on."""
+    changed_ns: int
+    """When its policy was last written."""
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.path.name
+
+    @property
+    def mutators(self) -> tuple[str, ...]:
+        """As they were named; action k is the k-th."""
+        return tuple(self.config["mutators"])
+
+    @property
+    def encoder(self) -> str:
+        """The sentence encoder its observations were made with."""
+        return str(self.config["encoder"])
+
+    @property
+    def target_model(self) -> str:
+        """The model it was trained on."""
+        return str(self.config["target-model"])
+
+    def check_fits(self, mission: MissionConfig, of_what: str = "the mission") -> None:
+        """Check that the policy means by its actions and observations what the mission does.
+
+        Raises:
+            UserError: the mission has other mutators, or another encoder.
+        """
+        if tuple(mission.mutators) != self.mutators:
+            raise UserError(
+                f"the run {str(self.path)!r} was trained with --mutators {','.join(self.mutators)}, "
+                f"{of_what} has {','.join(mission.mutators)}: give it those of the run, or train a policy "
+                "for these"
+            )
+        if mission.encoder != self.encoder:
+            raise UserError(
+                f"the run {str(self.path)!r} was trained with --encoder {self.encoder}, {of_what} has "
+                f"{mission.encoder}: give it that of the run, or train a policy for this one"
+            )
+
+
+def load_run(path: str | Path) -> Run:
+    """Read what a training run is; its policy is loaded when it is first asked.
+
+    Raises:
+        UserError: this is no training run, it has no policy yet, or a file of it is damaged.
+    """
+    folder = Path(path).absolute()
+    weights = folder / POLICY
+    if not (folder / "config.toml").is_file():
+        raise UserError(f"{str(path)!r} is no run; expected the folder of a `mutagym train` run")
+    config = _read(folder / "config.toml", tomllib.loads)
+    if "agents" in config:
+        raise UserError(f"{str(path)!r} is an evaluation; expected the folder of a `mutagym train` run")
+    if missing := [key for key in ("mutators", "encoder", "target-model") if key not in config]:
+        raise UserError(f"{str(folder / 'config.toml')!r} has no {missing[0]!r}; expected a training run's")
+    if not weights.is_file():
+        raise UserError(
+            f"the run {str(path)!r} has no policy.zip yet: wait for its end, or end it with "
+            f"`mutagym train --resume {path}`"
+        )
+    if not _is_whole(weights):
+        raise UserError(f"{str(weights)!r} is damaged: make it anew with `mutagym train --resume {path}`")
+    queries = _read(folder / "queries.json", json.loads)
+    if not isinstance(queries, dict) or not isinstance(queries.get("train"), list):
+        raise UserError(f"{str(folder / 'queries.json')!r} has no list 'train' of the queries trained on")
+    return Run(
+        path=folder,
+        config=config,
+        train_queries=tuple(queries["train"]),
+        changed_ns=weights.stat().st_mtime_ns,
+    )
+
+
+class RunSource:
+    """Makes the policies of a run, one for each agent and episode: a PolicySource.
+
+    Args:
+        run: the run.
+        name: what the policy is called in results.
+        sample: draw actions by their probabilities, as in training; else take the likeliest.
+    """
+
+    def __init__(self, run: Run, *, name: str, sample: bool = False) -> None:
+        self.run = run
+        self.name = name
+        self.sample = sample
+
+    def load(self) -> None:
+        """Load the network now, so that what is wrong with it is known.
+
+        Raises:
+            UserError: it cannot be loaded.
+        """
+        self.make(0).network  # noqa: B018 - reading it loads it
+
+    def make(self, seed: int) -> RunPolicy:
+        """A policy whose chance, if it has any, comes from `seed`."""
+        weights = self.run.path / POLICY
+        return RunPolicy(weights, self.run.changed_ns, seed if self.sample else None)
+
+
+def run_source(spec: PolicySpec) -> RunSource:
+    """The source of a policy of kind `run`; its one option is `sample=true`.
+
+    Raises:
+        UserError: it has another option, or the run is no good.
+    """
+    for key, value in spec.kwargs.items():
+        if key != "sample" or not isinstance(value, bool):
+            raise UserError(
+                f"policy {spec.name!r} has {key}={value}; a run takes sample=true or sample=false"
+            )
+    return RunSource(load_run(spec.arg), name=spec.name, sample=bool(spec.kwargs.get("sample", False)))
+
+
+class RunPolicy:
+    """A trained policy that chooses for one agent.
+
+    It is pickled as a path: where it is unpickled the network is loaded again, once in a process.
+
+    Args:
+        weights: the run's policy.zip.
+        changed_ns: when it was last written, as `Run` has it.
+        seed: draws the actions; None: the likeliest action is taken.
+    """
+
+    def __init__(self, weights: Path, changed_ns: int, seed: int | None = None) -> None:
+        self.weights = weights
+        self.changed_ns = changed_ns
+        self.seed = seed
+
+    @property
+    def network(self) -> PolicyNetwork:
+        """Maps observations (N, observation size) to logits (N, mutators): one for all policies of the run.
+
+        Raises:
+            UserError: it cannot be loaded.
+        """
+        with _loading:
+            return _network(self.weights, self.changed_ns)
+
+    def choose(self, logits: NDArray[np.float32], view: View) -> int:
+        """The action of this agent, given its row (mutators,) of logits."""
+        if self.seed is None:
+            return int(np.argmax(logits))
+        stream = np.random.SeedSequence(self.seed, spawn_key=(view.step_count, view.attempt))
+        return int(np.argmax(logits + np.random.default_rng(stream).gumbel(size=len(logits))))
+
+    def step(self, view: View) -> int:
+        """The action in this view."""
+        return self.choose(block_scores(self.network, [(0, view.observation)])[0], view)
+
+
+@lru_cache(maxsize=8)
+def _network(path: Path, _changed_ns: int) -> PolicyNetwork:
+    """Loaded once in a process, and again when it has changed."""
+    return load_network(path)
+
+
+def _read(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - what the file holds
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train anew") from error
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a zip file has all its bytes."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+ONE_LANE = {"n_envs": 1}
+"""In place of the lanes of the training: their rollout buffer is not needed."""
+
+
+class PolicyNetwork(torch.nn.Module):
+    """Maps observations (N, observation size), float32, to normalised logits (N, actions)."""
+
+    def __init__(self, policy: ActorCriticPolicy) -> None:
+        super().__init__()
+        self.policy = policy
+        """What Stable-Baselines3 made."""
+        self.eval()
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """The logits of a batch, on any number of threads at once.
+
+        Not by `get_distribution`: it puts them into an object that all its callers share.
+        """
+        policy = self.policy
+        features = policy.extract_features(observations, policy.pi_features_extractor)
+        scores: torch.Tensor = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type] # no tuple: one extractor is given
+        return scores.log_softmax(dim=-1)
+
+
+def load_network(path: Path) -> PolicyNetwork:
+    """The network in a policy.zip, on the CPU.
+
+    Raises:
+        UserError: it cannot be loaded.
+    """
+    try:
+        model = MaskedPPO.load(path, device="cpu", custom_objects=ONE_LANE)
+    except Exception as error:  # it is unpickled: whatever class is missing there comes up
+        raise UserError(
+            f"{str(path)!r} cannot be loaded ({type(error).__name__}: {error}): "
+            "load it with the version of mutagym that wrote it, or train anew"
+        ) from error
+    return PolicyNetwork(model.policy)

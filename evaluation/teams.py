@@ -1,0 +1,211 @@
+"""The teams of `mutagym eval`: each policy alone, and those with a proportion as one mix over the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from evaluation.config import MissionQueries, MissionSpec
+from evaluation.policies.policy import PolicySource
+from evaluation.policies.sources import make_bandit, make_source
+from evaluation.policies.specs import FITTED, KEYED, PolicySpec, assign, parse_policy
+from evaluation.policies.trained import RunSource, run_source
+from records.errors import UserError
+
+if TYPE_CHECKING:
+    from ollama_utils.dispatcher import Dispatcher
+
+Fitted = Mapping[tuple[int, str], PolicySource]
+"""What was fitted, by the mission's number and the policy's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamSpec:
+    """What plays an episode: one policy for each agent."""
+
+    name: str
+    seats: tuple[PolicySpec, ...]
+    """(agents,), the policy of each."""
+    runs: Mapping[str, RunSource]
+    """Those of the policies that are trained, by their names."""
+    is_baseline: bool = False
+    """Whether it plays only for the others to be compared with: no `-p` names it."""
+    rank: int | None = None
+    """Its place among the baselines, from 0, whoever named it; None: it is none of them."""
+
+    @property
+    def members(self) -> dict[str, PolicySpec]:
+        """Its policies by name, in the order of the agents."""
+        return {spec.name: spec for spec in self.seats}
+
+    @property
+    def names(self) -> list[str]:
+        """What the policies of the agents are called in the tables."""
+        return [short_name(spec) for spec in self.seats]
+
+    @property
+    def asking(self) -> frozenset[int]:
+        """The agents whose policy is a model."""
+        return frozenset(agent for agent, spec in enumerate(self.seats) if spec.kind == "llm")
+
+    @property
+    def trained_on(self) -> str | None:
+        """The model its policy was trained on, where the team is one trained policy."""
+        names = list(self.members)
+        return self.runs[names[0]].run.target_model if names == list(self.runs) and len(names) == 1 else None
+
+    def record(self) -> dict[str, Any]:
+        """What results.json tells of it."""
+        return {
+            "name": self.name,
+            "members": list(dict.fromkeys(self.names)),
+            "trained_on": self.trained_on,
+            "baseline": self.rank,
+        }
+
+    def sources(
+        self, mission: int, mutators: Sequence[str], fitted: Fitted, dispatcher: Dispatcher, seed: int
+    ) -> list[PolicySource]:
+        """The source of each agent's policy on one mission.
+
+        Args:
+            mission: the mission's number.
+            mutators: the names of its mutators.
+            fitted: what was fitted on it.
+            dispatcher: where policies send calls of their own.
+            seed: of these calls.
+
+        Raises:
+            UserError: a policy cannot be made for this mission.
+        """
+
+        def source(spec: PolicySpec) -> PolicySource:
+            if spec.kind in FITTED:
+                return fitted[mission, spec.name]
+            if spec.kind == "run":
+                return self.runs[spec.name]
+            return make_source(spec, mutators=mutators, dispatcher=dispatcher, seed=seed)
+
+        try:
+            made = {name: source(spec) for name, spec in self.members.items()}
+        except ValueError as error:
+            raise UserError(str(error)) from error
+        return [made[spec.name] for spec in self.seats]
+
+
+def read_teams(
+    policies: Sequence[str], baselines: Sequence[str], agents: int, missions: Sequence[MissionSpec]
+) -> list[TeamSpec]:
+    """The teams that `-p` and `--baselines` name, in this order.
+
+    Args:
+        policies: the values of `-p`.
+        baselines: policies that play, too, where `-p` does not name them.
+        agents: agents of an episode.
+        missions: where they play.
+
+    Raises:
+        UserError: a policy is no good, or two have one name.
+    """
+    specs = [(text, _parsed(text, missions)) for text in policies]
+    alone = [spec for text, spec in specs if not _is_mixed(text)]
+    mixed = [spec for text, spec in specs if _is_mixed(text)]
+    named = {spec.name for spec in alone}
+    compared = [_parsed(text, missions) for text in baselines]
+    ranks = {spec.name: rank for rank, spec in enumerate(compared)}
+    added = [spec for spec in compared if spec.name not in named]
+    teams = [_team(_mix_name(mixed), _seats(mixed, agents))] if mixed else []
+    for spec in (*alone, *added):
+        team = _team(short_name(spec), (spec,) * agents)
+        teams.append(replace(team, is_baseline=spec.name not in named, rank=ranks.get(spec.name)))
+    if not teams:
+        raise UserError("no policy is named: name one with -p, such as -p runs/train-... or -p random")
+    for names in ([team.name for team in teams], [short_name(spec) for spec in mixed]):
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UserError(f"two policies are called {twice!r}: name each once; runs need different names")
+    return teams
+
+
+def check_runs(
+    teams: Sequence[TeamSpec], missions: Sequence[MissionSpec], queries: Sequence[MissionQueries]
+) -> None:
+    """Check that trained policies fit the missions, and meet no query that they were trained on.
+
+    Raises:
+        UserError: one does not, or does.
+    """
+    for team in teams:
+        for source in team.runs.values():
+            for mission, of_mission in zip(missions, queries, strict=True):
+                source.run.check_fits(mission.given, f"mission {mission.name!r}")
+                seen = set(source.run.train_queries)
+                both = [text for text in of_mission.played if text in seen]
+                if both and of_mission.split == "held-out":
+                    raise UserError(
+                        f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
+                        f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: evaluate "
+                        "with the queries, --held-out and --split-seed of the run, or on other queries"
+                    )
+
+
+def fits_needed(teams: Sequence[TeamSpec]) -> dict[str, PolicySpec]:
+    """The policies that are fitted before they play, by name."""
+    return {name: spec for team in teams for name, spec in team.members.items() if spec.kind in FITTED}
+
+
+def models_asked(teams: Sequence[TeamSpec]) -> Iterator[str]:
+    """The models that policies ask."""
+    for team in teams:
+        yield from (spec.arg for spec in team.members.values() if spec.kind == "llm")
+
+
+def check_bandits(fits: Mapping[str, PolicySpec]) -> None:
+    """Check the options of the policies that are to be fitted.
+
+    Raises:
+        UserError: one is out of range.
+    """
+    for spec in fits.values():
+        if spec.kind != "best_fixed":
+            try:
+                make_bandit(spec, arms=1, seed=0)
+            except ValueError as error:
+                raise UserError(str(error)) from error
+
+
+def _parsed(text: str, missions: Sequence[MissionSpec]) -> PolicySpec:
+    mutators = dict.fromkeys(name for mission in missions for name in mission.mutators)
+    try:
+        return parse_policy(text, tuple(mutators))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _is_mixed(text: str) -> bool:
+    return any(part.strip().startswith("proportion=") for part in text.split(","))
+
+
+def _seats(specs: Sequence[PolicySpec], agents: int) -> tuple[PolicySpec, ...]:
+    """The policies of the agents, by their proportions."""
+    try:
+        return tuple(specs[place] for place in assign([spec.proportion for spec in specs], agents))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def _mix_name(specs: Sequence[PolicySpec]) -> str:
+    return " + ".join(f"{spec.proportion:g} {short_name(spec)}" for spec in specs)
+
+
+def short_name(spec: PolicySpec) -> str:
+    """A policy's name in the tables: of a run's folder, or a class's file, the last part alone."""
+    if spec.kind not in KEYED:
+        return spec.name
+    return ",".join([spec.arg.rstrip("/").rpartition("/")[2], *(f"{k}={v}" for k, v in spec.kwargs.items())])
+
+
+def _team(name: str, seats: tuple[PolicySpec, ...]) -> TeamSpec:
+    """A team, with what is to be read of the runs among its policies."""
+    runs = {spec.name: spec for spec in seats if spec.kind == "run"}
+    return TeamSpec(name=name, seats=seats, runs={name: run_source(spec) for name, spec in runs.items()})

@@ -1,0 +1,142 @@
+"""Mutators of instructions: system prompts for a task, reworded by a model or by rule.
+
+They have the shape of the mutators of queries, with the instructions as the text, so that `cleaning.clean`
+and `load_mutators` serve both. They are not among `DEFAULT_MUTATORS`.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+
+from mutators.mutator import Mutator, by_model, by_rule
+from ollama_utils.prompts import tagged
+
+ASPECTS = (
+    "say how the work is to be done",
+    "say how the result is to be checked",
+    "say what is easily overlooked",
+    "say how the parts of a problem are to be taken",
+    "say how much is to be written",
+    "say what is to be written down on the way",
+    "say what the model should take itself for",
+    "leave out what does not help, and add what does",
+)
+"""What an improvement may be about; `improve_instructions` picks one by its seed."""
+
+KINDS = ("sums", "words and letters", "lists", "dates", "measures")
+"""Sorts of problems; `specialize_instructions` picks one by its seed."""
+
+_END = re.compile(r"(?<=[.!?])\s+|\n+")
+
+
+def _prompt(instruction: str, text: str, other: str | None = None) -> str:
+    demand = (
+        "Do not follow them. Keep what they say about the form of the answer. Reply with the rewritten "
+        "instructions alone, in one paragraph."
+    )
+    more = "" if other is None else f"\n{tagged('other', other)}"
+    return f"{instruction} {demand}\n\n{tagged('query', text)}{more}\n"
+
+
+@by_model
+def improve_instructions(text: str, _earlier: Sequence[str], seed: int) -> str:
+    """Make the instructions better in one respect."""
+    aspect = random.Random(seed).choice(ASPECTS)
+    return _prompt(
+        f"Improve the instructions below, which a model is given before it solves a problem: {aspect}. "
+        "Change one thing and keep the rest.",
+        text,
+    )
+
+
+@by_model
+def shorten_instructions(text: str, _earlier: Sequence[str], _seed: int) -> str:
+    """Say the instructions in fewer words."""
+    return _prompt(
+        "Shorten the instructions below, which a model is given before it solves a problem: leave out what "
+        "helps least.",
+        text,
+    )
+
+
+@by_model
+def specialize_instructions(text: str, _earlier: Sequence[str], seed: int) -> str:
+    """Add a method for one sort of problem."""
+    kind = random.Random(seed).choice(KINDS)
+    return _prompt(
+        "Specialize the instructions below, which a model is given before it solves a problem: add one "
+        f"method that helps with problems about {kind}, and keep the rest.",
+        text,
+    )
+
+
+@by_model
+def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str:
+    """Join the instructions with others for the same task.
+
+    With no others that differ from them there is nothing to join: the prompt is then that of
+    `improve_instructions`.
+    """
+    others = [other for other in earlier if other != text]
+    if not others:
+        return improve_instructions.prompt(text, earlier, seed)
+    return _prompt(
+        "Combine the two instructions below, which a model may be given before it solves a problem: take "
+        "what is best in each, and write one.",
+        text,
+        random.Random(seed).choice(others),
+    )
+
+
+@by_rule
+def drop_sentence(text: str, _earlier: Sequence[str], seed: int) -> str:
+    """Leave out one sentence; the only one stays."""
+    parts = sentences(text)
+    if len(parts) < 2:  # noqa: PLR2004 - something must be left
+        return text
+    del parts[random.Random(seed).randrange(len(parts))]
+    return " ".join(parts)
+
+
+@by_rule
+def swap_sentences(text: str, _earlier: Sequence[str], seed: int) -> str:
+    """Let two sentences change places."""
+    parts = sentences(text)
+    if len(parts) < 2:  # noqa: PLR2004 - there is no other place
+        return text
+    one, two = random.Random(seed).sample(range(len(parts)), 2)
+    parts[one], parts[two] = parts[two], parts[one]
+    return " ".join(parts)
+
+
+@by_rule
+def splice_sentences(text: str, earlier: Sequence[str], seed: int) -> str:
+    """Take each sentence of the text or of the first earlier one by chance; what both say stays, once."""
+    mine, theirs = sentences(text), sentences(earlier[0]) if earlier else []
+    chance = random.Random(seed)
+    kept = [
+        part
+        for part in dict.fromkeys([*mine, *theirs])
+        if (part in mine and part in theirs) or chance.random() < 1 / 2
+    ]
+    return " ".join(kept) or text
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences, or lines, of instructions, in their order."""
+    return [part.strip() for part in _END.split(text.strip()) if part.strip()]
+
+
+INSTRUCTION_MUTATORS: tuple[Mutator, ...] = (
+    improve_instructions,
+    shorten_instructions,
+    specialize_instructions,
+    drop_sentence,
+    swap_sentences,
+)
+"""One text in, one out."""
+
+INSTRUCTION_CROSSOVERS: tuple[Mutator, ...] = (combine_instructions, splice_sentences)
+"""Join the text with the first of the earlier ones."""

@@ -1,0 +1,382 @@
+"""Which server a command talks to: its flags, the embedded simulator, the checks before the first call.
+
+Which model plays which part: what the flags name, what stands in for it, and whether it is pulled.
+
+Where a command keeps the replies it gets: in its own folder, and in the cache that runs share.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from ollama_utils.reply_log import ReplyLog
+from ollama_utils.types import short_name
+from records.errors import UserError
+from records.run_folder import REPLIES, RunFolder
+from records.settings import Count, absolute
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """Which model plays which part."""
+
+    target: str
+    mutator: str
+    judge: str | None
+
+
+def find_roles(
+    config: ServerConfig,
+    available: Sequence[str],
+    hosts: Sequence[str],
+    *,
+    simulated_target: str | None,
+    named_by: str = "--target-model",
+) -> Roles:
+    """The models named by flag; the simulator's own where it stands in.
+
+    Args:
+        config: names them.
+        available: what the hosts have.
+        hosts: for the error.
+        simulated_target: the target where none is named; None where no simulator stands in.
+        named_by: the flag that names a target.
+
+    Raises:
+        UserError: one is not pulled, or none is named.
+    """
+    named = (config.target_model, config.mutator_model, config.judge_model)
+    target = config.target_model or simulated_target
+    if target is None:
+        have = ", ".join(available) or "none: get one with 'ollama pull MODEL'"
+        raise UserError(f"name a model with {named_by}; {', '.join(hosts)} has {have}")
+    simulated = simulated_target is not None
+    mutator = config.mutator_model or ("sim-mutator" if simulated else target)
+    judge = config.judge_model or ("sim-judge" if simulated else None)
+    check_pulled((target, mutator, *filter(None, named)), available, hosts, simulated=simulated)
+    return Roles(target=target, mutator=mutator, judge=judge)
+
+
+def check_pulled(
+    models: Sequence[str], available: Sequence[str], hosts: Sequence[str], *, simulated: bool
+) -> None:
+    """Check that the hosts have these models.
+
+    Raises:
+        UserError: one is not there.
+    """
+    from simulator.names import full_name
+
+    pulled = {full_name(name) for name in available}
+    for model in models:
+        if full_name(model) not in pulled:
+            near = difflib.get_close_matches(short_name(model), map(short_name, available), n=1)
+            mends = [f"did you mean {near[0]!r}?"] if near else []
+            if not simulated:
+                mends.append(f"{'if not, ' if near else ''}run 'ollama pull {model}'")
+            elif not near:
+                mends.append(f"it has {', '.join(available)}")
+            raise UserError(f"model {model!r} is not pulled at {', '.join(hosts)}: {' '.join(mends)}")
+
+
+if TYPE_CHECKING:
+    from ollama_utils.dispatcher import Dispatcher
+    from simulator.process import EmbeddedServer
+    from simulator.settings import Settings
+
+EMBEDDED = "embedded"
+
+
+def _auto_or_count(_type: Any, tokens: Sequence[Any]) -> int | Literal["auto"]:  # noqa: ANN401 - cyclopts' signature
+    """A whole number above 0, or the word."""
+    value = str(tokens[0].value)
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"expected 'auto' or a whole number above 0, got {value!r}")
+    return int(value)
+
+
+MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_count, n_tokens=1)]
+
+
+@Parameter(name="*", group="Simulator")
+@dataclass(frozen=True, kw_only=True)
+class SimulatorConfig:
+    """The simulator; for `--ollama-host embedded` alone, a host of its own has its own."""
+
+    slots: Count = 1
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
+    profile: str = "ideal"
+    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
+    persona: str | None = None
+    """A TOML file with another world for the simulated models."""
+    reply_tokens: str = "64"
+    """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
+    time_scale: float = 0.1
+    """1 is the pace of the profile; the default is ten times faster."""
+    max_loaded_models: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
+    memory_gb: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
+    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
+    faults: str | None = None
+    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
+
+    def __str__(self) -> str:
+        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
+        return (
+            f"{slots} a model, profile {self.profile} at {self.time_scale:g} of its time, "
+            f"{self.reply_tokens} tokens a reply"
+        )
+
+    def settings(self) -> Settings:
+        """The simulator's own settings.
+
+        Raises:
+            UserError: one of them is no good.
+        """
+        from simulator.settings import Settings
+
+        try:
+            return Settings(**asdict(self))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The server and its models."""
+
+    ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """URL of an Ollama server (repeatable), or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
+    target_model: str | None = None
+    """The model whose answers count."""
+    mutator_model: str | None = None
+    """The model that rewords queries or prompts [the target model]."""
+    judge_model: str | None = None
+    """The model that judges answers, where one is asked: --reward judge, --intent-judge, --critic llm or both
+    [none; the embedded simulator's own]."""
+    max_in_flight: MaxInFlight = "auto"
+    """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
+    call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
+    """Seconds after which one call is given up."""
+    call_attempts: Count = 4
+    """How often a failing call is tried."""
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+
+    def located(self) -> ServerConfig:
+        """The same with absolute paths."""
+        simulator = self.simulator
+        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
+        return replace(self, simulator=found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """An open dispatcher, the models' parts, and the simulator when there is one."""
+
+    dispatcher: Dispatcher
+    hosts: tuple[str, ...]
+    """As they were named: by flag, by OLLAMA_HOST, or `embedded`."""
+    roles: Roles
+    available: Mapping[str, Sequence[str]]
+    """The digests of each model at the hosts, by its name without `:latest`."""
+    embedded: EmbeddedServer | None
+    simulated: bool
+    """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
+    simulated_target: str | None
+    """The target where none is named; None where the embedded simulator does not stand in."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers by names that stay: the embedded one has another port each time."""
+        return self.hosts if self.embedded else self.dispatcher.hosts
+
+    def digests(self, encoder: str, *more: str) -> dict[str, str]:
+        """What stands for the weights of each model that a run calls, by its short name.
+
+        Args:
+            encoder: the run's.
+            more: models that play no part in `roles`.
+
+        Raises:
+            UserError: the hosts have different versions of one: the result would depend on who answers.
+        """
+        embeds = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
+        called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds, *more)
+        found = {name: self.available.get(name, ("",)) for name in map(short_name, filter(None, called))}
+        for name, there in found.items():
+            if len(set(there)) > 1:
+                which = (f"{digest[:12]} at {host}" for digest, host in zip(there, self.hosts, strict=True))
+                raise UserError(
+                    f"model {name!r} is not the same at all hosts ({', '.join(which)}): "
+                    "pull one version everywhere"
+                )
+        return {name: there[0] for name, there in found.items()}
+
+    def roles_of(self, config: ServerConfig) -> Roles:
+        """The models that another config names at these hosts.
+
+        Raises:
+            UserError: one is not pulled, or none is named.
+        """
+        return find_roles(config, list(self.available), self.hosts, simulated_target=self.simulated_target)
+
+    def check_pulled(self, models: Sequence[str]) -> None:
+        """Check that models that play no part in `roles` are at the hosts.
+
+        Raises:
+            UserError: one is not.
+        """
+        check_pulled(models, list(self.available), self.hosts, simulated=self.embedded is not None)
+
+    def resolve(self, config: ServerConfig) -> ServerConfig:
+        """The config with the hosts and models that were chosen for what it left open."""
+        return replace(
+            config,
+            ollama_host=self.hosts,
+            target_model=self.roles.target,
+            mutator_model=self.roles.mutator,
+            judge_model=self.roles.judge,
+        )
+
+
+@contextlib.contextmanager
+def connect(
+    config: ServerConfig,
+    *,
+    cache_size: int = 65536,
+    simulated_target: str = "sim-target",
+    named_by: str = "--target-model",
+) -> Iterator[Connection]:
+    """Open the server(s), check that they have the models, and close everything at the end.
+
+    Args:
+        config: the servers and their models.
+        cache_size: replies that are remembered.
+        simulated_target: the target where the embedded simulator stands in, and none is named.
+        named_by: the flag that names a target.
+
+    Raises:
+        UserError: no server, no such model, no model named.
+    """
+    from ollama_utils.errors import OllamaError, ServerUnreachableError
+    from simulator.process import is_simulator
+
+    with contextlib.ExitStack() as stack:
+        hosts = _hosts(config)
+        embedded = stack.enter_context(_embedded(config.simulator)) if EMBEDDED in hosts else None
+        try:
+            dispatcher = stack.enter_context(_dispatcher(config, hosts, embedded, cache_size))
+            available = dispatcher.models()
+        except ServerUnreachableError as error:
+            raise UserError(f"{error}{_meant(hosts)}") from error
+        except (OllamaError, ValueError) as error:
+            raise UserError(str(error)) from error
+        stand_in = simulated_target if embedded else None
+        roles = find_roles(config, list(available), hosts, simulated_target=stand_in, named_by=named_by)
+        yield Connection(
+            dispatcher=dispatcher,
+            hosts=hosts,
+            roles=roles,
+            available={short_name(name): digests for name, digests in available.items()},
+            embedded=embedded,
+            simulated=any(is_simulator(host) for host in dispatcher.hosts),
+            simulated_target=stand_in,
+        )
+
+
+def _dispatcher(
+    config: ServerConfig, hosts: Sequence[str], embedded: EmbeddedServer | None, cache_size: int
+) -> Dispatcher:
+    from ollama_utils.dispatcher import Dispatcher
+
+    return Dispatcher(
+        [embedded.host if embedded and host == EMBEDDED else host for host in hosts],
+        max_in_flight=config.max_in_flight,
+        attempts=config.call_attempts,
+        timeout_s=config.call_timeout_s,
+        cache_size=cache_size,
+        obituary=embedded.obituary if embedded else lambda: None,
+    )
+
+
+def _hosts(config: ServerConfig) -> tuple[str, ...]:
+    """The hosts named by flag, else by OLLAMA_HOST, else the simulator, and then loudly."""
+    hosts = config.ollama_host
+    if not hosts and os.environ.get("OLLAMA_HOST"):
+        hosts = (os.environ["OLLAMA_HOST"],)
+    if not hosts:
+        print(
+            "SIMULATED: no --ollama-host and no OLLAMA_HOST, so the embedded simulator stands in for a "
+            f"model; its figures say nothing about a real one ({config.simulator})",
+            file=sys.stderr,
+        )
+        return (EMBEDDED,)
+    if EMBEDDED not in hosts and config.simulator != SimulatorConfig():
+        print(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator", file=sys.stderr)
+    if EMBEDDED in hosts and len(hosts) > 1:
+        raise UserError(f"--ollama-host {EMBEDDED} cannot stand beside other hosts, got {', '.join(hosts)}")
+    return hosts
+
+
+def _meant(hosts: Sequence[str]) -> str:
+    """A hint where nobody answers and a host looks like the simulator's word, mistyped."""
+    near = any(difflib.get_close_matches(host.lower(), [EMBEDDED]) for host in hosts if host != EMBEDDED)
+    return f"; did you mean {EMBEDDED!r}?" if near else ""
+
+
+def _embedded(config: SimulatorConfig) -> EmbeddedServer:
+    from simulator.process import EmbeddedServer, SimulatorError
+
+    try:
+        return EmbeddedServer(config.settings())
+    except SimulatorError as error:
+        raise UserError(str(error)) from error
+
+
+DRAIN_S = 5.0
+"""How long a command that was stopped waits for the replies under way, which are paid for."""
+
+
+def keep_replies(
+    folder: RunFolder | None,
+    cache: Path | None,
+    connection: Connection,
+    digests: Mapping[str, str],
+    stack: ExitStack,
+) -> None:
+    """Keep every reply from now on, and ask nothing that the folder or the cache knows.
+
+    Args:
+        folder: the run's, whose `replies` is set; None: there is none.
+        cache: a folder that runs share; None: there is none.
+        connection: whose replies.
+        digests: for each model that is asked, what stands for its weights.
+        stack: closes the files, once the replies under way have had some time to come.
+
+    Raises:
+        ReplyLogError: a file cannot be made, or is no log.
+    """
+    logs: list[ReplyLog] = []
+    if folder:
+        folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
+        logs.append(folder.replies)
+    if cache:
+        servers = ",".join(sorted(connection.servers))
+        shared = ReplyLog(cache / "cache.sqlite", digests=digests, scope=servers)
+        logs.append(stack.enter_context(shared))
+    connection.dispatcher.keep_in(*logs)
+    stack.callback(connection.dispatcher.drain, DRAIN_S)

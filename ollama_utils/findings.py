@@ -1,0 +1,96 @@
+"""What a run finds out about its servers: their slots, and what more of them would do."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import median
+
+from ollama_utils.capacity import Found
+from simulator.profiles import PROFILES, Pace
+
+ADVISED_SLOTS = 8
+"""No more are advised: each slot has its own KV cache, and what eight bring is measured on most machines."""
+STEADY = 3
+_CHANGED = 2
+"""Slots that are more times more or fewer than those told of last are told of anew."""
+
+
+class Findings:
+    """Says what is found, once and when it changes.
+
+    Args:
+        lanes: environments that run side by side.
+        setting: what gives a server more slots.
+        apart_s: seconds between two looks that count: the estimate from a few short calls jumps about.
+        slots: those that each model has, where that is known; then nothing is estimated.
+    """
+
+    def __init__(
+        self,
+        lanes: int,
+        setting: str = "OLLAMA_NUM_PARALLEL=",
+        *,
+        apart_s: float = 0.0,
+        slots: int | None = None,
+    ) -> None:
+        self._lanes = lanes
+        self._setting = setting
+        self._apart_s = apart_s
+        self._slots = slots
+        self._looked_s = -math.inf
+        self._told: dict[tuple[str, str], int] = {}
+        self._seen: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def news(self, found: Mapping[tuple[str, str], Found]) -> Iterator[str]:
+        """A line for each host and model whose slots have become known, or have changed, and stay so.
+
+        It is to be asked again and again: a finding counts when it comes `STEADY` times in a row.
+        """
+        now_s = time.monotonic()
+        if now_s < self._looked_s + self._apart_s:
+            return
+        self._looked_s = now_s
+        for key, estimated in sorted(found.items()):
+            known = replace(estimated, slots=self._slots) if self._slots else estimated
+            told = self._told.get(key, 0)
+            if (
+                known.slots
+                and self._is_steady(key, known.slots)
+                and not told / _CHANGED <= known.slots <= told * _CHANGED
+            ):
+                self._told[key] = known.slots
+                yield self._line(*key, known, known.slots)
+
+    def _is_steady(self, key: tuple[str, str], slots: int) -> bool:
+        """Whether as many were found the last times, too: a single reply may mislead."""
+        before, times = self._seen.get(key, (slots, 0))
+        self._seen[key] = slots, times + 1 if before == slots else 1
+        return self._seen[key][1] >= STEADY
+
+    def _line(self, host: str, model: str, known: Found, slots: int) -> str:
+        runs = f"server {host} runs {slots} {'slot' if slots == 1 else 'slots'} for {model!r}"
+        advised = min(self._lanes, ADVISED_SLOTS)
+        if slots >= advised:
+            return f"{runs}, kept busy by {known.limit} calls in flight"
+        return f"{runs}: {self._setting}{advised} would make this run {_faster(slots, advised)}"
+
+
+def speedups(slots: int, more: int) -> dict[str, float]:
+    """How many times more tokens a second each measured machine writes with more slots, by its name."""
+    paces = {name: Pace(profile=profile) for name, profile in PROFILES.items() if profile.shared}
+    return {
+        name: (more / pace.steps_s(1, more, 0)) / (slots / pace.steps_s(1, slots, 0))
+        for name, pace in paces.items()
+    }
+
+
+def _faster(slots: int, more: int) -> str:
+    times = speedups(slots, more)
+    (slowest, least), (fastest, most) = (f(times.items(), key=lambda item: item[1]) for f in (min, max))
+    return (
+        f"about {median(times.values()):.2g} times faster "
+        f"(as published: {least:.2g} times on {slowest}, {most:.2g} on {fastest})"
+    )

@@ -1,0 +1,540 @@
+"""What the dispatcher keeps of one server: its client, and for each model a gate and what it can take.
+
+A gate that lets so many calls through at once, in the order in which they came.
+
+A limit on how many requests go out a minute: a bucket into which tokens fall, one for each request.
+
+Time is counted in tokens: each turn has a number, and its token is there once so many have fallen in. So a
+changed rate moves the moments of all who wait, and their numbers stay.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import Literal, Protocol, Self, cast
+
+from ollama_utils.capacity import START, Capacity, Found, Ticket
+from ollama_utils.client import OllamaClient
+from ollama_utils.errors import CallCancelledError, ServerUnreachableError
+from ollama_utils.swaps import Swaps
+from ollama_utils.types import Usage, short_name
+
+
+class Gate:
+    """A first-in, first-out semaphore whose limit can be moved while calls wait.
+
+    Args:
+        limit: the most calls inside at once.
+
+    Raises:
+        ValueError: the limit is less than 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._lock = threading.Lock()
+        self._queue: deque[_Turn] = deque()
+        self._in_flight = 0
+        self._max_in_flight = 0
+        self.closing = threading.Event()
+        """Set once the gate is closed, for those inside who wait for something else."""
+        self._open = True
+        self._limit = _checked(limit)
+
+    @property
+    def limit(self) -> int:
+        """The most calls inside at once; after a cut, those inside finish first."""
+        return self._limit
+
+    @limit.setter
+    def limit(self, limit: int) -> None:
+        with self._lock:
+            self._limit = _checked(limit)
+            self._admit()
+
+    @property
+    def open(self) -> bool:
+        """Whether anybody is let in; while it is False, those inside finish and the others wait."""
+        return self._open
+
+    @open.setter  # noqa: A003 - the property, not the builtin
+    def open(self, is_open: bool) -> None:
+        with self._lock:
+            self._open = is_open
+            self._admit()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody will ever be let in again."""
+        return self.closing.is_set()
+
+    @property
+    def in_flight(self) -> int:
+        """The calls inside now."""
+        return self._in_flight
+
+    @property
+    def max_in_flight(self) -> int:
+        """The most calls that were inside at once."""
+        return self._max_in_flight
+
+    @property
+    def waiting(self) -> int:
+        """The calls outside now."""
+        return len(self._queue)
+
+    @property
+    def room(self) -> int:
+        """The places free now, none while it is shut; below 0 when calls wait."""
+        with self._lock:
+            free = self._limit - self._in_flight if self._open else 0
+            return free - len(self._queue)
+
+    def close(self) -> None:
+        """Turn away all who wait and all who come later; those inside are left alone."""
+        with self._lock:
+            self.closing.set()
+            while self._queue:
+                self._queue.popleft().decided.set()
+
+    def enter(self) -> float:
+        """Wait for a place; returns since when it is held, by the monotonic clock. Whoever enters leaves.
+
+        Raises:
+            CallCancelledError: the gate is closed.
+        """
+        with self._lock:
+            if not self.closed and not self._queue and self._has_room():
+                return self._let_in()
+            turn = _Turn()
+            if not self.closed:
+                self._queue.append(turn)
+                self._admit()
+            else:
+                turn.decided.set()
+        try:
+            turn.decided.wait()
+        except BaseException:
+            self._forget(turn)
+            raise
+        if not turn.admitted:
+            raise CallCancelledError("the run was stopped before the call was made")
+        return turn.admitted_s
+
+    def leave(self) -> None:
+        """Give the place back."""
+        with self._lock:
+            self._in_flight -= 1
+            self._admit()
+
+    def _has_room(self) -> bool:
+        return self._open and self._in_flight < self._limit
+
+    def _admit(self) -> None:
+        """Let in whoever came first while there is room; the lock is held."""
+        while self._queue and self._has_room():
+            turn = self._queue.popleft()
+            turn.admitted = True
+            turn.admitted_s = self._let_in()
+            turn.decided.set()
+
+    def _let_in(self) -> float:
+        """One more is inside; the moment, by the monotonic clock. The lock is held."""
+        self._in_flight += 1
+        self._max_in_flight = max(self._max_in_flight, self._in_flight)
+        return time.monotonic()
+
+    def _forget(self, turn: _Turn) -> None:
+        """Undo the wait of a thread that was interrupted in it."""
+        with self._lock:
+            if turn.admitted:
+                self._in_flight -= 1
+                self._admit()
+            elif turn in self._queue:
+                self._queue.remove(turn)
+
+
+class _Turn:
+    """One call's place in the queue."""
+
+    def __init__(self) -> None:
+        self.decided = threading.Event()
+        self.admitted = False
+        self.admitted_s = math.nan
+
+
+def _checked(limit: int) -> int:
+    if limit < 1:
+        raise ValueError(f"a gate's limit must be at least 1, got {limit!r}")
+    return limit
+
+
+_AWAY_S = 5.0
+"""How long a server where nobody answered is the last to be asked."""
+MaxInFlight = int | Literal["auto"]
+"""The most calls at once to one model of one server; `auto`: as many as its replies tell that it can take."""
+
+
+class Watcher(Protocol):
+    """Hears of every call to a server; called from many threads, while no gate's lock is held."""
+
+    def came(self, model: str) -> None:
+        """A call comes to the gate of a model (its short name), and is not yet in line."""
+
+    def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
+        """A call is over, and its place in the gate is free.
+
+        Args:
+            model: the model's short name.
+            sent_s: when it was let in, by the monotonic clock; None: never.
+            now_s: the time now.
+            usage: what the server reported; None when the call failed or nothing was reported.
+        """
+
+
+class Server:
+    """One server as its callers see it: a place for each call, and one who hears of every reply.
+
+    Args:
+        client: the way to it.
+        max_in_flight: the most calls at once to one of its models, or `auto`.
+    """
+
+    def __init__(self, client: OllamaClient, *, max_in_flight: MaxInFlight) -> None:
+        self.client = client
+        self.swaps = Swaps(lambda: self.gates)
+        self.watchers: list[Watcher] = [self.swaps]
+        self._max_in_flight = max_in_flight
+        self._services: dict[str, _Service] = {}
+        self._closed = False
+        self._back_s = -math.inf
+        self._lock = threading.Lock()
+
+    @property
+    def host(self) -> str:
+        """The server's base URL."""
+        return self.client.host
+
+    @property
+    def gates(self) -> Mapping[str, Gate]:
+        """The gates of the models that were called so far, by short name."""
+        with self._lock:
+            return {name: service.gate for name, service in self._services.items()}
+
+    @property
+    def is_away(self) -> bool:
+        """Whether nobody answered there a moment ago."""
+        return time.monotonic() < self._back_s
+
+    def note(self, error: BaseException) -> None:
+        """Hear of a call that failed."""
+        if isinstance(error, ServerUnreachableError):
+            self._back_s = time.monotonic() + _AWAY_S
+
+    def gate(self, model: str) -> Gate:
+        """The gate of a model; `x` and `x:latest` are one."""
+        return self._service(short_name(model)).gate
+
+    def capacities(self) -> dict[str, Found]:
+        """What is known of its capacity for each model called so far, by short name."""
+        with self._lock:
+            services = dict(self._services)
+        return {name: service.found() for name, service in services.items()}
+
+    def visit(
+        self, model: str, *, cap: Gate | None = None, token: Callable[[], float] | None = None
+    ) -> Visit:
+        """Within `with`: wait for a place in a model's gate, and hold it.
+
+        Args:
+            model: the model's name.
+            cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
+            token: waits until the rate allows the call, and gives the moment from which it did. It comes
+                last, so that calls go out at the rate at which tokens come.
+
+        Raises:
+            CallCancelledError: the server's gates are closed, or the caller's.
+        """
+        name = short_name(model)
+        return Visit(name, self._service(name), self.watchers, cap, token)
+
+    def cancel(self) -> None:
+        """Turn away all who wait for a place and all who come later."""
+        with self._lock:
+            self._closed = True
+            services = list(self._services.values())
+        for service in services:
+            service.gate.close()
+
+    def close(self) -> None:
+        """Cancel, and drop the idle connections."""
+        self.cancel()
+        self.client.close()
+
+    def _service(self, name: str) -> _Service:
+        with self._lock:
+            if name not in self._services:
+                self._services[name] = _Service(self._max_in_flight)
+                if self._closed:
+                    self._services[name].gate.close()
+            return self._services[name]
+
+
+class _Service:
+    """One model at one server: its gate, whose limit follows what its replies tell."""
+
+    def __init__(self, max_in_flight: MaxInFlight) -> None:
+        self._follows = max_in_flight == "auto"
+        self.gate = Gate(START if max_in_flight == "auto" else max_in_flight)
+        self._capacity = Capacity()
+        self._lock = threading.Lock()
+
+    def sent(self, admitted_s: float) -> Ticket:
+        """A call that was let in goes out."""
+        with self._lock:
+            sent_s = time.monotonic()
+            ticket = self._capacity.sent(sent_s, waking_s=sent_s - admitted_s)
+            self._follow()
+        return ticket
+
+    def came_back(self, ticket: Ticket, usage: Usage | None) -> None:
+        """It is over."""
+        with self._lock:
+            self._capacity.came_back(ticket, time.monotonic(), usage)
+            self._follow()
+
+    def found(self) -> Found:
+        """What is known of the capacity, with the limit that holds."""
+        with self._lock:
+            found = self._capacity.found
+            return found if self._follows else replace(found, limit=self.gate.limit)
+
+    def _follow(self) -> None:
+        if self._follows and self.gate.limit != self._capacity.limit:
+            self.gate.limit = self._capacity.limit
+
+
+class Visit:
+    """A call that waits at a gate, and is inside; whoever made it notes here what the server reported."""
+
+    def __init__(
+        self,
+        model: str,
+        service: _Service,
+        watchers: Sequence[Watcher],
+        cap: Gate | None = None,
+        token: Callable[[], float] | None = None,
+    ) -> None:
+        self.sent_s = math.nan
+        """When it was let in, by the monotonic clock; before that no number."""
+        self.usage: Usage | None = None
+        self._model = model
+        self._service = service
+        self._watchers = watchers
+        self._gates = (service.gate,) if cap is None else (service.gate, cap)
+        self._token = token
+        self._entered: list[Gate] = []
+        self._ticket: Ticket | None = None
+
+    def __enter__(self) -> Self:
+        for watcher in self._watchers:
+            watcher.came(self._model)
+        try:
+            self._ticket = self._service.sent(self._admitted_s())
+            self.sent_s = self._ticket.sent_s
+        except BaseException:
+            self._leave()
+            raise
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        try:
+            self._service.came_back(cast("Ticket", self._ticket), self.usage)
+        finally:
+            self._leave()
+
+    def _admitted_s(self) -> float:
+        """Wait for all that is waited for; the moment since when nothing was in the way."""
+        admitted_s = -math.inf
+        for gate in self._gates:
+            admitted_s = max(admitted_s, gate.enter())
+            self._entered.append(gate)
+        return admitted_s if self._token is None else max(admitted_s, self._token())
+
+    def _leave(self) -> None:
+        while self._entered:
+            self._entered.pop().leave()
+        self._tell()
+
+    def _tell(self) -> None:
+        sent_s = None if self._ticket is None else self.sent_s
+        for watcher in self._watchers:
+            watcher.left(self._model, sent_s, time.monotonic(), self.usage)
+
+
+_MINUTE_S = 60.0
+_LOOK_S = 0.1
+"""Who sleeps is woken by a cancel, but not by a changed rate: so often it looks."""
+
+
+class Turn:
+    """One place in the row before a bucket."""
+
+    def __init__(self, number: float, came_s: float) -> None:
+        self.number = number
+        """Its token is there once so many have fallen in, since the bucket was made."""
+        self.came_s = came_s
+
+
+class TokenBucket:
+    """Tokens that fall in at a steady rate; who comes first gets the next one.
+
+    Any number of limits hold at once, and the lowest is the rate, for all who take tokens. The bucket starts
+    empty, so no window has more tokens than fall in while it lasts, at the rates that hold then, + burst; and
+    the first has no burst.
+
+    Args:
+        per_minute: tokens a minute, the owner's own limit; None: this is none.
+        burst: the most tokens that lie in it; those that fall in beside them are lost.
+        clock: seconds from a fixed moment, never going back.
+
+    Raises:
+        ValueError: the rate is not above 0, or the burst below 1.
+    """
+
+    def __init__(
+        self, per_minute: float | None = None, burst: int = 1, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        if burst < 1:
+            raise ValueError(f"burst must be at least 1, got {burst!r}")
+        self._burst = burst
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._limits: dict[object, float] = {}
+        self._rate: float | None = None
+        self._since_s = clock()
+        self._fallen = 0.0
+        """The tokens that had fallen in when the rate was changed last, at `_since_s`."""
+        self._last = 0.0
+        """The number of the last turn; those between it and what has fallen in lie in the bucket."""
+        self._waiting: deque[Turn] = deque()
+        self.per_minute = per_minute
+
+    @property
+    def per_minute(self) -> float | None:
+        """The owner's own limit, in tokens a minute, beside those that others set with `limited`."""
+        return self._limits.get(self)
+
+    @per_minute.setter
+    def per_minute(self, per_minute: float | None) -> None:
+        self._limit(self, checked_rate(per_minute))
+
+    @property
+    def in_force_per_minute(self) -> float | None:
+        """The rate that holds now, the lowest of all limits; None: nobody waits.
+
+        Once it changes, the moments of those who wait are others (they see it within 0.1 s), and what they
+        have waited counts. Where nobody waits, the bucket is empty then.
+        """
+        return self._rate
+
+    def limited(self, per_minute: float | None) -> AbstractContextManager[object]:
+        """A further limit from now until the end of `with`, for all who take tokens; None: none.
+
+        Such limits may end in any order.
+
+        Raises:
+            ValueError: it is not above 0.
+        """
+        limit = ExitStack()
+        self._limit(limit, checked_rate(per_minute))
+        limit.callback(self._limit, limit, None)
+        return limit
+
+    def reserve(self) -> Turn:
+        """Take the next token, which is there now or later; whoever does not wait for it gives it up."""
+        with self._lock:
+            now_s = self._clock()
+            fallen = self._fallen_by(now_s)
+            if self._rate is None:
+                return Turn(-math.inf, now_s)
+            while self._waiting and self._waiting[0].number <= fallen:
+                self._waiting.popleft()
+            self._last = max(self._last, fallen - self._burst) + 1.0
+            turn = Turn(self._last, now_s)
+            self._waiting.append(turn)
+            return turn
+
+    def due_s(self, turn: Turn) -> float:
+        """The moment from which its token is there, as long as nothing changes."""
+        with self._lock:
+            left = turn.number - self._fallen
+            if self._rate is None or left <= 0:
+                return max(turn.came_s, self._since_s)
+            return max(turn.came_s, self._since_s + left * (_MINUTE_S / self._rate))
+
+    def give_up(self, turn: Turn) -> None:
+        """Pass the token of a turn to the next one: all behind it move up."""
+        with self._lock:
+            # If it was there already, the time since then is lost: the next one goes out now, not earlier.
+            moved = min(1.0, turn.number + 1.0 - self._fallen_by(self._clock()))
+            if moved <= 0:
+                return
+            self._waiting = deque(other for other in self._waiting if other is not turn)
+            for other in self._waiting:
+                if other.number > turn.number:
+                    other.number -= moved
+            self._last -= moved
+
+    def wait(self, cancelled: threading.Event) -> float:
+        """Wait for the next token; the moment from which it was there.
+
+        Raises:
+            CallCancelledError: `cancelled` was set before. It costs those who come later nothing.
+        """
+        turn = self.reserve()
+        with ExitStack() as unless_done:
+            unless_done.callback(self.give_up, turn)
+            while (left_s := (due_s := self.due_s(turn)) - self._clock()) > 0:
+                if cancelled.wait(min(left_s, _LOOK_S)):
+                    raise CallCancelledError("the run was stopped before the rate limit let the call out")
+            unless_done.pop_all()
+        return due_s
+
+    def _limit(self, whose: object, per_minute: float | None) -> None:
+        """Set one of the limits, or end it."""
+        with self._lock:
+            if per_minute is None:
+                self._limits.pop(whose, None)
+            else:
+                self._limits[whose] = per_minute
+            rate = min(self._limits.values(), default=None)
+            if rate == self._rate:
+                return
+            now_s = self._clock()
+            self._fallen, self._since_s, self._rate = self._fallen_by(now_s), now_s, rate
+            if rate is None:  # all who wait may go
+                self._fallen = max(self._fallen, self._last)
+            self._last = max(self._last, self._fallen)
+
+    def _fallen_by(self, now_s: float) -> float:
+        """The tokens that have fallen in so far; the lock is held."""
+        if self._rate is None:
+            return self._fallen
+        return self._fallen + (now_s - self._since_s) * self._rate / _MINUTE_S
+
+
+def checked_rate(per_minute: float | None) -> float | None:
+    """A rate limit as it was given.
+
+    Raises:
+        ValueError: it is neither a number above 0 nor None.
+    """
+    if per_minute is not None and not 0 < per_minute < math.inf:
+        raise ValueError(f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}")
+    return per_minute

@@ -1,0 +1,141 @@
+"""Files of one JSON object a line: hashed as they grow, and taken up again where they were left."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from records.errors import RunStoppedError, UserError
+
+
+class LinesHash:
+    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: what two equal runs share."""
+
+    def __init__(self) -> None:
+        self._hash = sha256()
+
+    def update(self, record: Mapping[str, Any]) -> None:
+        """Add one record."""
+        self._hash.update(_hashed(record).encode())
+
+    def hexdigest(self) -> str:
+        """Of the records so far."""
+        return self._hash.hexdigest()
+
+
+class JsonLines:
+    """A file of one JSON object a line, flushed row by row, so that the end of the process tears one at most.
+
+    Args:
+        path: the file.
+        done: how many lines stay at most; what is behind them is cut off, if it is not played again.
+        row: lines of a row; where it is given, all that are done must be there, the whole rows behind them
+            stay, too, and what is written next must be equal to those.
+
+    Raises:
+        UserError: lines that must be there are not.
+    """
+
+    def __init__(self, path: Path, *, done: int = 0, row: int = 0) -> None:
+        self._path = path
+        self._hash = LinesHash()
+        self.count = 0
+        self.ahead: deque[dict[str, Any]] = deque()
+        """The records that are to be played again."""
+        path.touch()
+        self._take_up(done, row)
+        self._file: TextIOWrapper = path.open("a", encoding="utf-8")
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Append one record.
+
+        Raises:
+            RunStoppedError: it is to be played again, and comes out otherwise.
+        """
+        if not self.ahead:
+            self._file.write(_line(record))
+        elif _hashed(before := self.ahead.popleft()) != _hashed(record):
+            raise RunStoppedError(
+                f"line {self.count + 1} of {str(self._path)!r} does not come out as it did: "
+                f"{', '.join(_changed(before, record))} changed; the run can only go on with the program, "
+                "the encoder and the mutators that it began with"
+            )
+        self._hash.update(record)
+        self.count += 1
+
+    def read(self) -> Iterator[dict[str, Any]]:
+        """The records so far."""
+        self.flush()
+        with self._path.open(encoding="utf-8") as lines:
+            yield from map(json.loads, islice(lines, self.count))
+
+    def flush(self) -> None:
+        """Hand what was written to the operating system."""
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Have what was written on disk."""
+        self.flush()
+        os.fsync(self._file.fileno())
+
+    @property
+    def sha256(self) -> str:
+        """See LinesHash."""
+        return self._hash.hexdigest()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _take_up(self, done: int, row: int) -> None:
+        """Read the lines that stay, and cut off the rest, of which a line may be torn."""
+        ends = [0]
+        with self._path.open("rb") as lines:
+            for line in lines:
+                record = _record(line)
+                if record is None or (len(ends) > done and not row):
+                    break
+                ends.append(ends[-1] + len(line))
+                if self.count < done:
+                    self._hash.update(record)
+                    self.count += 1
+                else:
+                    self.ahead.append(record)
+        if self.count < done and row:
+            raise UserError(
+                f"{str(self._path)!r} has {self.count} whole lines; expected at least {done}: "
+                "the run cannot go on without them"
+            )
+        for _ in range(len(self.ahead) % row if row else 0):
+            self.ahead.pop()
+        os.truncate(self._path, ends[self.count + len(self.ahead)])
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line holds; None when it is torn."""
+    try:
+        record: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _hashed(record: Mapping[str, Any]) -> str:
+    """The part of a record that two equal runs share, as a line."""
+    return _line({k: v for k, v in record.items() if k != "not_hashed"})
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The names of what differs."""
+    return [name for name in before if _line({name: before[name]}) != _line({name: now.get(name)})]
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"

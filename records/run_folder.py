@@ -1,0 +1,271 @@
+"""One run, one folder: what it was told, what happened, what was learned.
+
+The two `.jsonl` files grow line by line; every other file is whole or absent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from filelock import FileLock, Timeout
+
+from ollama_utils.parallel import ParallelError
+from records.errors import RunStoppedError, UserError
+from records.interrupt import Interrupted
+from records.json_lines import JsonLines
+
+if TYPE_CHECKING:
+    from ollama_utils.reply_log import ReplyLog
+
+LOCK = ".lock"
+"""Held by the process that writes the folder."""
+REPLIES = "replies.sqlite"
+"""Every reply of the run, see `ollama_utils.reply_log`."""
+PART = ".part-"
+"""Begins the name of a file that is not whole yet."""
+
+
+class RunFolder:
+    """`runs/<command>-<time>-<seed>/`, or the folder the user named; one process at a time writes it.
+
+    Args:
+        path: the folder: new or empty, or that of the run to go on with.
+        resume: whether it is the latter.
+
+    Raises:
+        UserError: another process writes the folder; it cannot be made; a new run's holds something
+            already, a resumed one's holds no run.
+    """
+
+    transitions: JsonLines
+    metrics: JsonLines
+    replies: ReplyLog
+
+    def __init__(self, path: Path, *, resume: bool = False) -> None:
+        self.path = path
+        self._is_new = not path.exists()
+        self._lock = FileLock(path / LOCK)
+        check = check_is_run if resume else check_new_or_empty
+        check(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(timeout=0)
+            check(path)  # another process may have been faster
+        except Timeout as error:
+            raise UserError(
+                f"run folder {str(path)!r} is being written by another process: wait for it, or stop it"
+            ) from error
+        except UserError:
+            self._lock.release()
+            raise
+        except OSError as error:
+            do = "make it writable" if resume else "name another with --run-dir"
+            raise UserError(f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}") from error
+
+    def open_lines(self, *, transitions: int = 0, sha256: str = "", metrics: int = 0, lanes: int = 0) -> None:
+        """Open the files that grow.
+
+        Args:
+            transitions: lines of transitions.jsonl that are done; whole rows behind them are played again.
+            sha256: the hash of these lines; "" where there are none.
+            metrics: lines of metrics.jsonl that are done; the rest is dropped.
+            lanes: lines of a row of transitions.jsonl; 0 where there is nothing to play again.
+
+        Raises:
+            UserError: the lines that are done are not all there, or were changed.
+        """
+        self.transitions = JsonLines(self.path / "transitions.jsonl", done=transitions, row=lanes)
+        if sha256 and self.transitions.sha256 != sha256:
+            raise UserError(
+                f"the first {transitions} lines of {str(self.path / 'transitions.jsonl')!r} are not those "
+                "that the run wrote: put them back, or begin a new run"
+            )
+        self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
+
+    @property
+    def checkpoint(self) -> Path:
+        """All that a resumed run needs beside the files that grow."""
+        return self.path / "checkpoints" / "last.pt"
+
+    @property
+    def tensorboard(self) -> Path:
+        """Where TensorBoard's event files are."""
+        return self.path / "tb"
+
+    @property
+    def last_words(self) -> str:
+        """Where it is and how to look at it: the last two lines of what a command tells."""
+        return f"run folder: {self.path}\nlook at it: tensorboard --logdir {self.path}"
+
+    def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
+        """Write `name` as indented JSON; returns its path."""
+        return self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Write a file in UTF-8; returns its path."""
+        with replacing(self.path / name) as part:
+            part.write_text(text, encoding="utf-8")
+        return self.path / name
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """What `write_json` wrote.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        path = self.path / name
+        try:
+            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
+            ) from error
+        return data
+
+    def write_toml(self, name: str, table: Mapping[str, Any]) -> Path:
+        """Write a flat `table` as TOML (None values left out); returns its path."""
+        lines = [f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None]
+        return self.write_text(name, "".join(lines))
+
+    def reported(self, ended: BaseException) -> BaseException:
+        """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""
+        if isinstance(ended, ParallelError) and ended.__cause__:
+            return self.reported(ended.__cause__)
+        if isinstance(ended, Interrupted | RunStoppedError):
+            return ended
+        if isinstance(ended, OSError):
+            again = f"go on with --resume {self.path}" if self._has_begun() else "try again"
+            return UserError(f"{ended}: mend that, then {again}")
+        details = self.path / "error.txt"
+        details.write_text("".join(traceback.format_exception(ended)), "utf-8", "backslashreplace")
+        return RunStoppedError(f"{type(ended).__name__}: {ended} (details: {details})")
+
+    def close(self) -> None:
+        """Close the files that grow, and leave the folder to others."""
+        for lines in ("transitions", "metrics"):
+            if hasattr(self, lines):
+                with contextlib.suppress(OSError):  # a full disk, which was told when it was met
+                    getattr(self, lines).close()
+        self._lock.release()
+        if not self._has_begun():
+            self._forget()
+
+    def _has_begun(self) -> bool:
+        return (self.path / "config.toml").exists()
+
+    def _forget(self) -> None:
+        """Leave nothing of a run that never began."""
+        for item in filter(_is_left_over, list(self.path.iterdir())):
+            item.unlink(missing_ok=True)
+        if self._is_new:
+            self.path.rmdir()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
+            raise self.reported(error) from error
+
+
+def new_run_path(command: str, seed: int) -> Path:
+    """Where a run goes whose folder the user did not name."""
+    return Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+
+
+def check_is_run(path: Path) -> None:
+    """Check that there is a run to go on with.
+
+    Raises:
+        UserError: there is none.
+    """
+    if not (path / "config.toml").is_file():
+        raise UserError(f"--resume names {str(path)!r}; expected the folder of a run, with its config.toml")
+
+
+def check_new_or_empty(path: Path) -> None:
+    """Check that a new run may be put here.
+
+    Raises:
+        UserError: there is a file, or a folder that holds something.
+    """
+    if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
+        fault = "is not empty" if path.is_dir() else "is no folder"
+        raise UserError(
+            f"run folder {str(path)!r} {fault}; expected a new or empty folder: name another with --run-dir"
+        )
+
+
+def _is_left_over(item: Path) -> bool:
+    """Whether a file may stand in an empty folder: a process was stopped before it wrote config.toml."""
+    return item.name == LOCK or item.name.startswith((PART, REPLIES, "transitions.jsonl", "metrics.jsonl"))
+
+
+def check_cache(path: Path | None) -> None:
+    """Make the folder of a cache, before anything else is made.
+
+    Raises:
+        UserError: it cannot be made, or not be written.
+    """
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / PART).touch()
+        (path / PART).unlink()
+    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
+        raise UserError(
+            f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
+        ) from error
+
+
+def check_writable(path: Path | None, flag: str = "--json") -> None:
+    """Check, before the work is done, that its result can be written to the file `path`.
+
+    Args:
+        path: what `flag` names; None: it names nothing.
+        flag: is named in the error.
+
+    Raises:
+        UserError: it is a folder, or lies in none, or may not be written.
+    """
+    if path is None:
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{flag} names {str(path)!r}; expected a file in a folder that exists")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UserError(f"{flag} names {str(path)!r}, which may not be written: name another file")
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a path beside `path` to write to; it takes the place of `path` once it is whole and on disk.
+
+    Its name ends as that of `path` does: SB3 adds an ending to a file that has none.
+    """
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_name(f"{PART}{path.name}")
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _toml(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    """JSON writes strings, numbers, booleans and lists as TOML does, but for the one character DEL."""
+    written = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, default=str)
+    return written.replace("\x7f", "\\u007f")

@@ -1,0 +1,136 @@
+"""Routes: Ollama's HTTP API over a persona's words and an engine's time.
+
+Listening: the application on a port until a signal, or until the parent process is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from simulator.routes import call_routes, control_routes, json_reply, listing_routes
+from simulator.settings import Settings
+from simulator.state import STATE, make_state
+from simulator.wire import ApiError
+
+logger = logging.getLogger(__name__)
+
+_MAX_BODY_BYTES = 2**28
+_NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
+
+
+def build_app(settings: Settings) -> web.Application:
+    """The application; its state is made when it starts, inside the event loop."""
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_speak_as_ollama])
+
+    async def hold_state(app: web.Application) -> AsyncIterator[None]:
+        app[STATE] = make_state(settings)
+        yield
+
+    app.cleanup_ctx.append(hold_state)
+    app.add_routes([*listing_routes(), *call_routes(), *control_routes()])
+    return app
+
+
+@web.middleware
+async def _speak_as_ollama(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors in Ollama's words: JSON from its endpoints, plain text where there is none."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return json_reply({"error": error.text}, error.status)
+    except web.HTTPException as error:
+        error.text = _NO_ENDPOINT.get(error.status, error.reason)
+        raise
+    except web.RequestPayloadError as error:
+        return json_reply({"error": " ".join(str(error).split())}, 400)
+    except ConnectionError:
+        raise
+    except Exception as error:
+        logger.exception("%s %s", request.method, request.path)
+        return json_reply({"error": f"{type(error).__name__}: {error}"}, 500)
+
+
+_SHUTDOWN_S = 1.0
+_WATCH_S = 0.2
+
+
+def run(settings: Settings, announce: Callable[[str], None], *, parent: int | None = None) -> None:
+    """Serve until SIGINT or SIGTERM comes; with a parent, until SIGTERM: Ctrl-C is the parent's.
+
+    Args:
+        settings: what to serve.
+        announce: is told the host (`http://address:port`) once the server listens.
+        parent: also leave when the process of this number is no longer the parent, as when it has died;
+            SIGINT is left as it is, for the caller to ignore.
+
+    Raises:
+        OSError: the address or port cannot be had.
+        PersonaError: the persona's file cannot be used.
+    """
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_serve(settings, announce, parent))
+
+
+async def _serve(settings: Settings, announce: Callable[[str], None], parent: int | None) -> None:
+    stop = _stop_on((signal.SIGINT, signal.SIGTERM) if parent is None else (signal.SIGTERM,))
+    runner = web.AppRunner(
+        build_app(settings),
+        handler_cancellation=True,
+        access_log=None,
+        logger=_http_logger(),
+        shutdown_timeout=_SHUTDOWN_S,
+    )
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, settings.bind, settings.port, backlog=1024).start()
+        announce(_host(runner.addresses[0]))
+        await _stopped_or_orphaned(stop, parent)
+    finally:
+        await runner.cleanup()
+
+
+def _http_logger() -> logging.Logger:
+    """Says nothing of requests that are no HTTP: their clients are told. The application logs our errors."""
+    logger = logging.getLogger("simulator.http")
+    logger.setLevel(logging.CRITICAL)
+    return logger
+
+
+def _stop_on(signals: Sequence[signal.Signals]) -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in signals:
+        loop.add_signal_handler(name, stop.set)
+    return stop
+
+
+async def _stopped_or_orphaned(stop: asyncio.Event, parent: int | None) -> None:
+    """Return at `stop`, or when another process has taken the place of `parent`."""
+    while not stop.is_set() and parent in {None, os.getppid()}:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), None if parent is None else _WATCH_S)
+
+
+def _host(address: tuple[str, int]) -> str:
+    name, port = address[:2]
+    if name == "0.0.0.0":  # noqa: S104 - compared, not bound
+        name = "127.0.0.1"
+    return f"http://[{'::1' if name == '::' else name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of uvloop where it is installed, else the standard one."""
+    if find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
+    return factory

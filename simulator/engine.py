@@ -1,0 +1,635 @@
+"""The server's time on the event loop: virtual time follows a clock, and handlers wait for its moments.
+
+Everything that takes time happens in virtual time (`turns`), which this file brings up to the clock whenever
+somebody comes or goes and at the next moment due. The loop's timers decide only when a handler hears of a
+moment, never when the moment was.
+
+What is said of a model in memory: with which options, for how long, and who asks for it.
+
+Which models are in memory: loading, swapping and unloading as Ollama's scheduler does it.
+
+After `server/sched.go` of Ollama. A request whose model is loaded, with the runner options it asks for, uses
+it at once. All others wait in one queue, of which the first is served alone: its model is loaded if there is
+room; if not, a victim is chosen, the first waits until that victim has no request left, and everybody behind
+it waits too. Meanwhile requests for the victim still join it: a busy victim starves the queue, and one whose
+requests carry `keep_alive` is not even unloaded when it falls idle, since that overwrites the mark of a
+victim (ollama issue 17408).
+
+What is simplified: a model is in memory in full or not at all, of one size whatever its context; one model
+loads at a time, and a request that came while its model loads keeps its place in the queue.
+
+One call's way through the server in virtual time: into memory, into a slot, through the machine, out.
+
+A slot passes on, and a model falls idle, at the very moment a call ends, not when anybody looks: late
+wake-ups do not add up. A queue of n calls of s seconds on one slot ends after n * s.
+
+Left out: prompt caches, so that every prompt is read in full; and the one to three milliseconds that Ollama
+itself spends on a call, in whose place stands what this server spends on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from simulator.agenda import Action, Agenda, Entry, Slots
+from simulator.counters import Clock, Counters, Hold
+from simulator.decoding import Batch, Machine, Sequence
+from simulator.profiles import Pace
+from simulator.wire import FOR_EVER_S, ApiError, Body, keep_alive_s
+
+_LEAST_CONTEXT = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunnerOptions:
+    """The options that a model is loaded with; another value loads it anew."""
+
+    num_ctx: int = 4096
+    num_batch: int = 512
+    num_gpu: int = -1
+    main_gpu: int = 0
+    use_mmap: bool | None = None
+    num_thread: int = 0
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> RunnerOptions:
+        """Those among a request's options, whose types were checked; the rest at Ollama's defaults."""
+        names = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
+        given: dict[str, Any] = {name: int(options[name]) for name in names if options.get(name) is not None}
+        context = max(given.pop("num_ctx", cls.num_ctx), _LEAST_CONTEXT)
+        return cls(num_ctx=context, use_mmap=options.get("use_mmap"), **given)
+
+    def served_by(self, loaded: RunnerOptions) -> bool:
+        """Whether a model loaded with other options will do: any `num_gpu` does for one that is below 0."""
+        return loaded == self or (self.num_gpu < 0 and loaded == replace(self, num_gpu=loaded.num_gpu))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the server's environment sets."""
+
+    slots: int = 1
+    """Calls that each model serves at once: OLLAMA_NUM_PARALLEL."""
+    max_queue: int = 512
+    """Requests that may wait for a model to load, the one it loads for included: OLLAMA_MAX_QUEUE. With 0
+    one is taken at a time."""
+    max_loaded_models: float = 3
+    """Models in memory at once: OLLAMA_MAX_LOADED_MODELS."""
+    memory_gb: float = float("inf")
+    """What the models in memory may take together."""
+    keep_alive_s: float = 300.0
+    """Seconds that a model stays after its last use, when its requests do not say: OLLAMA_KEEP_ALIVE."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What loading a model needs to know of it."""
+
+    size_gb: float = 4.0
+    one_slot: bool = False
+    """Whether it has one slot whatever the limits say, as models that only embed have."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Runner:
+    """A model in memory, or on its way there."""
+
+    model: str
+    size_gb: float
+    one_slot: bool
+    options: RunnerOptions
+    slots: Slots
+    batch: Batch
+    keep_alive_s: float
+    loading: bool = True
+    users: int = 0
+    """Requests that it has, waiting for a slot or in one."""
+    expires_s: float = 0.0
+    """When it is unloaded, as of its last use."""
+    expiry: Entry | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resident:
+    """A model in memory, as it is shown."""
+
+    model: str
+    num_ctx: int
+    stays_s: float
+    """Seconds for which it stays if nobody comes."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Request:
+    """A request for a model in memory."""
+
+    model: str
+    options: RunnerOptions = field(default_factory=RunnerOptions)
+    keep_alive_s: float | None = None
+    ready: Callable[[Runner], None]
+    """Is called with the loaded model, which is then to be given back with `release`."""
+
+
+BUSY = "server busy, please try again.  maximum pending requests exceeded"
+"""What the 503 says when the queue for loading is full."""
+
+
+class Residence:
+    """The models in memory and the requests that wait for one.
+
+    Args:
+        agenda: whose time it follows.
+        pace: how long loading and unloading take.
+        limits: how much there is room for.
+        models: the size of each model and whether it has one slot.
+        counters: are told of loads and swaps.
+    """
+
+    def __init__(
+        self, *, agenda: Agenda, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters
+    ) -> None:
+        self._agenda = agenda
+        self._pace = pace
+        self._limits = limits
+        self._slots = limits.slots
+        self._models = models
+        self._counters = counters
+        self._runners: dict[str, Runner] = {}
+        self._queue: list[Request] = []
+        self._load: Entry | None = None
+        self._victim: Runner | None = None
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for a model."""
+        return len(self._queue)
+
+    @property
+    def in_line(self) -> int:
+        """How many calls wait for a slot of a model in memory."""
+        return sum(runner.slots.waiting for runner in self._runners.values())
+
+    def residents(self) -> list[Resident]:
+        """The models in memory, also one on its way there; the longest to stay comes first."""
+        shown = [
+            Resident(model=each.model, num_ctx=each.options.num_ctx, stays_s=self._stays_s(each))
+            for each in self._runners.values()
+        ]
+        return sorted(shown, key=lambda each: -each.stays_s)
+
+    def ask(self, request: Request) -> None:
+        """Use a model as soon as it can be; `ready` is called at once if it is loaded.
+
+        Raises:
+            ApiError: 503, too many wait; 500, the model is larger than the memory.
+        """
+        runner = self._runners.get(request.model)
+        if runner is not None and not runner.loading and request.options.served_by(runner.options):
+            self._use(runner, request)
+            return
+        size_gb, room_gb = self._models[request.model].size_gb, self._limits.memory_gb
+        if size_gb > room_gb:
+            text = f"model requires more system memory ({_gib(size_gb)}) than is available ({_gib(room_gb)})"
+            raise ApiError(500, text)
+        if len(self._queue) >= max(1, self._limits.max_queue):
+            raise ApiError(503, BUSY)
+        self._queue.append(request)
+        self._serve()
+
+    def withdraw(self, request: Request) -> None:
+        """Leave the queue; a load under way for this request is given up."""
+        if request not in self._queue:
+            return
+        if request is self._queue[0]:
+            if self._load is not None:
+                del self._runners[request.model]
+            self._agenda.cancel(self._load)
+            self._load = self._victim = None
+        self._queue.remove(request)
+        self._serve()
+
+    def release(self, runner: Runner) -> None:
+        """A request is done with a model."""
+        runner.users -= 1
+        if not runner.users:
+            self._idle(runner)
+
+    def expire(self, model: str) -> None:
+        """Unload a model as soon as it has no request: what `keep_alive: 0` without any words asks for."""
+        runner = self._runners.get(model)
+        if runner is not None and not runner.loading:
+            self._doom(runner)
+
+    def resize(self, slots: int) -> None:
+        """Give every model `slots` slots from now on, but for those that have one."""
+        self._slots = slots
+        for runner in self._runners.values():
+            if not runner.one_slot:
+                runner.slots.resize(slots)
+
+    def _serve(self) -> None:
+        """Serve the queue in order, up to the first request that must wait."""
+        while self._queue and self._load is None and self._victim is None:
+            request = self._queue[0]
+            runner = self._runners.get(request.model)
+            if runner is not None and request.options.served_by(runner.options):
+                self._queue.pop(0)
+                self._use(runner, request)
+            elif victim := runner or self._find_victim(request):
+                self._victim = victim
+                self._doom(victim)
+            else:
+                self._begin_load(request)
+
+    def _find_victim(self, request: Request) -> Runner | None:
+        """The model to unload before another can be loaded, if there is no room for it."""
+        used_gb = sum(runner.size_gb for runner in self._runners.values())
+        size_gb = self._models[request.model].size_gb
+        fits = used_gb + size_gb <= self._limits.memory_gb
+        if fits and len(self._runners) < self._limits.max_loaded_models:
+            return None
+        # The idle one with the shortest keep-alive, else the busy one with the shortest.
+        return min(self._runners.values(), key=lambda each: (each.users > 0, each.keep_alive_s, each.model))
+
+    def _begin_load(self, request: Request) -> None:
+        model = self._models[request.model]
+        keep_alive_s = request.keep_alive_s
+        self._runners[request.model] = Runner(
+            model=request.model,
+            size_gb=model.size_gb,
+            one_slot=model.one_slot,
+            options=request.options,
+            slots=Slots(1 if model.one_slot else self._slots),
+            batch=Batch(self._pace, max(1, request.options.num_batch)),
+            keep_alive_s=self._limits.keep_alive_s if keep_alive_s is None else keep_alive_s,
+        )
+        load_s = self._pace.load_s(model.size_gb)
+        self._load = self._agenda.at(self._agenda.now_s + load_s, self._end_load)
+
+    def _end_load(self) -> None:
+        self._load = None
+        request = self._queue[0]
+        self._runners[request.model].loading = False
+        self._counters.loads += 1
+        self._serve()
+
+    def _use(self, runner: Runner, request: Request) -> None:
+        runner.users += 1
+        self._agenda.cancel(runner.expiry)
+        if request.keep_alive_s is not None:
+            runner.keep_alive_s = request.keep_alive_s
+        request.ready(runner)
+
+    def _doom(self, runner: Runner) -> None:
+        """Have a model unloaded as soon as it is idle."""
+        self._agenda.cancel(runner.expiry)
+        runner.keep_alive_s = 0.0
+        if not runner.users:
+            self._unload(runner)
+
+    def _idle(self, runner: Runner) -> None:
+        if runner.keep_alive_s <= 0:
+            self._unload(runner)
+            return
+        runner.expires_s = self._agenda.now_s + runner.keep_alive_s
+        if runner.keep_alive_s < FOR_EVER_S:
+            runner.expiry = self._agenda.at(runner.expires_s, lambda: self._unload(runner))
+
+    def _unload(self, runner: Runner) -> None:
+        del self._runners[runner.model]
+        if self._victim is not None:
+            self._counters.swaps += 1
+            self._agenda.at(self._agenda.now_s + self._pace.settle_s, self._go_on)
+
+    def _stays_s(self, runner: Runner) -> float:
+        if runner.loading or runner.users:
+            return runner.keep_alive_s
+        return runner.expires_s - self._agenda.now_s
+
+    def _go_on(self) -> None:
+        """There is room, or may be: whoever waited for it looks again."""
+        self._victim = None
+        self._serve()
+
+
+def _gib(size_gb: float) -> str:
+    """A size as Ollama writes it."""
+    return f"{size_gb * 1e9 / 2**30:.1f} GiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What a call asks of the server's time."""
+
+    model: str
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+    options: RunnerOptions = field(default_factory=RunnerOptions)
+    keep_alive_s: float | None = None
+    """Seconds that the model stays in memory afterwards; None leaves it to the server."""
+
+    @classmethod
+    def of(cls, model: str, body: Body, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> Call:
+        """The call that a request asks for, whose options and `keep_alive` were checked."""
+        keep_alive = body.get("keep_alive")
+        return cls(
+            model=model,
+            prompt_tokens=prompt_tokens,
+            reply_tokens=reply_tokens,
+            options=RunnerOptions.of(body.get("options") or {}),
+            keep_alive_s=None if keep_alive is None else keep_alive_s(keep_alive),
+        )
+
+
+class Turn:
+    """A call under way; its moments are seconds on the agenda's clock, not a number until they come.
+
+    Args:
+        call: what it asks for.
+        arrived_s: when the call came.
+        server: where it goes through.
+        started: is called when the call holds a slot.
+    """
+
+    def __init__(self, call: Call, arrived_s: float, server: Server, started: Action) -> None:
+        self.call = call
+        self.arrived_s = arrived_s
+        self.entered_s = server.agenda.now_s
+        """When it asked for its model: the server had read the request."""
+        self.loaded_s = math.nan
+        """When the model was in memory for it."""
+        self.started_s = math.nan
+        """When it got a slot."""
+        self.decoding_s = math.nan
+        """When its prompt was read and decoding began."""
+        self.due_s = math.nan
+        """When the last token was written and the slot passed on."""
+        self._server = server
+        self._started = started
+        self._request = Request(
+            model=call.model, options=call.options, keep_alive_s=call.keep_alive_s, ready=self._take_slot
+        )
+        self._sequence = Sequence(call.prompt_tokens, call.reply_tokens, self._decode, self._end)
+        self._runner: Runner | None = None
+        self._work: tuple[Machine, Batch] | None = None
+        self._hold: Hold | None = None
+        self.over = False
+        """Whether it gave back its slot: at its end, or because its client left."""
+
+    @property
+    def load_s(self) -> float:
+        """Seconds for which it waited for its model."""
+        return self.loaded_s - self.entered_s
+
+    @property
+    def prefill_s(self) -> float:
+        """Seconds in its slot until the prompt was read."""
+        return self.decoding_s - self.started_s
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds in which the reply was written."""
+        return self.due_s - self.decoding_s
+
+    @property
+    def total_s(self) -> float:
+        """Seconds from its arrival to its end; what the other three leave of it is the wait for a slot."""
+        return self.due_s - self.arrived_s
+
+    def begin(self) -> None:
+        """Ask for the model.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        self._server.residence.ask(self._request)
+
+    def mark(self, tokens: float, action: Action) -> None:
+        """Have an action called when so many tokens are written; at once when the call has ended.
+
+        Args:
+            tokens: parts of one too; more than the reply has means its end.
+            action: what is called; the call must hold a slot, or have ended.
+        """
+        if self.over or self._work is None:
+            action()
+        else:
+            machine, batch = self._work
+            machine.mark(batch, self._sequence, min(tokens, self.call.reply_tokens), action)
+
+    def leave(self) -> None:
+        """Give back the slot and the model, or the place in line for them; a second time does nothing."""
+        if self.over:
+            return
+        self.over = True
+        if self._runner is None:
+            self._server.residence.withdraw(self._request)
+            return
+        if self._work is None or self._hold is None:
+            self._runner.slots.give_up(self)
+        else:
+            machine, batch = self._work
+            decoded = machine.remove(batch, self._sequence)
+            # Rounded first: 31.999999 tokens are 32.
+            self._server.counters.gave_back(self._hold, self._server.agenda.now_s, int(round(decoded, 6)))
+            self._runner.slots.give_back()
+        self._server.residence.release(self._runner)
+
+    def _take_slot(self, runner: Runner) -> None:
+        self._runner = runner
+        self.loaded_s = self._server.agenda.now_s
+        runner.slots.take(self, lambda: self._start(runner))
+
+    def _start(self, runner: Runner) -> None:
+        self.started_s = self._server.agenda.now_s
+        self._hold = Hold(self.call.model, self.started_s)
+        waited_s = self.started_s - self.loaded_s
+        self._server.counters.took(self._hold, load_wait_s=self.load_s, slot_wait_s=waited_s)
+        machine, batch = self._work = self._server.workplace(runner)
+        machine.add(batch, self._sequence)
+        self._started()
+
+    def _decode(self) -> None:
+        self.decoding_s = self._server.agenda.now_s
+
+    def _end(self) -> None:
+        self.due_s = self._server.agenda.now_s
+        self.leave()
+
+
+class Server:
+    """The parts that every call goes through, on one agenda.
+
+    Args:
+        agenda: whose time all of them follow.
+        pace: how long everything takes.
+        limits: what the server's environment sets.
+        models: the models that are here, by full name.
+        counters: are told what happens.
+    """
+
+    def __init__(
+        self, *, agenda: Agenda, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters
+    ) -> None:
+        self.agenda = agenda
+        self.counters = counters
+        self.residence = Residence(agenda=agenda, pace=pace, limits=limits, models=models, counters=counters)
+        self._pace = pace
+        self._machine = Machine(agenda)
+
+    def begin(self, call: Call, *, started: Action, arrived_s: float | None = None) -> Turn:
+        """Let a call in.
+
+        Args:
+            call: what it asks for.
+            started: is called when it holds a slot.
+            arrived_s: when it came; now when left out.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        now_s = self.agenda.now_s
+        turn = Turn(call, now_s if arrived_s is None else min(arrived_s, now_s), self, started)
+        turn.begin()
+        return turn
+
+    def workplace(self, runner: Runner) -> tuple[Machine, Batch]:
+        """Where a call is worked on: with the model's other calls, or alone where nothing is shared."""
+        if self._pace.profile.shared:
+            return self._machine, runner.batch
+        return Machine(self.agenda), Batch(self._pace, runner.options.num_batch)
+
+
+_LONGEST_S = 3600.0
+"""Event loops take no timer for a century."""
+
+
+class Engine:
+    """The slots and models of a server, and the clock they share.
+
+    Args:
+        pace: how long everything takes.
+        limits: what the server's environment sets.
+        models: the models that are here, by full name.
+        counters: is told who takes a slot and gives it back.
+        clock: seconds, the event loop's own.
+    """
+
+    def __init__(
+        self, *, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters, clock: Clock
+    ) -> None:
+        self.slots = limits.slots
+        self.clock = clock
+        self._agenda = Agenda(clock())
+        self._server = Server(agenda=self._agenda, pace=pace, limits=limits, models=models, counters=counters)
+        self._timer: asyncio.TimerHandle | None = None
+
+    def residents(self) -> list[Resident]:
+        """The models in memory, the longest to stay first."""
+        with self._present():
+            return self._server.residence.residents()
+
+    def waiting(self) -> dict[str, int]:
+        """How many calls wait now, for a model and for a slot."""
+        with self._present():
+            residence = self._server.residence
+            return {"waiting_for_load": residence.waiting, "waiting_for_slot": residence.in_line}
+
+    def resize(self, slots: int) -> None:
+        """Give every model `slots` slots from now on, but for those that have one whatever is set."""
+        self.slots = slots
+        with self._present():
+            self._server.residence.resize(slots)
+
+    def unload(self, model: str) -> None:
+        """Unload a model as soon as no call uses it."""
+        with self._present():
+            self._server.residence.expire(model)
+
+    async def load(self, call: Call) -> None:
+        """Bring a model into memory, for a call without words.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        residence = self._server.residence
+
+        def give_back(runner: Runner) -> None:
+            residence.release(runner)
+            _settle(loaded)
+
+        request = Request(
+            model=call.model, options=call.options, keep_alive_s=call.keep_alive_s, ready=give_back
+        )
+        try:
+            with self._present():
+                residence.ask(request)
+            await loaded
+        finally:
+            with self._present():
+                residence.withdraw(request)
+
+    @asynccontextmanager
+    async def turn(self, call: Call, *, arrived_s: float) -> AsyncIterator[Turn]:
+        """Hold one of the model's slots; leaving early gives it back at once, or the place in line.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._present():
+            turn = self._server.begin(call, started=partial(_settle, started), arrived_s=arrived_s)
+        try:
+            await started
+            yield turn
+        finally:
+            if not turn.over:
+                with self._present():
+                    turn.leave()
+
+    async def written(self, turn: Turn, tokens: float) -> None:
+        """Wait until so many tokens of a reply are written; all of them are its end."""
+        if turn.over:
+            return
+        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        with self._present():
+            turn.mark(tokens, partial(_settle, reached))
+        await reached
+
+    @contextmanager
+    def _present(self) -> Iterator[None]:
+        """Bring virtual time up to the clock, before and after what is done; then wait for what comes."""
+        self._agenda.advance(self.clock())
+        try:
+            yield
+        finally:
+            self._agenda.advance(self._agenda.now_s)
+            self._wait()
+
+    def _wait(self) -> None:
+        """Set the timer for the next moment; one that is set for an earlier moment will look again."""
+        next_s = self._agenda.next_s()
+        if next_s == math.inf or (self._timer is not None and self._timer.when() <= next_s):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_at(min(next_s, self._agenda.now_s + _LONGEST_S), self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        with self._present():
+            pass
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    """Tell whoever waits, unless it has left."""
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,83 @@
+"""Instructions reworded: what the simulated mutator does to a system prompt, one sentence at a time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulator.chance import pick, share_of
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+_REPLACING = 0.25
+"""The share of improvements that put a sentence in another's place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """Sentences that instructions may hold; some help, some hurt, some do neither.
+
+    Args:
+        general: about any problem.
+        special: about problems of one kind.
+    """
+
+    general: tuple[str, ...]
+    special: tuple[str, ...]
+
+    def edit(self, instruction: str) -> Edit | None:
+        """The edit that a mutator's instruction asks for; None where it asks for something else."""
+        told = instruction.strip().lower()
+        edits: dict[str, Edit] = {
+            "improve the instructions": self._improve,
+            "specialize the instructions": self._specialize,
+            "shorten the instructions": _shorten,
+            "combine the two instructions": _combine,
+        }
+        return next((edit for cue, edit in edits.items() if told.startswith(cue)), None)
+
+    def _improve(self, text: str, _other: str | None, digest: bytes) -> str:
+        return _with_one_of((*self.general, *self.special), text, digest)
+
+    def _specialize(self, text: str, _other: str | None, digest: bytes) -> str:
+        return _with_one_of(self.special, text, digest)
+
+
+Edit = Callable[[str, str | None, bytes], str]
+"""`(text, other, digest) -> text`: `other` is the second text of two, where there is one."""
+
+
+def _with_one_of(advice: tuple[str, ...], text: str, digest: bytes) -> str:
+    """The text with a new piece of advice before its last sentence, now and then in another's place."""
+    sentences = _sentences(text)
+    fresh = [each for each in advice if each not in sentences]
+    if not fresh:
+        return text
+    last = max(len(sentences) - 1, 0)
+    place = int(share_of(digest, "which sentence") * last)
+    replaced = last > 0 and share_of(digest, "replace") < _REPLACING
+    kept = [*sentences[:place], *sentences[place + 1 : last]] if replaced else sentences[:last]
+    return " ".join([*kept, pick(fresh, digest, "advice"), *sentences[last:]])
+
+
+def _shorten(text: str, _other: str | None, digest: bytes) -> str:
+    """The text without one of its sentences."""
+    sentences = _sentences(text)
+    dropped = pick(sentences, digest, "dropped") if len(sentences) > 1 else None
+    return " ".join(each for each in sentences if each != dropped)
+
+
+def _combine(text: str, other: str | None, digest: bytes) -> str:
+    """What both texts say, and about half of what one of them does."""
+    mine, theirs = _sentences(text), _sentences(other or "")
+    joined = dict.fromkeys([*mine[:-1], *theirs[:-1], *mine[-1:], *theirs[-1:]])
+    chosen = [
+        each
+        for each in joined
+        if (each in mine and each in theirs) or share_of(digest, f"keep {each}") < 1 / 2
+    ]
+    return " ".join(chosen) or text
+
+
+def _sentences(text: str) -> list[str]:
+    return [each for each in _SENTENCE_END.split(text.strip()) if each]

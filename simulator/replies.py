@@ -1,0 +1,232 @@
+"""A reply of `/api/generate` or `/api/chat` in Ollama's fields, whole or in the chunks of a stream.
+
+A reply as tokens: what a model thinks, then what it says, and where it must end.
+
+A reply is counted as as many tokens as the server's setting draws for it, so each part's text is divided
+evenly into that many pieces. A text shorter than its count has empty ones among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from simulator import wire
+from simulator.engine import Turn
+
+Kind = Literal["thought", "word", "call"]
+"""What a token belongs to: the thinking, the words of the reply, or the call of a tool."""
+
+
+class Token(NamedTuple):
+    """A piece of a reply."""
+
+    text: str
+    kind: Kind
+
+
+@dataclass(frozen=True)
+class Part:
+    """A stretch of a reply of one kind."""
+
+    text: str
+    kind: Kind
+    count: int
+    """Into how many tokens the text is divided."""
+
+    def until(self, place: int) -> int:
+        """How many characters come before the token at a place."""
+        return place * len(self.text) // self.count
+
+    def begun(self, length: int) -> int:
+        """How many tokens begin in the first `length` characters."""
+        if length >= len(self.text):
+            return self.count
+        return -(-length * self.count // len(self.text))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What is left of a reply, and why it ends there."""
+
+    parts: Sequence[Part]
+    length: int
+    """The characters that are shown: those before a stop sequence, and within the limit."""
+    shown: int
+    """The tokens that are shown, the last of them cut."""
+    count: int
+    """The tokens that were generated; those of a stop sequence count."""
+    reason: Literal["stop", "length"]
+
+    def text(self, *kinds: Kind) -> str:
+        """What is shown of the parts of some kinds."""
+        left, found = self.length, []
+        for part in self.parts:
+            if part.kind in kinds:
+                found.append(part.text[:left])
+            left = max(0, left - len(part.text))
+        return "".join(found)
+
+    def tokens(self) -> Iterator[Token]:
+        """The tokens that are shown."""
+        left, places = self.length, self.shown
+        for part in self.parts:
+            for place in range(min(part.count, places)):
+                text = part.text[part.until(place) : part.until(place + 1)][:left]
+                left -= len(text)
+                yield Token(text, part.kind)
+            places = max(0, places - part.count)
+
+
+def end(parts: Sequence[Part], limit: int | None, stops: Sequence[str]) -> Ending:
+    """The reply up to the first stop sequence, and of at most `limit` tokens (None is no limit)."""
+    total = sum(part.count for part in parts)
+    count = total if limit is None else min(limit, total)
+    length = _characters(parts, count)
+    if stops:
+        text = "".join(part.text for part in parts)[:length]
+        if found := [(at, at + len(stop)) for stop in stops if (at := text.find(stop)) >= 0]:
+            shown, generated = min(found)
+            return Ending(
+                parts=parts,
+                length=shown,
+                shown=_tokens(parts, shown),
+                count=min(count, _tokens(parts, generated)),
+                reason="stop",
+            )
+    return Ending(
+        parts=parts, length=length, shown=count, count=count, reason="stop" if count == total else "length"
+    )
+
+
+def _characters(parts: Sequence[Part], count: int) -> int:
+    """How many characters the first `count` tokens have."""
+    length = 0
+    for part in parts:
+        length += part.until(min(count, part.count))
+        count = max(0, count - part.count)
+    return length
+
+
+def _tokens(parts: Sequence[Part], length: int) -> int:
+    """How many tokens begin in the first `length` characters."""
+    count = 0
+    for part in parts:
+        if length > 0:
+            count += part.begun(length)
+        length -= len(part.text)
+    return count
+
+
+Endpoint = Literal["generate", "chat"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What one chunk of a stream brings, or a whole reply."""
+
+    tokens: int
+    """Tokens that are generated when it is complete, from the reply's first on."""
+    text: str = ""
+    thinking: str = ""
+    tool_calls: tuple[wire.Body, ...] = ()
+    logprobs: tuple[wire.Body, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speech:
+    """One reply, known in full before its time begins."""
+
+    endpoint: Endpoint
+    named: str
+    """The model as the request named it."""
+    prompt_tokens: int
+    ending: Ending
+    """Its tokens and why they end."""
+    call: wire.Body | None
+    """The call of a tool that the tokens of that kind make up; None where they are but words."""
+    logprob: Callable[[str, int], wire.Body] | None
+    """The log probability of a token by its text and its place; None where nobody asked."""
+    context: tuple[int, ...]
+    """What stands for prompt and reply in a next request; () where the endpoint gives none."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that the reply is counted as, its thinking included; they decide its time."""
+        return self.ending.count
+
+    def pieces(self) -> Iterator[Piece]:
+        """The reply in chunks: one for each token with something to show. A call comes with its last."""
+        last = self.ending.shown - 1
+        for place, token in enumerate(self.ending.tokens()):
+            piece = Piece(
+                tokens=place + 1,
+                text=token.text if token.kind in self._spoken else "",
+                thinking=token.text if token.kind == "thought" else "",
+                tool_calls=self._calls if place == last else (),
+                logprobs=self._logprobs([token], place),
+            )
+            if piece.text or piece.thinking or piece.tool_calls or piece.logprobs:
+                yield piece
+
+    def chunk(self, piece: Piece) -> dict[str, Any]:
+        """A piece of the reply with the fields every chunk has."""
+        head = {"model": self.named, "created_at": wire.now_text()}
+        return head | _words(self.endpoint, piece) | {"done": False}
+
+    def final(self, turn: Turn) -> dict[str, Any]:
+        """The last chunk of the stream: no words, but all counts."""
+        return self._done(Piece(tokens=self.tokens), turn)
+
+    def whole(self, turn: Turn) -> dict[str, Any]:
+        """The reply that is not streamed."""
+        piece = Piece(
+            tokens=self.tokens,
+            text=self.ending.text(*self._spoken),
+            thinking=self.ending.text("thought"),
+            tool_calls=self._calls,
+            logprobs=self._logprobs(self.ending.tokens(), 0),
+        )
+        return self._done(piece, turn)
+
+    @property
+    def _spoken(self) -> tuple[Kind, ...]:
+        """The tokens that are shown as text: those of a call only where it was cut short."""
+        return ("word",) if self.call is not None else ("word", "call")
+
+    @property
+    def _calls(self) -> tuple[wire.Body, ...]:
+        return () if self.call is None else (self.call,)
+
+    def _logprobs(self, tokens: Iterable[Token], first: int) -> tuple[wire.Body, ...]:
+        if self.logprob is None:
+            return ()
+        return tuple(self.logprob(token.text, place) for place, token in enumerate(tokens, first))
+
+    def _done(self, piece: Piece, turn: Turn) -> dict[str, Any]:
+        more: dict[str, Any] = {"done": True, "done_reason": self.ending.reason}
+        counts = {
+            "context": list(self.context),
+            "total_duration": wire.nanoseconds(turn.total_s),
+            "load_duration": wire.nanoseconds(turn.load_s),
+            "prompt_eval_count": self.prompt_tokens,
+            "prompt_eval_duration": wire.nanoseconds(turn.prefill_s),
+            "eval_count": self.tokens,
+            "eval_duration": wire.nanoseconds(turn.decode_s),
+        }
+        return self.chunk(piece) | more | wire.without_zeros(counts)
+
+
+def bare_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
+    """A reply without a word: to an empty prompt, which only loads or unloads the model."""
+    head = {"model": body["model"], "created_at": wire.now_text()}
+    return head | _words(endpoint, Piece(tokens=0)) | {"done": True, "done_reason": done_reason}
+
+
+def _words(endpoint: Endpoint, piece: Piece) -> dict[str, Any]:
+    more = wire.without_zeros({"thinking": piece.thinking, "tool_calls": list(piece.tool_calls)})
+    logprobs = wire.without_zeros({"logprobs": list(piece.logprobs)})
+    if endpoint == "generate":
+        return {"response": piece.text, **more, **logprobs}
+    return {"message": {"role": "assistant", "content": piece.text, **more}, **logprobs}

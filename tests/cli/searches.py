@@ -1,0 +1,72 @@
+"""Runs `mutagym evolve`, `select` and `optimize` on one simulator, for the tests of all three."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from cli.main import execute
+
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "evolve": (
+        *("--population-size", "6", "--max-generations", "3", "--panel-size", "15", "--held-out", "0.2"),
+        *("--elite-size", "2", "--rate-limit-per-minute", "0"),
+    ),
+    "select": ("--models", "sim-solver,sim-solver-large"),
+    "optimize": (
+        *("--steps", "20", "--num-candidates", "2", "--update-interval", "5", "--batch-size", "4"),
+        *("--encoder", "hashing:32", "--held-out", "0.2"),
+    ),
+}
+"""A small search of each command."""
+ROLES = {"evolve": "target,mutator", "select": "mutator", "optimize": "target,mutator,judge"}
+MODELS = {"target": "sim-solver", "mutator": "sim-mutator", "judge": "sim-judge"}
+
+
+def arguments(command: str, host: str, folder: Path, *flags: str) -> list[str]:
+    """The command line of a small search; `flags` stand in place of the small ones of their names."""
+    roles = [f"--{role}-model={MODELS[role]}" for role in ROLES[command].split(",")]
+    small = [*roles, *(f"{name}={value}" for name, value in pairs(COMMANDS[command]))]
+    kept = [each for each in small if each.partition("=")[0] not in flags]
+    return [command, "--ollama-host", host, *kept, "--run-dir", str(folder), *flags]
+
+
+def pairs(flags: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Flags with their values."""
+    return list(zip(flags[::2], flags[1::2], strict=True))
+
+
+def search(command: str, host: str, folder: Path, *flags: str, code: int = 0) -> Path:
+    """Run a small search; returns its folder."""
+    assert execute(arguments(command, host, folder, *flags)) == code
+    return folder
+
+
+def read(folder: Path, name: str = "results.json") -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((folder / name).read_text())
+    return data
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The rounds, without what two equal runs may tell otherwise."""
+    written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    return [{k: v for k, v in line.items() if not k.startswith(("time/", "calls/"))} for line in written]
+
+
+def replies(folder: Path) -> int:
+    """How many replies the run has."""
+    with sqlite3.connect(folder / "replies.sqlite") as database:
+        count: int = database.execute("SELECT count(*) FROM replies WHERE error IS NULL").fetchone()[0]
+    database.close()
+    return count
+
+
+def requests(folder: Path, model: str = "") -> list[dict[str, Any]]:
+    """The requests whose replies a run has, of models whose names begin so."""
+    with sqlite3.connect(folder / "replies.sqlite") as database:
+        rows = database.execute("SELECT model, request FROM replies").fetchall()
+    database.close()
+    return [json.loads(request) for name, request in rows if name.startswith(model)]

@@ -1,0 +1,52 @@
+"""What bench says of memory and CPU time."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from cli.bench import cpu_s, forget_peak, peak_rss_mib
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")
+MIB = 2**20
+SPIN_S = 0.2
+
+
+def _peak() -> float:
+    peak = peak_rss_mib()
+    assert peak is not None
+    return peak
+
+
+def test_a_peak_is_remembered_until_it_is_forgotten() -> None:
+    forget_peak()
+    before = _peak()
+    block = bytearray(b"x" * (64 * MIB))
+    del block
+    assert _peak() > before + 60
+    forget_peak()
+    assert _peak() < before + 30
+
+
+def _spin(done: multiprocessing.synchronize.Event, end: multiprocessing.synchronize.Event) -> None:
+    while time.process_time() < SPIN_S:
+        pass
+    done.set()
+    end.wait()
+
+
+def test_the_cpu_time_and_the_memory_of_worker_processes_count() -> None:
+    context = multiprocessing.get_context("spawn")
+    done, end = context.Event(), context.Event()
+    worker = context.Process(target=_spin, args=(done, end), daemon=True)
+    worker.start()
+    done.wait()
+    own_s = time.process_time()
+    spent_s, held_mib = cpu_s(), _peak()
+    end.set()
+    worker.join()
+    assert spent_s - own_s > SPIN_S / 2
+    assert held_mib > _peak()

@@ -1,0 +1,75 @@
+"""Whatever a config file holds, it is taken or refused in one line: no traceback, no run begun."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from cli.main import execute
+from records.settings import resolved
+from train.config import TrainConfig
+
+KEYS = [name for name, _ in resolved(TrainConfig()).items()]
+keys = st.sampled_from(
+    [*KEYS, "run-dir", "resume", "cache", "json", "config", "no-batching", "num-proceses", "a.b"]
+)
+numbers = st.integers(-(2**70), 2**70) | st.floats() | st.sampled_from([0, 1, 2, 0.5, 1e308, 2**31, 2**32])
+words = st.text(max_size=6) | st.sampled_from(
+    ["hashing", "noop", "embedded", "judge", "phased", "lognormal:mean=1"]
+)
+moments = st.datetimes() | st.dates() | st.times()
+values = st.recursive(
+    st.one_of(numbers, words, st.booleans(), moments),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["x", "lr"]), inner, max_size=2)
+    ),
+    max_leaves=4,
+)
+
+
+def written(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    """A value as TOML writes it."""
+    match value:
+        case dict():
+            return "{" + ", ".join(f"{key} = {written(item)}" for key, item in value.items()) + "}"
+        case list():
+            return "[" + ", ".join(map(written, value)) + "]"
+        case float() | dt.date() | dt.time():
+            return str(value)
+        case _:
+            return json.dumps(value)
+
+
+@st.composite
+def config_files(draw: st.DrawFn) -> bytes:
+    """A TOML file, mostly sound, perhaps with some bytes spoilt."""
+    table = draw(st.dictionaries(keys, values, max_size=4))
+    text = "".join(f'"{key}" = {written(value)}\n' for key, value in table.items())
+    raw = bytearray(text.encode("utf-8", "surrogatepass"))
+    for place, byte in draw(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=2)):
+        if raw and draw(st.booleans()):
+            raw[place % len(raw)] = byte
+    return bytes(raw)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(config_files())
+def test_a_config_file_of_any_bytes_is_taken_or_refused_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw: bytes
+) -> None:
+    """The last check before a server is asked is that of the query file, which is not there."""
+    monkeypatch.chdir(tmp_path)  # where a cache may be made
+    path = tmp_path / "config.toml"
+    path.write_bytes(raw)
+    assert execute(("train", "--config", str(path), "--queries", str(tmp_path / "absent.csv"))) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("mutagym: ")
+    assert err.count("\n") == 1
+    assert not out
+    event("taken" if "absent.csv" in err else "refused")

@@ -1,0 +1,269 @@
+"""A search that is broken off and resumed ends as one that is not, and asks nothing twice."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.main import execute
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
+from tests.cli.searches import COMMANDS, arguments, metrics, read, replies, search
+
+AT_ONCE = 64
+"""No search here has more calls under way."""
+
+
+@pytest.fixture(scope="module")
+def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Each search, from start to end."""
+    folder = tmp_path_factory.mktemp("whole")
+    return {command: search(command, simulator.host, folder / command) for command in COMMANDS}
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[EmbeddedServer]:
+    """A server that takes its time, so that a search can be caught in the middle."""
+    with EmbeddedServer(Settings(slots=4, time_scale=0.05)) as server:
+        yield server
+
+
+def wait_for(folder: Path, least: int) -> None:
+    """Wait until so many replies are written down."""
+    while not (folder / "config.toml").exists() or replies(folder) < least:
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
+    slow: EmbeddedServer, whole: dict[str, Path], tmp_path: Path, command: str
+) -> None:
+    folder, asked = tmp_path / "run", slow.stats()["calls"]
+    line = [sys.executable, "-m", "cli.main", *arguments(command, slow.host, folder)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - ours
+        wait_for(folder, replies(whole[command]) // 3)
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not (folder / "results.json").exists()
+    assert execute((command, "--resume", str(folder))) == 0
+    for name in ("results.json", "parts.json"):
+        assert read(folder, name) == read(whole[command], name)
+    assert metrics(folder) == metrics(whole[command])
+    paid_for_nothing = slow.stats()["calls"] - asked - replies(folder)
+    assert 0 <= paid_for_nothing <= AT_ONCE  # what was under way when the process died
+    assert replies(folder) == replies(whole[command])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
+    slow: EmbeddedServer,
+    whole: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    folder, asked_before = tmp_path / "run", slow.stats()["calls"]
+
+    def interrupt() -> None:
+        wait_for(folder, replies(whole[command]) // 4)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    search(command, slow.host, folder, code=130)
+    watcher.join()
+    told = capsys.readouterr()
+    assert f"to go on: mutagym {command} --resume {folder}" in told.err
+    assert told.err.splitlines()[-1] == "mutagym: stopped by SIGINT"
+    assert told.out == ""
+    before, asked = replies(folder), slow.stats()["calls"]
+    assert execute((command, "--resume", str(folder))) == 0
+    assert read(folder) == read(whole[command])
+    assert slow.stats()["calls"] - asked == replies(folder) - before
+    summary = read(folder, "summary.json")
+    assert summary["calls"] == slow.stats()["calls"] - asked
+    assert summary["whole_run"]["calls"] == slow.stats()["calls"] - asked_before
+
+
+def test_ctrl_c_before_the_first_call_says_how_to_go_on_too(
+    slow: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    line = [sys.executable, "-m", "cli.main", *arguments("evolve", slow.host, folder)]
+    with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
+        while not (folder / "config.toml").exists():
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate()
+    assert process.returncode == 130
+    assert told.splitlines()[-2] == f"to go on: mutagym evolve --resume {folder}"
+    assert execute(("evolve", "--resume", str(folder))) == 0
+    assert read(folder) == read(whole["evolve"])
+
+
+def test_a_search_killed_before_all_that_it_is_was_written_down_can_be_resumed(
+    whole: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    shutil.copy(whole["evolve"] / "config.toml", folder)
+    assert execute(("evolve", "--resume", str(folder))) == 0
+    assert read(folder, "parts.json") == read(whole["evolve"], "parts.json")
+    assert read(folder) == read(whole["evolve"])
+
+
+def test_replies_that_are_known_say_nothing_of_the_time_that_is_left(
+    whole: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(("evolve", "--resume", str(whole["evolve"]))) == 0
+    told = capsys.readouterr().err
+    assert "generations: 2 of 4, " in told
+    assert "100% hits" in told
+    assert " left" not in told
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_search_that_is_complete_asks_nothing_more(
+    simulator: EmbeddedServer, whole: dict[str, Path], command: str
+) -> None:
+    before = read(whole[command])
+    asked = simulator.stats()["calls"]
+    assert execute((command, "--resume", str(whole[command]), "--max-in-flight", "3")) == 0
+    assert simulator.stats()["calls"] == asked
+    assert read(whole[command]) == before
+
+
+def test_a_cache_that_runs_share_answers_a_second_search(
+    simulator: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    search("evolve", simulator.host, tmp_path / "a", "--cache", str(tmp_path / "cache"))
+    asked = simulator.stats()["calls"]
+    search("evolve", simulator.host, tmp_path / "b", "--cache", str(tmp_path / "cache"))
+    assert simulator.stats()["calls"] == asked
+    assert read(tmp_path / "b") == read(whole["evolve"])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
+    simulator: EmbeddedServer,
+    whole: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    folder = tmp_path / "run"
+    with EmbeddedServer(Settings(slots=4, time_scale=0.05)) as dying:
+
+        def kill() -> None:
+            wait_for(folder, replies(whole[command]) // 4)
+            os.kill(dying.pid, signal.SIGKILL)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        search(command, dying.host, folder, "--call-attempts", "1", code=1)
+        killer.join()
+    *_, hint, line = capsys.readouterr().err.splitlines()
+    assert hint == f"to go on: mutagym {command} --resume {folder}"
+    assert "calls failed (--max-failed 0.5); last error: ServerUnreachableError" in line
+    assert execute((command, "--resume", str(folder), "--ollama-host", simulator.host)) == 0
+    assert read(folder) == read(whole[command])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
+    simulator: EmbeddedServer,
+    whole: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    """No file may grow so large as the whole log of replies."""
+    folder = tmp_path / "run"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    room = (whole[command] / "replies.sqlite").stat().st_size // 2
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        search(command, simulator.host, folder, code=2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f"mend that, then go on with --resume {folder}" in line
+    assert execute((command, "--resume", str(folder))) == 0
+    assert read(folder) == read(whole[command])
+
+
+@pytest.mark.parametrize(
+    ("command", "flags"),
+    [
+        ("evolve", ("--population-size", "8")),
+        ("select", ("--selector", "brute_force")),
+        ("optimize", ("--critic", "ridge")),
+        ("evolve", ("--seed", "1")),
+        ("evolve", ("--num-predict", "64")),
+        ("select", ("--num-ctx", "2048")),
+        ("optimize", ("--num-ctx", "2048")),
+    ],
+)
+def test_a_resumed_search_is_the_same_search(
+    whole: dict[str, Path], capsys: pytest.CaptureFixture[str], command: str, flags: tuple[str, ...]
+) -> None:
+    assert execute((command, "--resume", str(whole[command]), *flags)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    told = flags[1] if flags[1].isdigit() else repr(flags[1])
+    assert line.startswith(f"mutagym: {flags[0]} is {told}, but the run began with ")
+    assert len(line) <= 200
+
+
+def test_an_evolution_may_be_made_longer_and_shorter(
+    simulator: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "1")
+    assert execute(("evolve", "--resume", str(folder), "--max-generations", "3")) == 0
+    assert read(folder) == read(whole["evolve"])
+    assert metrics(folder) == metrics(whole["evolve"])
+    assert execute(("evolve", "--resume", str(folder), "--max-generations", "0", "--patience", "1")) == 0
+    assert read(folder)["generations"] == len(metrics(folder)) == 1
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_resumed_search_has_no_folder_to_be_told(
+    whole: dict[str, Path], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    folder = str(whole[command])
+    assert execute((command, "--run-dir", folder, "--resume", folder)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mutagym: --run-dir ")
+    assert line.endswith("leave out --run-dir")
+
+
+def test_a_search_is_gone_on_with_by_its_own_command(
+    whole: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(("select", "--resume", str(whole["evolve"]))) == 2
+    assert "a run of `mutagym evolve`: go on with that command" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("change", ["one problem less", "another kind"])
+def test_a_task_that_was_changed_is_another_search(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+) -> None:
+    task = tmp_path / "mine.jsonl"
+    lines = [f'{{"question": "What is {k} + {k}?", "answer": {2 * k}, "kind": "sum"}}\n' for k in range(40)]
+    task.write_text("".join(lines))
+    folder = search("select", simulator.host, tmp_path / "run", "--task", str(task))
+    lines[-1] = "" if change == "one problem less" else lines[-1].replace("sum", "product")
+    task.write_text("".join(lines))
+    assert execute(("select", "--resume", str(folder))) == 2
+    told = capsys.readouterr().err
+    assert "'task mine' is not what the run" in told
+    assert "hash" not in told

@@ -1,0 +1,50 @@
+"""The connection of a command: an embedded server that dies is told of at once, in words of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from ollama_utils.connect import EMBEDDED, ServerConfig, connect
+from ollama_utils.types import Call
+from records.errors import UserError
+from simulator.process import EmbeddedServer
+
+
+def test_the_death_of_the_embedded_simulator_fails_a_call_at_once() -> None:
+    with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
+        assert connection.embedded is not None
+        os.kill(connection.embedded.pid, signal.SIGKILL)
+        while connection.embedded.alive():
+            pass
+        completion = connection.dispatcher.generate(Call(model="sim-target", prompt="Why?"))
+    assert completion.attempts == 1
+    assert "the embedded simulator" in str(completion.error)
+    assert "has ended" in str(completion.error)
+
+
+def refused(**told: object) -> str:
+    """The error of a connection that cannot be opened."""
+    with pytest.raises(UserError) as caught, connect(ServerConfig(**told)):  # type: ignore[arg-type]
+        pass
+    return str(caught.value)
+
+
+def test_a_mistyped_model_is_told_the_near_one(simulator: EmbeddedServer) -> None:
+    says = refused(ollama_host=(simulator.host,), target_model="sim-solvr")
+    assert "did you mean 'sim-solver'? if not, run 'ollama pull sim-solvr'" in says
+    says = refused(ollama_host=(EMBEDDED,), target_model="sim-solvr")
+    assert says.endswith("did you mean 'sim-solver'?")
+
+
+def test_a_model_that_no_other_is_near_is_to_be_pulled(simulator: EmbeddedServer) -> None:
+    says = refused(ollama_host=(simulator.host,), target_model="llama3.2")
+    assert says.endswith(": run 'ollama pull llama3.2'")
+    assert "it has sim-" in refused(ollama_host=(EMBEDDED,), target_model="llama3.2")
+
+
+def test_a_host_that_is_near_the_word_embedded_is_told_the_word() -> None:
+    assert refused(ollama_host=("embeded",), target_model="x").endswith("; did you mean 'embedded'?")
+    assert "embedded" not in refused(ollama_host=("http://127.0.0.1:1",), target_model="x")

@@ -1,0 +1,63 @@
+"""What a run says of its servers' slots."""
+
+from __future__ import annotations
+
+from ollama_utils.capacity import Found
+from ollama_utils.findings import STEADY, Findings, speedups
+
+HOST = "http://127.0.0.1:11434"
+
+
+def found(slots: int | None, limit: int = 1) -> dict[tuple[str, str], Found]:
+    return {(HOST, "llama3.2"): Found(limit=limit, slots=slots, queue_s=0.0, service_s=1.0)}
+
+
+def told(findings: Findings, what: dict[tuple[str, str], Found]) -> list[str]:
+    """The lines of findings that stay the same for a while."""
+    return [line for _ in range(STEADY) for line in findings.news(what)]
+
+
+def test_few_slots_come_with_the_setting_that_gives_more_and_what_it_would_bring() -> None:
+    (line,) = told(Findings(16), found(1))
+    assert line.startswith(
+        f"server {HOST} runs 1 slot for 'llama3.2': OLLAMA_NUM_PARALLEL=8 would make this run "
+        "about 4.3 times faster"
+    )
+    assert "1.2 times on cpu16, 7.2 on rtx4090" in line
+
+
+def test_no_more_slots_are_advised_than_there_are_lanes() -> None:
+    (line,) = told(Findings(4, "--slots "), found(2))
+    assert ": --slots 4 would make" in line
+    (line,) = told(Findings(2), found(2, limit=2))
+    assert line.endswith("runs 2 slots for 'llama3.2', kept busy by 2 calls in flight")
+
+
+def test_nothing_is_said_before_slots_are_known_and_nothing_twice() -> None:
+    findings = Findings(16)
+    assert not told(findings, found(None))
+    assert len(told(findings, found(8, limit=9))) == 1
+    assert not told(findings, found(7, limit=7))
+    assert len(told(findings, found(2, limit=2))) == 1
+
+
+def test_slots_that_come_and_go_are_not_told() -> None:
+    findings = Findings(16)
+    assert not [line for slots in (1, 1, 2, 1, 2, 2) for line in findings.news(found(slots))]
+
+
+def test_speedups_are_those_of_the_published_measurements() -> None:
+    # 7B on an RTX 3090: 157 tokens a second in one slot, 584 in eight.
+    assert round(speedups(1, 8)["rtx3090"], 2) == round(584 / 157, 2)
+    assert speedups(4, 4) == dict.fromkeys(speedups(4, 4), 1.0)
+
+
+def test_slots_that_are_known_are_not_estimated() -> None:
+    findings = Findings(10, "--slots ", slots=8)
+    (line,) = told(findings, found(3, limit=4))
+    assert " runs 8 slots " in line
+    assert not told(findings, found(1, limit=1))
+
+
+def test_looks_that_follow_each_other_at_once_count_as_one() -> None:
+    assert not told(Findings(16, apart_s=3600.0), found(1))

@@ -1,0 +1,74 @@
+"""A model that plays target, mutator and judge, each when it is asked to."""
+
+from __future__ import annotations
+
+import json
+
+import ollama
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mutators.mutator import Mutator
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from scorers.intent import INTENT_SCHEMA, intent_prompt
+from scorers.judge import SCHEMA, judge_prompt
+from simulator.chance import digest_of
+from simulator.personas.persona import Persona
+from simulator.personas.persona_file import load_persona
+from simulator.process import EmbeddedServer
+from simulator.requests import Ask
+from tests.simulator.personas.conftest import QUERIES
+
+SHIPPED = load_persona(None)
+REWRITERS = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
+queries = st.sampled_from(QUERIES)
+
+
+def _same(role: str, ask: Ask, seed: int, persona: Persona = SHIPPED) -> bool:
+    digest = digest_of(seed)
+    return persona.reply("all", ask, digest) == persona.reply(role, ask, digest)
+
+
+@given(queries, queries, st.sampled_from(REWRITERS), st.integers(min_value=0))
+def test_it_rewrites_whatever_a_mutator_asks_it_to(
+    query: str, earlier: str, mutator: Mutator, seed: int
+) -> None:
+    ask = Ask(model="sim-model:latest", prompt=mutator.prompt(query, [earlier], seed))
+    assert SHIPPED.role_in(ask) == "mutator"
+    assert _same("mutator", ask, seed)
+
+
+@given(queries, queries, st.text(), st.integers())
+def test_it_judges_whatever_the_judge_is_asked(query: str, rewording: str, reply: str, seed: int) -> None:
+    ask = Ask(model="sim-model:latest", prompt=judge_prompt(query, rewording, reply), format=dict(SCHEMA))
+    assert SHIPPED.role_in(ask) == "judge"
+    assert _same("judge", ask, seed)
+
+
+@given(queries, st.one_of(queries, st.text()), st.integers())
+def test_it_judges_the_intent_alone_when_that_is_asked(query: str, rewording: str, seed: int) -> None:
+    ask = Ask(model="sim-model:latest", prompt=intent_prompt(query, rewording), format=dict(INTENT_SCHEMA))
+    assert SHIPPED.role_in(ask) == "judge"
+    assert _same("judge", ask, seed)
+    assert list(json.loads(SHIPPED.reply("all", ask, digest_of(seed)).text)) == ["intent_kept"]
+
+
+@given(st.one_of(queries, st.text()), st.sampled_from([None, "json"]), st.integers())
+def test_it_answers_everything_else(query: str, form: str | None, seed: int) -> None:
+    ask = Ask(model="sim-model:latest", prompt=query, format=form)
+    assert SHIPPED.role_in(ask) == "target"
+    assert _same("target", ask, seed)
+
+
+def test_an_instruction_that_no_operator_knows_is_a_question() -> None:
+    ask = Ask(model="sim-model:latest", prompt="Sing the query. <query>What is tea?</query>")
+    assert SHIPPED.role_in(ask) == "target"
+
+
+def test_all_that_it_plays_shares_one_models_slots(server: EmbeddedServer, client: ollama.Client) -> None:
+    client.generate("sim-model", REWRITERS[0].prompt(QUERIES[0], [], 0))
+    client.generate("sim-model", QUERIES[0])
+    client.generate("sim-model", judge_prompt(QUERIES[0], QUERIES[0], "Tea."), format=dict(SCHEMA))
+    stats = server.stats()
+    assert stats["calls_by_model"] == {"sim-model:latest": 3}
+    assert list(stats["busy_slot_s_by_model"]) == ["sim-model:latest"]

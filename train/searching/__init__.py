@@ -1,1 +1,0 @@
-"""What `mutagym evolve`, `select` and `optimize` share: flags, run folder, metrics, progress, resuming."""
