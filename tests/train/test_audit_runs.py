@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli.main import execute
@@ -62,7 +63,8 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
         assert run(server.host, folder, "--reward", "keyword", steps=320) == 0
     told = summary(folder)
     raised = [line["step"] for line in metrics(folder) if line["audit/alarm"]]
-    assert metrics(folder)[-1]["audit/false_success_rate"] > 0.5
+    # Of all rollouts: eight successes, as many as are audited of one, may come out even.
+    assert np.mean([line["audit/false_success_rate"] for line in metrics(folder)]) > 0.5
     assert told["audit_alarm"] == raised[0]
     said = capsys.readouterr()
     assert said.err.count(f"AUDIT ALARM since step {told['audit_alarm']}: ") == 1
