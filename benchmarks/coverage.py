@@ -26,10 +26,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.special import (
-    betaln,  # type: ignore[import-untyped]
-    ndtri,  # type: ignore[import-untyped]
-)
+from scipy.special import betaln, ndtri  # type: ignore[import-untyped]
 
 from benchmarks.reporting import Check, Section, at_least, at_most, between_marks
 from scorers.comparison import Comparison, compare

@@ -123,7 +123,19 @@ PERSONAS = Path(__file__).parent / "personas"
 FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
 """Baselines that are fitted on as many target calls as PPO is trained on."""
 UNFITTED = ("noop", "random", "round_robin")
-PACKAGES = ("benchmarks", "envs", "mutators", "ollama_utils", "scorers", "search", "train")
+PACKAGES = (
+    "benchmarks",
+    "cli",
+    "envs",
+    "evaluation",
+    "mutators",
+    "ollama_utils",
+    "records",
+    "scorers",
+    "search",
+    "simulator",
+    "train",
+)
 _CODE = {".py", ".toml", ".json", ".csv"}
 
 

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from envs.batched import BatchedQueryMutationEnv
+from envs.episode import transition_record
 from envs.mission import QueryConfig, load_query_set
 from envs.parts import Parts, make_parts
 from envs.query_mutation import EnvConfig, QueryMutationEnv
@@ -51,7 +52,6 @@ from records.errors import RunStoppedError, UserError
 from records.json_lines import LinesHash
 from records.run_folder import check_writable
 from records.settings import MOST_LANES, Count, Lanes, Positive, Seed, comma_list
-from records.transitions import transition_record
 from simulator.process import EmbeddedServer
 
 SCHEDULES = {

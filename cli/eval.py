@@ -31,6 +31,7 @@ from evaluation.jobs import Jobs
 from evaluation.setup import Mission, check_policies, digests_of, make_missions, make_wrappers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from ollama_utils.connect import Connection, connect, keep_replies
+from ollama_utils.dispatcher import account_totals
 from ollama_utils.findings import Findings
 from records.errors import UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
@@ -43,7 +44,6 @@ from records.run_folder import (
     new_run_path,
 )
 from records.settings import resolved
-from records.transitions import account_totals
 from scorers.correction import LabelAccuracy
 from train.resume import check_options
 

@@ -17,7 +17,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from cli.search_settings import (
-    LimitedCallFlags,
     SearchConfig,
     load_task,
     located_prompt,
@@ -31,6 +30,7 @@ from cli.tables import new_table, number, p_value, with_interval
 from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
 from records.settings import Count, Positive, Share
+from search.task import LimitedCallFlags
 
 if TYPE_CHECKING:
     from search.evolution import AsyncEvolutionConfig

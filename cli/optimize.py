@@ -24,7 +24,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from cli.search_settings import (
-    CallFlags,
     SearchConfig,
     load_task,
     located_prompt,
@@ -49,7 +48,7 @@ from search.hybrid import ActorCriticParams, HybridOptimizationFlow
 from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
 from search.optimizing.prompts import PromptPopulation, PromptSections, SectionRewording
 from search.optimizing.rewards import RewardWeights, StepResult
-from search.task import Problem, Task, ask_problem
+from search.task import CallFlags, Problem, Task, ask_problem
 from train.resume import SAMPLE
 
 CountOrNone = Annotated[int, Parameter(validator=Number(gte=0))]

@@ -28,7 +28,7 @@ from rich.table import Column
 from cli.search_settings import MAY_CHANGE, Told
 from cli.tables import as_json, as_yaml, print_parts
 from ollama_utils.connect import DRAIN_S, Connection, connect, keep_replies
-from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.errors import OllamaError
 from ollama_utils.findings import Findings
 from ollama_utils.reply_log import ReplyLog
@@ -39,7 +39,6 @@ from records.live_bar import LiveBar, shares
 from records.run_folder import RunFolder, new_run_path
 from records.settings import resolved
 from records.tensorboard import TensorBoard
-from records.transitions import account_totals
 from search.call_pool import callers_for
 from search.task import ScorerError
 from train.resume import check_options, check_parts

@@ -21,8 +21,6 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from cli.search_settings import (
-    CallFlags,
-    LimitedCallFlags,
     SearchConfig,
     files_of,
     load_task,
@@ -44,7 +42,7 @@ from search.selectors.registry import SELECTORS, make_selector, settings_of
 from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.selectors.user_evaluation import Prices, check_prices, read_prices
-from search.task import SEED_INSTRUCTIONS, Task
+from search.task import SEED_INSTRUCTIONS, CallFlags, LimitedCallFlags, Task
 
 if TYPE_CHECKING:
     from rich.table import Table

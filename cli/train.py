@@ -193,11 +193,3 @@ def _finish(
     print_summary(summary, folder)
     if stopped:
         raise stopped
-
-
-if __name__ == "__main__":
-    from functools import partial
-
-    from cli.main import execute_one, launch
-
-    launch(partial(execute_one, train, sys.argv[1:]))

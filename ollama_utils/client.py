@@ -19,8 +19,7 @@ import ipaddress
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -39,6 +38,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.http import OfficialClient, transport_to
+from ollama_utils.official import ollama
 from ollama_utils.types import Call, Completion, Embeddings, Usage, is_text, unit_rows
 
 __all__ = ["ollama"]
@@ -102,26 +102,6 @@ def _is_ip(name: str, version: int | None = None) -> bool:
         return version in {None, ipaddress.ip_address(name).version}
     except ValueError:
         return False
-
-
-_READ_AT_IMPORT = frozenset(
-    {"OLLAMA_HOST", "OLLAMA_API_KEY", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSLKEYLOGFILE"}
-)
-
-
-@contextmanager
-def _set_aside() -> Iterator[None]:
-    """An environment without the variables that the package's own client is built from."""
-    names = [name for name in os.environ if name in _READ_AT_IMPORT or name.lower().endswith("_proxy")]
-    values = {name: os.environ.pop(name) for name in names}
-    try:
-        yield
-    finally:
-        os.environ.update(values)
-
-
-with _set_aside():
-    import ollama
 
 
 T = TypeVar("T")

@@ -570,3 +570,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def _is_stopped(self, cap: Gate | None) -> bool:
         return self._cancelled.is_set() or (cap is not None and cap.closed)
+
+
+def account_totals(dispatcher: Dispatcher) -> dict[str, float]:
+    """The dispatcher's accounts summed over models."""
+    names = ("calls", "failures", "retries", "cache_hits", "prompt_tokens", "completion_tokens")
+    seconds = ("queue_s", "busy_s")
+    accounts = dispatcher.accounts().values()
+    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names + seconds}

@@ -37,7 +37,7 @@ from urllib.request import getproxies, proxy_bypass
 import httpcore
 import httpx
 
-from ollama_utils.client import ollama
+from ollama_utils.official import ollama
 
 
 class OfficialClient(ollama.Client):

@@ -266,7 +266,7 @@ def _found(effect: float, queries: int, alpha: float) -> float:
     """How often the two-sided paired t-test finds an effect (difference over deviation) on its right side."""
     # Here, because scipy takes longer to import than a command's help may; it ships no types.
     # Not statsmodels' TTestPower, which is nan far from 0.
-    from scipy.stats import nct, t  # type: ignore[import-untyped]
+    from scipy.stats import nct, t
 
     noncentrality = min(effect * math.sqrt(queries), _CERTAIN)
     return float(nct.sf(t.isf(alpha / 2, queries - 1), queries - 1, noncentrality))

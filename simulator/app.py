@@ -17,10 +17,10 @@ from importlib.util import find_spec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from simulator.routes import call_routes, control_routes, json_reply, listing_routes
+from simulator.routes import call_routes, control_routes, listing_routes
 from simulator.settings import Settings
 from simulator.state import STATE, make_state
-from simulator.wire import ApiError
+from simulator.wire import ApiError, json_reply
 
 logger = logging.getLogger(__name__)
 

@@ -36,8 +36,8 @@ from simulator import wire
 from simulator.engine import BUSY
 from simulator.faults import CONTENT, WORDY, Fault, Place
 from simulator.requests import parse_body, request_name
-from simulator.routes import json_reply
 from simulator.state import State
+from simulator.wire import json_reply
 
 _OTHER_TYPES: Mapping[str, Any] = {
     "response": 5,

@@ -31,14 +31,7 @@ from simulator.names import is_name, registry_name
 from simulator.replies import Endpoint, Speech, bare_reply
 from simulator.requests import Ask, check_options, parse_body, read_chat, read_generate, read_inputs, unloads
 from simulator.state import STATE, State
-from simulator.wire import ApiError, Body, dumps
-
-
-def json_reply(payload: wire.Body, status: int = 200) -> web.Response:
-    """A JSON response as Ollama's framework writes it."""
-    return web.Response(
-        body=wire.dumps(payload), status=status, content_type="application/json", charset="utf-8"
-    )
+from simulator.wire import ApiError, Body, dumps, json_reply
 
 
 async def speak(

@@ -11,6 +11,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from aiohttp import web
+
 Body = Mapping[str, Any]
 """A JSON object."""
 
@@ -79,3 +81,8 @@ def keep_alive_s(value: str | float) -> float:
         sign = -1 if value.startswith("-") else 1
         value = sign * sum(float(number) * _UNITS[unit] for number, unit in re.findall(_PART, value))
     return FOR_EVER_S if value < 0 else min(float(value), FOR_EVER_S)
+
+
+def json_reply(payload: Body, status: int = 200) -> web.Response:
+    """A JSON response as Ollama's framework writes it."""
+    return web.Response(body=dumps(payload), status=status, content_type="application/json", charset="utf-8")

@@ -20,14 +20,14 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
 from torch.utils.tensorboard import SummaryWriter
 
-from ollama_utils.dispatcher import Dispatcher
+from envs.episode import transition_record
+from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.findings import Findings
 from records.errors import RunStoppedError
 from records.interrupt import Interrupt
 from records.json_lines import JsonLines
 from records.live_bar import LiveBar
 from records.run_folder import RunFolder
-from records.transitions import account_totals, transition_record
 from train.audit import Audit
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from records.transitions import account_totals
+from ollama_utils.dispatcher import account_totals
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
 from train.recorder import Tally

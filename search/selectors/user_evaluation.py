@@ -17,7 +17,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from cli.search_settings import CallFlags
 from ollama_utils.errors import OllamaError, ReplyLogError
 from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
@@ -28,7 +27,15 @@ from search.genetics.genome import seed_of
 from search.selectors.combination import Combination
 from search.selectors.results import checked
 from search.selectors.selector import Evaluate, Evaluation
-from search.task import Problem, ScorerError, Task, lines_of, load_function, reason_of
+from search.task import (
+    CallFlags,
+    Problem,
+    ScorerError,
+    Task,
+    lines_of,
+    load_function,
+    reason_of,
+)
 
 Prices = Mapping[str, tuple[float, float]]
 """By model, what a million prompt tokens and a million completion tokens cost."""
@@ -58,6 +65,7 @@ class Ask(Protocol):
 
 
 UserFunction = Callable[[Combination, Any, Ask], float | Evaluation]
+EvaluateByCalls = Callable[[Combination, Any, Callable[[Call], Completion]], float | Evaluation]
 _PER_TOKENS = 1_000_000
 _PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
 
@@ -105,7 +113,7 @@ class Evaluated:
     """
 
     def __init__(
-        self, function: UserFunction, send: Callable[[Call], Completion], prices: Prices, seed: int
+        self, function: EvaluateByCalls, send: Callable[[Call], Completion], prices: Prices, seed: int
     ) -> None:
         self._function = function
         self._send = send

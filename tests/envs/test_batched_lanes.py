@@ -14,12 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envs.batched import BatchedQueryMutationEnv
-from envs.episode import SCHEDULES, Schedule
+from envs.episode import SCHEDULES, Schedule, transition_record
 from envs.parts import make_parts
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
-from records.transitions import transition_record
 from simulator.process import EmbeddedServer
 from tests.envs.batches import Row, step_rows
 from tests.envs.test_lanes_interrupted import torn

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envs.batched import BatchedQueryMutationEnv
+from envs.episode import transition_record
 from envs.sb3 import GymnasiumVecEnv
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from records.transitions import transition_record
 from simulator.process import EmbeddedServer
 from tests.envs.worlds import MUTATORS, make_env
 

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from stable_baselines3.common.logger import Logger
 
+from envs.episode import transition_record
 from ollama_utils.dispatcher import Dispatcher
 from records.interrupt import Interrupted, interruptible
 from records.run_folder import RunFolder
-from records.transitions import transition_record
 from train.recorder import Recorder
 
 INFO: dict[str, Any] = {
