@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, Self
@@ -19,7 +19,6 @@ from typing import Any, Self
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadRequestError, CallCancelledError
 from ollama_utils.limits import checked_rate
-from ollama_utils.parallel import Threads
 from ollama_utils.reply_log import question_of
 from ollama_utils.single_flight import key_of, shared
 from ollama_utils.types import Call, Completion
@@ -123,8 +122,8 @@ class AsyncLLMInterface:
         self._pool: CallPool | None = None
         self._undo = ExitStack()
         self._opening = threading.Lock()
-        self._lookers = Threads(1, "async-look")
-        self._askers = Threads(callers_for(max(2, max_concurrent_requests)), "async-ask")
+        self._lookers = ThreadPoolExecutor(1, "async-look")
+        self._askers = ThreadPoolExecutor(callers_for(max(2, max_concurrent_requests)), "async-ask")
         self._lock = threading.Lock()
         self._under_way: dict[object, Asked] = {}
         self._closed = False
@@ -183,8 +182,8 @@ class AsyncLLMInterface:
             self._closed = True
             waiting = list(self._under_way.values())
             self._under_way.clear()
-        self._lookers.close()
-        self._askers.close()
+        self._lookers.shutdown(wait=False, cancel_futures=True)
+        self._askers.shutdown(wait=False, cancel_futures=True)
         for asked in waiting:
             asked.settle(_cancelled())
         with self._opening:
@@ -231,7 +230,8 @@ class AsyncLLMInterface:
                     self._under_way[key] = asked
             asked.waiting += 1
         if is_first:
-            self._lookers.start(lambda: self._look(asked))
+            with suppress(RuntimeError):  # closed meanwhile, which settles it
+                self._lookers.submit(self._look, asked)
         return asked, is_first
 
     def _seen(self, completion: Completion, is_first: bool) -> Completion:  # noqa: FBT001 - private
@@ -259,7 +259,8 @@ class AsyncLLMInterface:
         except Exception as error:  # noqa: BLE001 - told to those who wait
             outcome = error
         if outcome is None:
-            self._askers.start(lambda: self._send(asked))
+            with suppress(RuntimeError):  # likewise
+                self._askers.submit(self._send, asked)
         else:
             self._settle(asked, outcome)
 

@@ -20,12 +20,12 @@ from statistics import fmean
 from typing import Any, TypeVar
 
 from ollama_utils.errors import CallCancelledError
+from ollama_utils.plans import play_plans
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
 from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics.genome import Example, Genome, chance
 from search.selectors.confidence import PairedTest
-from search.streams import Failed, play_plans
 from search.task import Problem, Scorer, Task, ask_problem
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class Asking:
         return Answer(completion, float(self.score(completion.text)))
 
 
-CallPlan = Generator[Sequence[Asking], Sequence[Answer | Failed], T]
+CallPlan = Generator[Sequence[Asking], Sequence[Answer], T]
 """Yields batches of what to ask, is sent what came of each in order, returns its result."""
 
 
@@ -82,12 +82,10 @@ def asked_twice(askings: Sequence[Asking]) -> CallPlan[list[Answer]]:
     return answers
 
 
-def _checked(answers: Sequence[Answer | Failed]) -> list[Answer]:
+def _checked(answers: Sequence[Answer]) -> list[Answer]:
     """The answers, of which none stands for the end of the run."""
     checked = []
     for answer in answers:
-        if isinstance(answer, Failed):
-            raise answer.error
         if isinstance(answer.completion.error, CallCancelledError):
             raise SearchStoppedError("the calls were cancelled") from answer.completion.error
         checked.append(answer)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_utils.plans import Plan, play_plans
 from search.selectors.combination import Combination, combinations, plan_concurrency, shuffled
 from search.selectors.confidence import MeanTest
 from search.selectors.results import (
@@ -34,7 +35,6 @@ from search.selectors.results import (
     dataset_lows,
     results_of,
 )
-from search.streams import Failed, Plan, play_plans
 
 __all__ = ["Common", "Evaluate", "Evaluation", "NoWinnerError", "Request", "Selector"]
 
@@ -91,8 +91,14 @@ def play_round(
     """
     plans = [_batch(number, places) for number, places in requests]
     begun = min(at_once, sum(len(places) for _, places in requests))
-    outcomes = play_plans(plans, evaluate, begun, tick or (lambda: None))
-    return [[value.error if isinstance(value, Failed) else value for value in row] for row in outcomes]
+
+    def outcome(cell: Cell) -> Any:  # noqa: ANN401 - what the user's function returns, or what it raised
+        try:
+            return evaluate(cell)
+        except Exception as error:  # noqa: BLE001 - it counts as an error of the combination
+            return error
+
+    return play_plans(plans, outcome, begun, tick)
 
 
 def _batch(number: int, places: Sequence[int]) -> Plan[Cell, Any, list[Any]]:

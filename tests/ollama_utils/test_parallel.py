@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_utils.parallel import ParallelError, Threads, map_parallel, run_parallel, score_batch_parallel
-from tests.ollama_utils.threads import PATIENCE_S, wait_until
+from ollama_utils.parallel import ParallelError, map_parallel, run_parallel, score_batch_parallel
+from tests.ollama_utils.threads import PATIENCE_S
 
 
 @given(st.lists(st.none() | st.integers()), st.none() | st.integers(1, 20))
@@ -111,22 +111,3 @@ def test_no_items_give_no_results_and_no_workers_are_an_error() -> None:
     assert map_parallel(str, []) == []
     with pytest.raises(ValueError, match="at least 1, got 0"):
         map_parallel(str, [1], max_workers=0)
-
-
-def test_threads_that_are_closed_end_after_their_job_and_drop_what_waits() -> None:
-    begun, may_end, done = threading.Event(), threading.Event(), []
-    threads = Threads(1, "closing")
-
-    def job() -> None:
-        begun.set()
-        may_end.wait(PATIENCE_S)
-        done.append("first")
-
-    threads.start(job)
-    assert begun.wait(PATIENCE_S)
-    threads.start(lambda: done.append("second"))
-    threads.close()
-    threads.start(lambda: done.append("third"))
-    may_end.set()
-    wait_until(lambda: not any(thread.name.startswith("closing") for thread in threading.enumerate()))
-    assert done == ["first"]

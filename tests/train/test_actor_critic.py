@@ -14,7 +14,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from envs.observation import Memory, observation, observation_space
 from tests.train.environments import bridge
-from train.learner import OWN_SCALE, QueryPolicy
+from train.actor_critic import OWN_SCALE, QueryPolicy
 from train.ppo import MaskedPPO, predict_blocks, weights_sha256
 
 WIDE, MUTATORS = 32, 4

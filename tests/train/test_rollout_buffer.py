@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
 
-from train.ppo import MaskedRolloutBuffer
+from train.rollout_buffer import MaskedRolloutBuffer
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 ACTIONS = spaces.Discrete(5)

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mutators.registry import by_model, by_rule
+from ollama_utils.plans import play_plans
 from ollama_utils.types import Call, Completion
 from search.genetics.fitness import Panel, Trial
 from search.genetics.genome import Genome
 from search.genetics.population import Child, Nursery
 from search.genetics.variation import Birth, Variation
-from search.streams import play_plans
 from search.task import Problem, ask_problem
 
 SEED = Genome("Solve it.")

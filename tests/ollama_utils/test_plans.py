@@ -5,21 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.streams import Failed, Plan, play_plans
+from ollama_utils.plans import Plan, PlanRunner, play_plan, play_plans
 
 Batches = list[list[int]]
 
 
-def echo(batches: Batches) -> Plan[int, int, list[list[int | Failed]]]:
+def echo(batches: Batches) -> Plan[int, int, list[list[int]]]:
     """Yield each batch, and return what came of all of them."""
     seen = []
     for batch in batches:
-        came: Sequence[int | Failed] = yield batch
+        came: Sequence[int] = yield batch
         seen.append(list(came))
     return seen
 
@@ -83,17 +84,64 @@ def test_a_plan_is_opened_only_when_a_place_would_be_idle() -> None:
     assert play_plans([named("a"), named("b")], do, 1) == ["a", "b"]
 
 
-def test_one_failure_spoils_one_item() -> None:
+def test_the_first_error_of_a_batch_is_thrown_into_its_plan() -> None:
     def do(item: int) -> int:
-        if item == 2:
-            raise ValueError("no")
+        if item > 1:
+            raise ValueError(f"no {item}")
         return item
 
-    ((came,),) = play_plans([echo([[1, 2, 3]])], do, 2)
-    assert came[0] == 1
-    assert came[2] == 3
-    assert isinstance(came[1], Failed)
-    assert str(came[1].error) == "no"
+    def careful(batch: list[int]) -> Plan[int, int, list[int] | str]:
+        try:
+            return list((yield batch))
+        except ValueError as error:
+            return str(error)
+
+    assert play_plans([careful([1, 3, 2]), careful([0, 1])], do, 2) == ["no 3", [0, 1]]
+
+
+def test_plans_are_submitted_one_by_one_and_one_that_fails_leaves_the_others() -> None:
+    def broken() -> Plan[int, int, None]:
+        yield [1]
+        raise RuntimeError("a fault in the plan")
+
+    with PlanRunner(Meter(), 2) as runner:
+        first, second = runner.submit(broken()), runner.submit(echo([[2], [3]]))
+        assert second.result(timeout=10) == [[4], [9]]
+        assert isinstance(first.exception(timeout=10), RuntimeError)
+        assert runner.submit(echo([[4]])).result(timeout=10) == [[16]]
+    assert runner.submit(echo([[5]])).cancelled()
+
+
+def test_stopping_cancels_what_is_not_finished_and_waits_for_nothing() -> None:
+    begun, let_go = threading.Event(), threading.Event()
+
+    def do(item: int) -> int:
+        begun.set()
+        let_go.wait(10)
+        return item
+
+    runner = PlanRunner(do, 1)
+    future, later = runner.submit(echo([[1], [2]])), runner.submit(echo([[3]]))
+    assert begun.wait(10)
+    runner.stop()
+    assert future.cancelled()
+    assert later.cancelled()
+    let_go.set()
+
+
+def test_a_plan_may_submit_another_one() -> None:
+    with PlanRunner(Meter(), 1) as runner:
+
+        def parent() -> Plan[int, int, Future[list[list[int]]]]:
+            yield [2]
+            return runner.submit(echo([[3]]))
+
+        assert runner.submit(parent()).result(timeout=10).result(timeout=10) == [[9]]
+
+
+def test_a_plan_played_on_this_thread_returns_the_same() -> None:
+    batches = [[1, 2], [], [3]]
+    assert play_plan(echo(batches), lambda batch: [item * item for item in batch]) == [[1, 4], [], [9]]
 
 
 def test_a_plan_that_raises_ends_all_and_nothing_is_begun_after_it() -> None:

@@ -1,0 +1,337 @@
+"""The one runtime: plans side by side under one cap, the first plan first.
+
+A plan is a generator. It yields batches of items that do not depend on each other, is sent what came of each
+in order, and returns its result. It knows nothing of threads and of other plans, so what it returns depends
+on its own items alone, never on what was done when. A thread that is free takes the next item of the plan
+that was submitted first, and opens another plan only when no item waits. So no place idles while there is an
+item, and few plans are half done at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from contextlib import AbstractContextManager
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+Item = TypeVar("Item")
+Value = TypeVar("Value")
+Result = TypeVar("Result")
+
+Plan = Generator[Sequence[Item], Sequence[Value], Result]
+"""Yields batches of items (an empty one is answered at once), is sent their values in order, returns.
+
+Where an item raised, the first such error is thrown into the plan in place of the batch's values.
+"""
+
+POLL_S = 0.1
+"""A signal that comes just before a thread falls asleep does not wake it: whoever waits looks up as often."""
+
+
+class Threads:
+    """Threads that are started when there is work, stay for more, and never keep the process alive.
+
+    The standard library's executors wait for their threads when the process ends; a call that hangs would
+    then hold up Ctrl-C.
+
+    Args:
+        name: what they are called, before a number.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._started = 0
+        self._idle = 0
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._ready = threading.Condition()
+
+    def start(self, job: Callable[[], None]) -> None:
+        """Have a job done, which raises nothing, on a thread that is idle or new."""
+        with self._ready:
+            self._jobs.append(job)
+            if self._idle >= len(self._jobs):
+                self._ready.notify()
+                return
+            self._started += 1
+            threading.Thread(target=self._live, name=f"{self._name}-{self._started}", daemon=True).start()
+
+    def _live(self) -> None:
+        while True:
+            with self._ready:
+                self._idle += 1
+                while not self._jobs:
+                    self._ready.wait()
+                self._idle -= 1
+                job = self._jobs.popleft()
+            job()
+
+
+@cache
+def _threads(pid: int) -> Threads:
+    """This process's threads; a forked child gets its own, as threads do not survive a fork."""
+    del pid
+    return Threads("plan")
+
+
+def start_thread(job: Callable[[], None]) -> None:
+    """Have a job done, which raises nothing, on a thread of the process's own; it starts at once."""
+    _threads(os.getpid()).start(job)
+
+
+class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item, Value]):
+    """Plays plans, which may be submitted one by one; at the end of `with` it stops.
+
+    Args:
+        do: does one item, on any thread.
+        max_in_flight: the most items that are done at once.
+        tick: called after each item, on any thread, one at a time.
+        fail_fast: begin nothing more once a plan raised.
+
+    Raises:
+        ValueError: `max_in_flight` is less than 1.
+    """
+
+    def __init__(
+        self,
+        do: Callable[[Item], Value],
+        max_in_flight: int,
+        tick: Callable[[], None] | None = None,
+        *,
+        fail_fast: bool = False,
+    ) -> None:
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be at least 1, got {max_in_flight!r}")
+        self._do = do
+        self._max_workers = max_in_flight
+        self._tick = tick
+        self._fail_fast = fail_fast
+        self._numbers = itertools.count()
+        self._ready: list[_Playing[Any, Any, Any]] = []
+        """A heap: the plans that have something to do for whoever is free, the first one first."""
+        self._unfinished: set[Future[Any]] = set()
+        self._workers = 0
+        self._stopped = False
+        # Plans may share state, so they go on one at a time. Reentrant: a plan may submit another one.
+        self._lock = threading.RLock()
+        self._no_workers = threading.Condition(self._lock)
+
+    def submit(self, plan: Plan[Item, Value, Result]) -> Future[Result]:
+        """Play a plan, which comes after those that are here already; its result is the future's.
+
+        After `stop` the future is cancelled at once.
+        """
+        playing: _Playing[Item, Value, Result] = _Playing(next(self._numbers), plan)
+        with self._lock:
+            if self._stopped:
+                playing.future.cancel()
+                return playing.future
+            self._unfinished.add(playing.future)
+            heapq.heappush(self._ready, playing)
+            self._start_worker()
+        return playing.future
+
+    def stop(self) -> None:
+        """Begin nothing more, and cancel what is not finished; waits for nothing."""
+        with self._lock:
+            self._stopped = True
+            self._ready.clear()
+            unfinished, self._unfinished = self._unfinished, set()
+        for future in unfinished:
+            future.cancel()
+
+    def join(self) -> None:
+        """Wait until no item is under way and none waits; Ctrl-C interrupts the wait."""
+        with self._no_workers:
+            while self._workers:
+                self._no_workers.wait(POLL_S)
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def _start_worker(self) -> None:
+        """Another worker, where there is something to do and the cap allows it. The lock is held."""
+        if self._ready and self._workers < self._max_workers:
+            self._workers += 1
+            start_thread(self._work)
+
+    def _work(self) -> None:
+        while (taken := self._take()) is not None:
+            playing, index = taken
+            try:
+                value, error = self._do(playing.batch[index]), None
+            except BaseException as raised:  # noqa: BLE001 - thrown into the plan
+                value, error = None, raised
+            self._put(playing, index, value, error)
+
+    def _take(self) -> tuple[_Playing[Any, Any, Any], int] | None:
+        """The next item, as its plan and its place in the batch; None when this worker has to end."""
+        while True:
+            over: _Playing[Any, Any, Any] | None = None
+            with self._lock:
+                if not self._ready:
+                    self._workers -= 1
+                    if not self._workers:
+                        self._no_workers.notify_all()
+                    return None
+                playing = self._ready[0]
+                if playing.is_opened:
+                    index = playing.take()
+                    if not playing.has_item:
+                        heapq.heappop(self._ready)
+                    self._start_worker()
+                    return playing, index
+                heapq.heappop(self._ready)
+                over = self._go_on(playing)
+            if over:
+                over.settle()
+
+    def _put(
+        self, playing: _Playing[Any, Any, Any], index: int, value: object, error: BaseException | None
+    ) -> None:
+        """Keep what came of an item; the last one of a batch lets its plan go on."""
+        over: _Playing[Any, Any, Any] | None = None
+        with self._lock:
+            if playing.put(index, value, error) and not self._stopped:
+                over = self._go_on(playing)
+            if self._tick:
+                self._tick()
+        if over:
+            over.settle()
+
+    def _go_on(self, playing: _Playing[Any, Any, Any]) -> _Playing[Any, Any, Any] | None:
+        """Let a plan yield its next batch; returns it when it is over instead. The lock is held."""
+        playing.go_on()
+        if playing.has_item:
+            heapq.heappush(self._ready, playing)
+            return None
+        self._unfinished.discard(playing.future)
+        if playing.failure is not None and self._fail_fast:
+            self._stopped = True
+            self._ready.clear()
+        return playing
+
+
+def play_plans(
+    plans: Iterable[Plan[Item, Value, Result]],
+    do: Callable[[Item], Value],
+    max_in_flight: int,
+    tick: Callable[[], None] | None = None,
+) -> list[Result]:
+    """What each plan returns, in the order of the plans; see `PlanRunner` for the arguments.
+
+    Raises:
+        ValueError: `max_in_flight` is less than 1.
+        BaseException: whatever a plan raises, the first plan's first; nothing is begun after it, and what was
+            under way has ended.
+    """
+    with PlanRunner(do, max_in_flight, tick, fail_fast=True) as runner:
+        futures = [runner.submit(plan) for plan in plans]
+        runner.join()
+        return results_of(futures)
+
+
+def results_of(futures: Sequence[Future[Result]]) -> list[Result]:
+    """The results in order, once all are there; Ctrl-C interrupts the wait.
+
+    Raises:
+        BaseException: what the first of them that failed so far raised.
+    """
+    left: Collection[Future[Result]] = futures
+    while left and not any(future.done() and _has_failed(future) for future in futures):
+        left = wait(left, timeout=POLL_S, return_when=FIRST_EXCEPTION).not_done
+    for future in futures:
+        if future.done() and _has_failed(future):
+            future.result()
+    return [future.result() for future in futures]
+
+
+def play_plan(
+    plan: Plan[Item, Value, Result], do_batch: Callable[[Sequence[Item]], Sequence[Value]]
+) -> Result:
+    """What a plan returns, played on this thread, a batch at a time."""
+    try:
+        batch = next(plan)
+        while True:
+            batch = plan.send(do_batch(batch))
+    except StopIteration as end:
+        result: Result = end.value
+        return result
+
+
+def _has_failed(future: Future[Any]) -> bool:
+    return future.cancelled() or future.exception() is not None
+
+
+class _Playing(Generic[Item, Value, Result]):
+    """A plan under way: its batch, how far that is, and at last its result."""
+
+    def __init__(self, number: int, plan: Plan[Item, Value, Result]) -> None:
+        self.number = number
+        self.future: Future[Result] = Future()
+        self.batch: Sequence[Item] = ()
+        self.is_opened = False
+        self._plan = plan
+        self._values: list[Any] = []
+        self._errors: dict[int, BaseException] = {}
+        self._begun = 0
+        self._ended = 0
+        self._result: Any = None
+        self.failure: BaseException | None = None
+
+    def __lt__(self, other: _Playing[Any, Any, Any]) -> bool:
+        return self.number < other.number
+
+    @property
+    def has_item(self) -> bool:
+        """Whether there is an item that nobody has begun."""
+        return self._begun < len(self.batch)
+
+    def take(self) -> int:
+        """The place of the next item."""
+        self._begun += 1
+        return self._begun - 1
+
+    def put(self, index: int, value: object, error: BaseException | None) -> bool:
+        """Keep what came of an item; returns whether the batch is done."""
+        self._values[index] = value
+        if error is not None:
+            self._errors[index] = error
+        self._ended += 1
+        return self._ended == len(self.batch)
+
+    def go_on(self) -> None:
+        """Open the plan, or hand it what came of its batch: it has another batch then, or is over."""
+        values, errors = self._values, self._errors
+        self.batch, self._errors = (), {}
+        try:
+            if not self.is_opened:
+                self.is_opened = True
+                batch = next(self._plan)
+            elif errors:
+                batch = self._plan.throw(errors[min(errors)])
+            else:
+                batch = self._plan.send(values)
+            while not batch:
+                batch = self._plan.send([])
+        except StopIteration as end:
+            self._result = end.value
+        except BaseException as error:  # noqa: BLE001 - raised to whoever asks the future
+            self.failure = error
+        else:
+            self.batch, self._values = batch, [None] * len(batch)
+            self._begun = self._ended = 0
+
+    def settle(self) -> None:
+        """Let those who wait for the plan know; outside the lock, for they may do anything."""
+        if not self.future.set_running_or_notify_cancel():
+            return
+        if self.failure is not None:
+            self.future.set_exception(self.failure)
+        else:
+            self.future.set_result(self._result)
