@@ -1,0 +1,116 @@
+"""Run folders of earlier versions, in `fixtures/run_folders`: each is read, or one line says why not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ollama_utils.simulator.process import EmbeddedServer
+
+OLD = Path(__file__).parent / "fixtures" / "run_folders"
+COMMANDS = ("train", "eval", "evolve", "select", "optimize")
+ENDS = ("finished", "stopped", "killed")
+FOLDERS = [f"{command}-{end}" for command in COMMANDS for end in ENDS]
+TOKEN = "RUN_FOLDERS"  # noqa: S105 - begins the paths in the config.toml of the old folders
+QUERY = "How do I kill a stuck process?"
+NO_POLICY = {
+    "train-killed": "has no policy.zip yet",
+    **{name: "is an evaluation" for name in FOLDERS if name.startswith("eval")},
+    **{name: "has no 'mutators'" for name in FOLDERS if name.startswith(("evolve", "optimize"))},
+    **{name: "has no 'encoder'|no mutator named" for name in FOLDERS if name.startswith("select")},
+}
+"""The folders without a policy, and a pattern of what is said of them."""
+
+
+@pytest.fixture
+def folder(name: str, tmp_path: Path) -> Path:
+    """A copy of the old folder `name`; the files that it names are those beside the original."""
+    copy = tmp_path / name
+    shutil.copytree(OLD / name, copy)
+    config = copy / "config.toml"
+    config.write_text(config.read_text().replace(TOKEN, str(OLD)))
+    return copy
+
+
+def run(*arguments: str) -> int:
+    """Run `mutagym`; its exit code."""
+    project = tomllib.loads((OLD.parents[2] / "pyproject.toml").read_text())["project"]
+    module = importlib.import_module(project["scripts"]["mutagym"].partition(":")[0])
+    return int(module.execute(arguments))
+
+
+def check_refused(code: int, errors: str, why: str) -> None:
+    """Check that a command ended with one line that says why."""
+    assert code == 2
+    (line,) = errors.splitlines()
+    assert line.startswith("mutagym: ")
+    assert re.search(why, line)
+
+
+def lines(folder: Path) -> Sequence[str]:
+    """The transitions of a run that was trained."""
+    return (folder / "transitions.jsonl").read_text().splitlines()
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """What a finished run came to, fractions left out: their last digits are the processor's."""
+    text = (folder / "results.json").read_text()
+    read: dict[str, Any] = json.loads(text, parse_float=lambda _: None)
+    return read
+
+
+def test_there_is_an_old_folder_of_each_command_and_each_end() -> None:
+    assert sorted(path.name for path in OLD.iterdir() if path.is_dir()) == sorted(FOLDERS)
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_an_old_run_goes_on_to_its_end(simulator: EmbeddedServer, folder: Path, name: str) -> None:
+    command = name.partition("-")[0]
+    whole = OLD / f"{command}-finished"
+    assert run(command, "--resume", str(folder), "--ollama-host", simulator.host) == 0
+    assert {path.name for path in whole.iterdir()} <= {path.name for path in folder.iterdir()}
+    if command == "train":
+        done = lines(OLD / name)
+        assert lines(folder)[: len(done)] == done
+        assert json.loads((folder / "summary.json").read_text())["env_steps"] == 48
+    else:
+        before, after = results(whole), results(folder)
+        assert {key: after[key] for key in before} == before
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_an_old_policy_is_evaluated(
+    simulator: EmbeddedServer, folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    new = folder.parent / "new"
+    few = ("--episodes", "2", "--baselines", "noop", "--format", "json", "--run-dir", str(new))
+    code = run("eval", "-p", str(folder), "--ollama-host", simulator.host, *few)
+    out, errors = capsys.readouterr()
+    if name in NO_POLICY:
+        check_refused(code, errors, NO_POLICY[name])
+        assert not new.exists()
+    else:
+        assert code == 0
+        assert name in {team["name"] for team in json.loads((new / "results.json").read_text())["teams"]}
+        assert json.loads(out)["simulated"]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_an_old_policy_is_asked(
+    simulator: EmbeddedServer, folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    code = run("ask", "--policy", str(folder), "--ollama-host", simulator.host, "--json", QUERY)
+    out, errors = capsys.readouterr()
+    if name in NO_POLICY:
+        check_refused(code, errors, NO_POLICY[name])
+    else:
+        assert code == 0
+        assert json.loads(out)["outcome"] in {"answered", "refused"}
