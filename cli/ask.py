@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from envs.mission import MissionConfig, mission_parts
 from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, run_source
 from ollama_utils.connect import Connection, ServerConfig, connect
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.settings import Seed
+from train.mission import MissionConfig, mission_parts
 
 if TYPE_CHECKING:
     from evaluation.episodes import Ground, Player

@@ -41,7 +41,6 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from envs.batched import BatchedQueryMutationEnv
 from envs.episode import transition_record
-from envs.mission import QueryConfig, load_query_set
 from envs.parts import Parts, make_parts
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
@@ -53,6 +52,7 @@ from records.json_lines import LinesHash
 from records.run_folder import check_writable
 from records.settings import MOST_LANES, Count, Lanes, Positive, Seed, comma_list
 from simulator.process import EmbeddedServer
+from train.mission import QueryConfig, load_query_set
 
 SCHEDULES = {
     "sequential": "sequential",

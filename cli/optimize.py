@@ -34,7 +34,6 @@ from cli.search_settings import (
 )
 from cli.searching import Outcome, Parts, Recorder, Search, carry_out
 from cli.tables import new_table, number, p_value, with_interval
-from envs.mission import open_encoder
 from ollama_utils.connect import Connection, Roles, ServerConfig
 from ollama_utils.encoders import Encoder
 from records.errors import UserError
@@ -49,6 +48,7 @@ from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
 from search.optimizing.prompts import PromptPopulation, PromptSections, SectionRewording
 from search.optimizing.rewards import RewardWeights, StepResult
 from search.task import CallFlags, Problem, Task, ask_problem
+from train.mission import open_encoder
 from train.resume import SAMPLE
 
 CountOrNone = Annotated[int, Parameter(validator=Number(gte=0))]

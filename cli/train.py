@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from cli.judge import read_accuracy
-from envs.mission import QuerySet, load_query_set, mission_parts, open_encoder
 from ollama_utils.connect import Connection, connect, keep_replies
 from records.errors import UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
@@ -29,6 +28,7 @@ from records.run_folder import (
 from records.settings import check_num_mini_batch, resolved
 from train.audit import Audit, open_audit
 from train.config import TrainConfig
+from train.mission import QuerySet, load_query_set, mission_parts, open_encoder
 from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
 
 if TYPE_CHECKING:

@@ -24,10 +24,10 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from envs.episode import derive_seed
-from envs.mission import MissionConfig, load_query_set
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.settings import Count, Lanes, Seed, Share, comma_list, read_toml, resolved
+from train.mission import MissionConfig, load_query_set
 
 COMMANDS = ("eval", "ask")
 """The commands whose `--policy` may name a run."""
@@ -36,9 +36,9 @@ CONFIG = "config.toml"
 
 def mission_keys() -> frozenset[str]:
     """The flags that a command takes over from a run: those of its mission and of its server."""
-    from envs.mission import MissionConfig
     from ollama_utils.connect import ServerConfig
     from records.settings import resolved
+    from train.mission import MissionConfig
 
     return frozenset(resolved(MissionConfig()) | resolved(ServerConfig()))
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 from envs.episode import Transition, derive_seed, transition_record
-from envs.mission import mission_parts, open_encoder
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeRun, Ground
@@ -26,6 +25,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
 from records.errors import UserError
+from train.mission import mission_parts, open_encoder
 
 Sources = Mapping[tuple[int, int], Sequence[PolicySource]]
 """By mission and team, the source of each agent's policy."""

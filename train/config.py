@@ -8,10 +8,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
 from records.settings import Count, Lanes, NotNegative, Positive, Seed, Share, absolute
 from train.audit import AuditConfig
+from train.mission import MissionConfig
 
 
 @Parameter(name="*")

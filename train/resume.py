@@ -14,10 +14,10 @@ from records.settings import resolved
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
-    from envs.mission import QuerySet
     from records.run_folder import RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
+    from train.mission import QuerySet
     from train.recorder import Recorder
 
 MAY_CHANGE = (

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from envs.mission import MissionConfig
 from envs.observation import observation_size
 from evaluation.policies.policy import View
 from evaluation.policies.specs import PolicySpec, parse_policy
@@ -21,6 +20,7 @@ from evaluation.policies.trained import RunSource, load_run, run_source
 from evaluation.wrappers.blocks import block_scores
 from mutators.registry import DEFAULT_MUTATORS
 from records.errors import UserError
+from train.mission import MissionConfig
 from train.ppo import MaskedPPO
 
 SIZE = observation_size(384, len(DEFAULT_MUTATORS))

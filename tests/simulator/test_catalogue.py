@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import ollama_utils
+import simulator
 from simulator.models import REPLIES_VERSION, Catalogue
 from simulator.personas.persona_file import load_persona, parse_persona
 
@@ -32,9 +32,9 @@ def test_a_digest_depends_on_model_persona_settings_and_version() -> None:
 
 
 def test_an_edit_of_the_simulators_code_alone_leaves_the_digests(tmp_path: Path) -> None:
-    copied = tmp_path / "ollama_utils"
-    shutil.copytree(Path(ollama_utils.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    for source in (copied / "simulator").rglob("*.py"):
+    copied = tmp_path / "simulator"
+    shutil.copytree(Path(simulator.__file__).parent, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    for source in copied.rglob("*.py"):
         source.write_text(f"{source.read_text('utf-8')}\n# edited\n", "utf-8")
     told = subprocess.run(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-c", DIGESTS], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
