@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -13,6 +13,24 @@ from numpy.typing import NDArray
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""What a reset is told: the same for every lane, or a list with what each lane is told."""
+
+
+def check_distinct(envs: Sequence[Env]) -> None:
+    """Check that no two lanes have the same environment, under whatever wrappers.
+
+    Raises:
+        ValueError: two have; their threads would step it at the same time.
+    """
+    lane_of: dict[int, int] = {}
+    for lane, env in enumerate(envs):
+        other = lane_of.setdefault(id(env.unwrapped), lane)
+        if other != lane:
+            raise ValueError(
+                f"lanes {other} and {lane} have the same environment object, {env.unwrapped!r}; expected one "
+                "of its own in each lane: make a new environment at every call"
+            )
 
 
 def observation_spaces(envs: Sequence[Env], mode: str | tuple[Space, Space]) -> tuple[Space, Space]:
@@ -72,15 +90,24 @@ def seed_list(seed: int | Sequence[int | None] | None, num_envs: int) -> list[in
     return [None if each is None else int(each) for each in seed]
 
 
-def reset_lanes(options: dict[str, Any] | None, num_envs: int) -> tuple[list[int], dict[str, Any] | None]:
-    """The lanes that `reset_mask` names (all without one), and the other options; `options` stays as it is.
+def reset_lanes(options: Options, num_envs: int) -> tuple[list[int], list[dict[str, Any] | None]]:
+    """The lanes that `reset_mask` names (all without one), and the other options of each of the N lanes.
+
+    `options` stays as it is; every lane has a dict of its own.
 
     Raises:
         TypeError: the mask is no bool array.
-        ValueError: it has another shape, or is False everywhere.
+        ValueError: it has another shape, or is False everywhere; a list of another length.
     """
-    if options is None or "reset_mask" not in options:
-        return list(range(num_envs)), options
+    everywhere = list(range(num_envs))
+    if options is None:
+        return everywhere, [None] * num_envs
+    if not isinstance(options, Mapping):
+        if len(options) != num_envs:
+            raise ValueError(f"expected {num_envs} reset options, one per lane, got {len(options)}")
+        return everywhere, [None if each is None else dict(each) for each in options]
+    if "reset_mask" not in options:
+        return everywhere, [dict(options) for _ in everywhere]
     mask = options["reset_mask"]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
         raise TypeError(f"options['reset_mask'] must be a bool array of shape ({num_envs},), got {mask!r}")
@@ -89,7 +116,7 @@ def reset_lanes(options: dict[str, Any] | None, num_envs: int) -> tuple[list[int
     if not mask.any():
         raise ValueError("options['reset_mask'] is False everywhere; expected at least one lane to reset")
     rest = {name: value for name, value in options.items() if name != "reset_mask"}
-    return np.flatnonzero(mask).tolist(), rest
+    return np.flatnonzero(mask).tolist(), [dict(rest) for _ in everywhere]
 
 
 def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[Any]:  # noqa: ANN401 - a batch

@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space, create_empty_array
 from numpy.typing import NDArray
 
-from envs.lane_arguments import Env, observation_spaces
+from envs.lane_arguments import Env, check_distinct, observation_spaces
 from envs.lane_calls import LaneCalls
 from envs.lane_threads import Job, LaneThreads, Task
 
@@ -47,6 +47,7 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
         self.num_envs = len(env_fns)
         with _closed_on_error(self.envs):
             self.envs.extend(make() for make in env_fns)
+            check_distinct(self.envs)
             self.single_observation_space, self.observation_space = observation_spaces(
                 self.envs, observation_mode
             )

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate
 from numpy.typing import NDArray
 
-from envs.lane_arguments import action_rows, reset_lanes, seed_list
+from envs.lane_arguments import Options, action_rows, reset_lanes, seed_list
 from envs.lane_calls import RESET, SEND
 from envs.lane_envs import LaneEnvs
 from envs.lane_threads import Job
@@ -62,7 +62,7 @@ class LaneVectorEnv(LaneEnvs):
         threads: who steps; by default one thread a lane.
 
     Raises:
-        ValueError: no environment, or an unknown mode.
+        ValueError: no environment, the same one in two lanes, or an unknown mode.
         RuntimeError: the environments' spaces do not fit together.
     """
 
@@ -87,7 +87,7 @@ class LaneVectorEnv(LaneEnvs):
             raise ResetNeeded(f"the episode of lane {lane} is over: reset it with options['reset_mask']")
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int | None] | None = None, options: Options = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode in every lane; returns (observations, infos).
 
@@ -96,10 +96,11 @@ class LaneVectorEnv(LaneEnvs):
         Args:
             seed: None, one int (lane i gets seed + i), or a list of N.
             options: `reset_mask`, a bool array (N,), limits the reset to some lanes, and the others show
-                their last observation; the rest goes to the environments.
+                their last observation; the rest goes to the environments. Or a list of N dicts, one for each
+                environment. One that is given None is reset without `options`.
 
         Raises:
-            ValueError: a list of seeds, or a mask, of the wrong length; an empty mask.
+            ValueError: a list of seeds or of options, or a mask, of the wrong length; an empty mask.
             TypeError: a mask that is no bool array.
             gymnasium.error.ResetNeeded: a lane that the mask leaves out has never been reset.
             AlreadyPendingCallError: a lane that the mask leaves out is pending.
@@ -109,9 +110,7 @@ class LaneVectorEnv(LaneEnvs):
             self._start_reset(seed, options, drop=True)
             return self.reset_wait()
 
-    def reset_async(
-        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> None:
+    def reset_async(self, seed: int | Sequence[int | None] | None = None, options: Options = None) -> None:
         """Start what `reset` does, for `reset_wait` to give; raises what it raises about its arguments.
 
         Raises:
@@ -227,9 +226,7 @@ class LaneVectorEnv(LaneEnvs):
         self._calls.take(tasks)
         return batch
 
-    def _start_reset(
-        self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None, *, drop: bool
-    ) -> None:
+    def _start_reset(self, seed: int | Sequence[int | None] | None, options: Options, *, drop: bool) -> None:
         self._check_open()
         seeds = seed_list(seed, self.num_envs)
         lanes, rest = reset_lanes(options, self.num_envs)
@@ -247,12 +244,16 @@ class LaneVectorEnv(LaneEnvs):
         if drop:
             self._calls.drop()
         self._calls.check(RESET)
-        resets = {lane: (seeds[lane], None if rest is None else dict(rest)) for lane in lanes}
+        resets = {lane: (seeds[lane], rest[lane]) for lane in lanes}
         self._calls.start(RESET, self._reset_jobs(resets))
 
     def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
         """What each of some lanes does for a reset, by seed and options."""
-        return {k: partial(self.envs[k].reset, seed=seed, options=rest) for k, (seed, rest) in resets.items()}
+        jobs: dict[int, Job] = {}
+        for lane, (seed, options) in resets.items():
+            more = {} if options is None else {"options": options}  # some environments take none
+            jobs[lane] = partial(self.envs[lane].reset, seed=seed, **more)
+        return jobs
 
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
         """What each of some lanes does for a step."""
