@@ -16,7 +16,6 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict, Toml
 
-from evaluation.config import CONFIG, defaults_of_run, mission_keys, run_named
 from ollama_utils.errors import OllamaError
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
@@ -147,7 +146,7 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     _, resumed = _taken(tokens, "--resume")
     if named and resumed:
         raise UserError("--config and --resume cannot stand together: a run has its own config.toml")
-    path = Path(named[0]) if named else Path(resumed[0]) / CONFIG if resumed else None
+    path = Path(named[0]) if named else Path(resumed[0]) / "config.toml" if resumed else None
     if path and not path.is_file():
         raise UserError(
             f"--config names {str(path)!r}; expected a TOML file"
@@ -158,9 +157,13 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     if resumed:
         _check_kind(tokens[0], resumed[0], table)
     layers: list[Callable[..., None]] = [Toml(path, use_commands_as_keys=False)] if path else []
-    if not resumed and (run := run_named(tokens, table)):
-        defaults = defaults_of_run(run, mission_keys())
-        layers.append(Dict(defaults, source=str(run), use_commands_as_keys=False))
+    if not resumed and tokens[:1] and tokens[0] in {"eval", "ask"}:
+        # Here, because Gymnasium takes longer to import than the help of another command may.
+        from evaluation.config import defaults_of_run, mission_keys, run_named
+
+        if run := run_named(tokens, table):
+            defaults = defaults_of_run(run, mission_keys())
+            layers.append(Dict(defaults, source=str(run), use_commands_as_keys=False))
     app.config = tuple(layers)
     return rest
 

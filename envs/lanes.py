@@ -51,6 +51,24 @@ from numpy.typing import NDArray
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
+Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
+"""What a reset is told: the same for every lane, or a list with what each lane is told."""
+
+
+def check_distinct(envs: Sequence[Env]) -> None:
+    """Check that no two lanes have the same environment, under whatever wrappers.
+
+    Raises:
+        ValueError: two have; their threads would step it at the same time.
+    """
+    lane_of: dict[int, int] = {}
+    for lane, env in enumerate(envs):
+        other = lane_of.setdefault(id(env.unwrapped), lane)
+        if other != lane:
+            raise ValueError(
+                f"lanes {other} and {lane} have the same environment object, {env.unwrapped!r}; expected one "
+                "of its own in each lane: make a new environment at every call"
+            )
 
 
 def observation_spaces(envs: Sequence[Env], mode: str | tuple[Space, Space]) -> tuple[Space, Space]:
@@ -110,15 +128,24 @@ def seed_list(seed: int | Sequence[int | None] | None, num_envs: int) -> list[in
     return [None if each is None else int(each) for each in seed]
 
 
-def reset_lanes(options: dict[str, Any] | None, num_envs: int) -> tuple[list[int], dict[str, Any] | None]:
-    """The lanes that `reset_mask` names (all without one), and the other options; `options` stays as it is.
+def reset_lanes(options: Options, num_envs: int) -> tuple[list[int], list[dict[str, Any] | None]]:
+    """The lanes that `reset_mask` names (all without one), and the other options of each of the N lanes.
+
+    `options` stays as it is; every lane has a dict of its own.
 
     Raises:
         TypeError: the mask is no bool array.
-        ValueError: it has another shape, or is False everywhere.
+        ValueError: it has another shape, or is False everywhere; a list of another length.
     """
-    if options is None or "reset_mask" not in options:
-        return list(range(num_envs)), options
+    everywhere = list(range(num_envs))
+    if options is None:
+        return everywhere, [None] * num_envs
+    if not isinstance(options, Mapping):
+        if len(options) != num_envs:
+            raise ValueError(f"expected {num_envs} reset options, one per lane, got {len(options)}")
+        return everywhere, [None if each is None else dict(each) for each in options]
+    if "reset_mask" not in options:
+        return everywhere, [dict(options) for _ in everywhere]
     mask = options["reset_mask"]
     if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
         raise TypeError(f"options['reset_mask'] must be a bool array of shape ({num_envs},), got {mask!r}")
@@ -127,7 +154,7 @@ def reset_lanes(options: dict[str, Any] | None, num_envs: int) -> tuple[list[int
     if not mask.any():
         raise ValueError("options['reset_mask'] is False everywhere; expected at least one lane to reset")
     rest = {name: value for name, value in options.items() if name != "reset_mask"}
-    return np.flatnonzero(mask).tolist(), rest
+    return np.flatnonzero(mask).tolist(), [dict(rest) for _ in everywhere]
 
 
 def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[Any]:  # noqa: ANN401 - a batch
@@ -495,6 +522,7 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
         self.num_envs = len(env_fns)
         with _closed_on_error(self.envs):
             self.envs.extend(make() for make in env_fns)
+            check_distinct(self.envs)
             self.single_observation_space, self.observation_space = observation_spaces(
                 self.envs, observation_mode
             )
@@ -684,7 +712,7 @@ class LaneVectorEnv(LaneEnvs):
         threads: who steps; by default one thread a lane.
 
     Raises:
-        ValueError: no environment, or an unknown mode.
+        ValueError: no environment, the same one in two lanes, or an unknown mode.
         RuntimeError: the environments' spaces do not fit together.
     """
 
@@ -709,7 +737,7 @@ class LaneVectorEnv(LaneEnvs):
             raise ResetNeeded(f"the episode of lane {lane} is over: reset it with options['reset_mask']")
 
     def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | Sequence[int | None] | None = None, options: Options = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start an episode in every lane; returns (observations, infos).
 
@@ -718,10 +746,11 @@ class LaneVectorEnv(LaneEnvs):
         Args:
             seed: None, one int (lane i gets seed + i), or a list of N.
             options: `reset_mask`, a bool array (N,), limits the reset to some lanes, and the others show
-                their last observation; the rest goes to the environments.
+                their last observation; the rest goes to the environments. Or a list of N dicts, one for each
+                environment. One that is given None is reset without `options`.
 
         Raises:
-            ValueError: a list of seeds, or a mask, of the wrong length; an empty mask.
+            ValueError: a list of seeds or of options, or a mask, of the wrong length; an empty mask.
             TypeError: a mask that is no bool array.
             gymnasium.error.ResetNeeded: a lane that the mask leaves out has never been reset.
             AlreadyPendingCallError: a lane that the mask leaves out is pending.
@@ -731,9 +760,7 @@ class LaneVectorEnv(LaneEnvs):
             self._start_reset(seed, options, drop=True)
             return self.reset_wait()
 
-    def reset_async(
-        self, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> None:
+    def reset_async(self, seed: int | Sequence[int | None] | None = None, options: Options = None) -> None:
         """Start what `reset` does, for `reset_wait` to give; raises what it raises about its arguments.
 
         Raises:
@@ -849,9 +876,7 @@ class LaneVectorEnv(LaneEnvs):
         self._calls.take(tasks)
         return batch
 
-    def _start_reset(
-        self, seed: int | Sequence[int | None] | None, options: dict[str, Any] | None, *, drop: bool
-    ) -> None:
+    def _start_reset(self, seed: int | Sequence[int | None] | None, options: Options, *, drop: bool) -> None:
         self._check_open()
         seeds = seed_list(seed, self.num_envs)
         lanes, rest = reset_lanes(options, self.num_envs)
@@ -869,12 +894,16 @@ class LaneVectorEnv(LaneEnvs):
         if drop:
             self._calls.drop()
         self._calls.check(RESET)
-        resets = {lane: (seeds[lane], None if rest is None else dict(rest)) for lane in lanes}
+        resets = {lane: (seeds[lane], rest[lane]) for lane in lanes}
         self._calls.start(RESET, self._reset_jobs(resets))
 
     def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
         """What each of some lanes does for a reset, by seed and options."""
-        return {k: partial(self.envs[k].reset, seed=seed, options=rest) for k, (seed, rest) in resets.items()}
+        jobs: dict[int, Job] = {}
+        for lane, (seed, options) in resets.items():
+            more = {} if options is None else {"options": options}  # some environments take none
+            jobs[lane] = partial(self.envs[lane].reset, seed=seed, **more)
+        return jobs
 
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
         """What each of some lanes does for a step."""

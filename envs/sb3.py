@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, cast
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import iterate
+from gymnasium.vector.utils import concatenate, create_empty_array, iterate
 from numpy.typing import NDArray
 from stable_baselines3.common.env_util import is_wrapped
 from stable_baselines3.common.vec_env import VecEnv
@@ -94,6 +95,9 @@ class GymnasiumVecEnv(VecEnv):
         """Start an episode in every lane, with the seeds and options set before; returns observations.
 
         Steps that were sent and never received are dropped.
+
+        Raises:
+            ValueError: not one of the options a lane; they differ, and the lanes are not a LaneVectorEnv's.
         """
         self._row = None
         seeds: Any = None if all(seed is None for seed in self._seeds) else list(self._seeds)
@@ -104,8 +108,8 @@ class GymnasiumVecEnv(VecEnv):
         return deepcopy(observations)  # type: ignore[no-any-return] # VectorEnv leaves the type open
 
     def step_async(self, actions: NDArray[Any]) -> None:
-        """Keep the actions (N,) for `step_wait`."""
-        self._actions = actions
+        """Keep the actions for `step_wait`: a batch of the action space, or a list of N."""
+        self._actions = self._batched(actions)
 
     def step_wait(self) -> VecEnvStepReturn:
         """Step every lane; returns (observations, rewards, dones, infos).
@@ -127,7 +131,7 @@ class GymnasiumVecEnv(VecEnv):
             TypeError: the vector environment is no LaneVectorEnv.
             gymnasium.error.AlreadyPendingCallError: one of them has a step under way.
         """
-        self._lanes.send(actions, np.asarray(lanes, np.int64))
+        self._lanes.send(self._batched(actions), np.asarray(lanes, np.int64))
 
     def recv(self) -> list[LaneStep]:
         """The steps that ended, in the order of their ends; waits for one of those under way.
@@ -199,6 +203,8 @@ class GymnasiumVecEnv(VecEnv):
             AttributeError: there is none of that name.
         """
         base = self.vector_env.unwrapped
+        if hasattr(base, "envs"):
+            return self.env_method("get_wrapper_attr", attr_name, indices=indices)
         if hasattr(base, "get_attr"):
             values = base.get_attr(attr_name)
         else:  # a vector environment that is not made of single ones
@@ -209,12 +215,18 @@ class GymnasiumVecEnv(VecEnv):
         """Set the attribute of each chosen lane to the value.
 
         Raises:
-            AttributeError: the vector environment cannot set attributes of its lanes.
+            AttributeError: the vector environment cannot set attributes of its lanes, or only of all of them
+                and the others have none of that name.
         """
         base: Any = self.vector_env.unwrapped
-        chosen = set(self._get_indices(indices))
-        values = [value] * self.num_envs if len(chosen) == self.num_envs else list(base.get_attr(attr_name))
-        base.set_attr(attr_name, [value if lane in chosen else old for lane, old in enumerate(values)])
+        chosen = {range(self.num_envs)[lane] for lane in self._get_indices(indices)}
+        if len(chosen) == self.num_envs:
+            base.set_attr(attr_name, [value] * self.num_envs)
+        elif hasattr(base, "envs"):
+            self.env_method("set_wrapper_attr", attr_name, value, indices=sorted(chosen))
+        else:  # it sets every lane's or none, such as AsyncVectorEnv: the others keep the value they have
+            values = list(base.get_attr(attr_name))
+            base.set_attr(attr_name, [value if lane in chosen else old for lane, old in enumerate(values)])
 
     def env_method(
         self,
@@ -252,12 +264,32 @@ class GymnasiumVecEnv(VecEnv):
         lanes = self._get_indices(indices)
         return [envs is not None and is_wrapped(envs[lane], wrapper_class) for lane in lanes]
 
-    def _reset_option(self) -> dict[str, Any] | None:
-        """The options of the next reset; Gymnasium takes one dict for all lanes."""
+    def _batched(self, actions: Any) -> Any:  # noqa: ANN401 - of the action space
+        """A batch of the action space; a list or an array has one action for each environment, as in SB3."""
+        if not isinstance(self.action_space, spaces.Dict | spaces.Tuple):
+            return actions
+        if not isinstance(actions, list | np.ndarray):
+            return actions
+        empty: Any = create_empty_array(self.action_space, len(actions), np.zeros)
+        return concatenate(self.action_space, actions, empty)
+
+    def _reset_option(self) -> Any:  # noqa: ANN401 - Gymnasium knows of dicts, LaneVectorEnv of lists, too
+        """The options of the next reset: one dict for all lanes where that will do."""
+        if len(self._options) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} reset options, one a lane, got {self._options!r}")
+        if not any(self._options):
+            return None
         first = self._options[0]
+        if all(options is first for options in self._options):
+            return first
+        if isinstance(self.vector_env.unwrapped, LaneVectorEnv):
+            return [options or None for options in self._options]
         if any(options != first for options in self._options):
-            raise ValueError(f"expected the same reset options for every lane, got {self._options!r}")
-        return first or None
+            raise ValueError(
+                f"{self.vector_env} takes the same reset options for every lane, got {self._options!r}: make "
+                "it an envs.lanes.LaneVectorEnv, or set one dict"
+            )
+        return first
 
 
 def _check_same_step(vector_env: VectorEnv[Any, Any, Any]) -> None:

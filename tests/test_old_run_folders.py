@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.simulator.process import EmbeddedServer
+from simulator.process import EmbeddedServer
 
 OLD = Path(__file__).parent / "fixtures" / "run_folders"
 COMMANDS = ("train", "eval", "evolve", "select", "optimize")

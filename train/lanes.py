@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
+from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize, VecTransposeImage
 
 from envs.lanes import LaneVectorEnv
 from envs.sb3 import GymnasiumVecEnv, LaneStep
@@ -35,6 +35,7 @@ class LanePPO(MaskedPPO):
     Each environment may be wrapped as one likes (`Monitor`, ...), the whole in `VecMonitor` or in
     `VecNormalize(norm_obs=False)`, whose statistics count a step that did not happen as one that paid 0.
     What changes observations or actions by whole rows is refused: a lane acts before its row is complete.
+    `VecTransposeImage`, in which SB3 wraps images whose channels come last, changes each lane's alone.
     Callbacks may ask something of the environments at the start and the end of a rollout alone: in between
     steps are under way, which is an AlreadyPendingCallError.
     After a callback stopped the training, or an error, `learn` starts new episodes. Steps that are under way
@@ -54,11 +55,11 @@ class LanePPO(MaskedPPO):
         """
         lanes = lanes_of(env)
         if self._rollout is None:
-            self._rollout = Rollout(lanes, self.choose, shown, self.actions_per_lane, rows_left)
+            self._rollout = Rollout(env, self.choose, shown, self.actions_per_lane, rows_left)
         choice, steps = self._rollout.next_row(shown)
         if rows_left == 1:
             self._rollout = None
-        lanes.deliver(choice.actions, steps)
+        lanes.deliver(choice.actions + self.first_action, steps)
         return choice
 
     def collect_rollouts(
@@ -106,24 +107,24 @@ class Rollout:
     """Lanes that each take as many steps without waiting for each other, given out row by row.
 
     Args:
-        lanes: the environments.
+        env: the environments, with all their wrappers.
         choose: the policy, which must stay as it is.
         shown: (n_envs, ...), what they show at the start.
         taken: how many actions each of them took before.
         rows: steps that each is to take.
     """
 
-    def __init__(
-        self, lanes: GymnasiumVecEnv, choose: Choose, shown: NDArray[Any], taken: int, rows: int
-    ) -> None:
-        self._lanes = lanes
+    def __init__(self, env: VecEnv, choose: Choose, shown: NDArray[Any], taken: int, rows: int) -> None:
+        self._lanes = lanes_of(env)
+        self._transposers = transposers_of(env)
+        self._first_action = int(env.action_space.start)  # type: ignore[attr-defined] # Discrete
         self._choose = choose
         self._end = taken + rows
-        self._taken = [taken] * lanes.num_envs
+        self._taken = [taken] * env.num_envs
         self._chosen: list[deque[tuple[Any, Any, Any]]] = [deque() for _ in self._taken]
         self._ended: list[deque[LaneStep]] = [deque() for _ in self._taken]
         self._shown = shown
-        self._send(shown, range(lanes.num_envs))
+        self._send(shown, range(env.num_envs))
 
     def next_row(self, shown: NDArray[Any]) -> tuple[Choice, list[LaneStep]]:
         """The next row that every lane has ended: what was chosen in it, and the steps in lane order.
@@ -145,12 +146,10 @@ class Rollout:
                 self._ended[step.lane].append(step)
             going_on = [step for step in steps if self._taken[step.lane] < self._end]
             if going_on:
-                self._send(
-                    np.stack([step.observation for step in going_on]), [step.lane for step in going_on]
-                )
+                self._send(self._seen(going_on), [step.lane for step in going_on])
         chosen = zip(*(choices.popleft() for choices in self._chosen), strict=True)
         row = [steps.popleft() for steps in self._ended]
-        self._shown = np.stack([step.observation for step in row])
+        self._shown = self._seen(row)
         return Choice(*map(np.array, chosen)), row
 
     def _send(self, shown: NDArray[Any], lanes: Sequence[int]) -> None:
@@ -158,7 +157,14 @@ class Rollout:
         for lane, *chosen in zip(lanes, *choice, strict=True):
             self._chosen[lane].append((chosen[0], chosen[1], chosen[2]))
             self._taken[lane] += 1
-        self._lanes.send(choice.actions, lanes)
+        self._lanes.send(choice.actions + self._first_action, lanes)
+
+    def _seen(self, steps: Sequence[LaneStep]) -> NDArray[Any]:
+        """What the policy sees of what the lanes show after these steps."""
+        shown = np.stack([step.observation for step in steps])
+        for wrapper in self._transposers:
+            shown = np.asarray(wrapper.transpose_observations(shown))
+        return shown
 
 
 def lanes_of(env: VecEnv) -> GymnasiumVecEnv:
@@ -178,17 +184,30 @@ def lanes_of(env: VecEnv) -> GymnasiumVecEnv:
     )
 
 
+def transposers_of(env: VecEnv) -> list[VecTransposeImage]:
+    """The wrappers that put images' channels first, the innermost first."""
+    found: list[VecTransposeImage] = []
+    while isinstance(env, VecEnvWrapper):
+        if isinstance(env, VecTransposeImage):
+            found.insert(0, env)
+        env = env.venv
+    return found
+
+
 def check_wrappers(env: VecEnv) -> None:
     """Check that lanes can act on what they show before their row is complete.
 
     Raises:
         TypeError: there are no lanes that can be stepped one by one.
-        ValueError: a wrapper changes observations.
+        ValueError: a wrapper changes observations, and not those of each lane alone.
     """
-    lanes, wrapper = lanes_of(env), env
+    lanes_of(env)
+    wrapper = env
     while isinstance(wrapper, VecEnvWrapper):
         normalises = isinstance(wrapper, VecNormalize) and wrapper.norm_obs
-        if normalises or wrapper.observation_space != lanes.observation_space:
+        transposes = isinstance(wrapper, VecTransposeImage)
+        changes = wrapper.observation_space != wrapper.venv.observation_space and not transposes
+        if normalises or changes:
             hint = ": pass norm_obs=False, or normalise in each environment" if normalises else ""
             raise ValueError(
                 f"{type(wrapper).__name__} changes observations by whole rows, but a lane acts on its own "

@@ -118,8 +118,7 @@ class MaskedPPO(PPO):
     is drawn and kept in `seed`. The loss and its options are SB3's own.
 
     Raises:
-        ValueError: the actions are not `Discrete` from 0.
-        TypeError: the observations are a dict.
+        TypeError: the actions are not `Discrete`, or the observations are a dict.
     """
 
     rollout_buffer: MaskedRolloutBuffer
@@ -130,7 +129,14 @@ class MaskedPPO(PPO):
     skipped_updates: int = 0
     """Updates skipped because no row was scored."""
     log_every: int = 1
-    """Rollouts between two log entries, counted since the model was made; `learn` is told 1."""
+    """Of the log entries that `learn(log_interval=)` asks for, only those after each `log_every`-th rollout
+    since the model was made are written: resumed or not, a run has the same entries."""
+    _entry_due: bool = False
+
+    @property
+    def first_action(self) -> int:
+        """The environment's action that the policy counts as 0."""
+        return int(self.action_space.start)  # type: ignore[attr-defined] # Discrete
 
     def choose(self, observations: NDArray[Any], lanes: Sequence[int], rows: Sequence[int]) -> Choice:
         """Choose the next actions of N lanes.
@@ -179,7 +185,7 @@ class MaskedPPO(PPO):
         for n_steps in range(n_rollout_steps):  # SB3's callbacks look it up in the locals
             shown, starts = np.asarray(self._last_obs), np.asarray(self._last_episode_starts)
             actions, values, log_probs = self.act(env, shown, n_rollout_steps - n_steps)
-            new_obs, rewards, dones, infos = env.step(actions)
+            new_obs, rewards, dones, infos = env.step(actions + self.first_action)
             self.actions_per_lane += 1
             self.num_timesteps += env.num_envs
             scored = scored_lanes(dones, infos)
@@ -197,8 +203,14 @@ class MaskedPPO(PPO):
         callback.on_rollout_end()
         return True
 
-    def dump_logs(self, iteration: int = 0) -> None:
-        """Nothing yet: SB3 would write the entry before the update that belongs to it."""
+    def predict(self, *args: Any, **kwargs: Any) -> tuple[NDArray[Any], tuple[NDArray[Any], ...] | None]:  # noqa: ANN401 - SB3's
+        """SB3's, with the environment's actions where they do not start at 0."""
+        actions, state = super().predict(*args, **kwargs)
+        return (np.asarray(actions + self.first_action) if self.first_action else actions), state
+
+    def dump_logs(self, iteration: int = 0) -> None:  # noqa: ARG002 - SB3's signature
+        """Note that `learn` wants an entry: SB3 would write it before the update that belongs to it."""
+        self._entry_due = True
 
     def train(self) -> None:
         """SB3's update on the scored rows; skipped, and said so, where there are none. Then the log entry."""
@@ -211,8 +223,9 @@ class MaskedPPO(PPO):
             self.skipped_updates += 1
             log.warning("rollout %d has no scored row: its update is skipped", self.rollouts)
         self.logger.record("train/skipped_updates", self.skipped_updates)
-        if self.rollouts % self.log_every == 0:
+        if self._entry_due and self.rollouts % self.log_every == 0:
             super().dump_logs(self.rollouts)
+        self._entry_due = False
 
     def _finish_rollout(self, buffer: MaskedRolloutBuffer) -> None:
         """Advantages of a full buffer, from the value of what each lane shows now."""
@@ -231,8 +244,8 @@ class MaskedPPO(PPO):
 
     def _check_spaces(self) -> None:
         actions = self.action_space
-        if not isinstance(actions, spaces.Discrete) or actions.start != 0:
-            raise ValueError(f"the action space is {actions}; expected Discrete actions that start at 0")
+        if not isinstance(actions, spaces.Discrete):
+            raise TypeError(f"the action space is {actions}; expected Discrete actions")
         if isinstance(self.observation_space, spaces.Dict):
             raise TypeError(f"the observation space is {self.observation_space}; expected a Box: flatten it")
 

@@ -94,8 +94,9 @@ class MaskedRolloutBuffer(RolloutBuffer):
     def get(self, batch_size: int | None = None) -> Generator[RolloutBufferSamples, None, None]:
         """One epoch: every scored row once, in shuffled minibatches.
 
-        The rows are dealt evenly: a full buffer gives SB3's minibatches, and with rows masked out none is
-        much shorter than the others (SB3 would leave a last one of any length, down to a single row).
+        With every row scored the minibatches have SB3's sizes: what does not fill the last one leaves it
+        shorter. With rows masked out they are dealt evenly, so that a failed call never leaves a minibatch of
+        a single row.
         Afterwards `values`, `returns` and the other arrays hold the scored rows alone, flat, as SB3's
         explained variance expects.
 
@@ -112,10 +113,13 @@ class MaskedRolloutBuffer(RolloutBuffer):
         key = (Stream.SHUFFLE, self.update, self.epoch)
         stream = np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=key))
         self.epoch += 1
-        minibatches = -(-count // (batch_size or max(count, 1)))
-        if minibatches:
-            for rows in np.array_split(stream.permutation(count), minibatches):
-                yield self._get_samples(rows)
+        if not count:
+            return
+        most = batch_size or count
+        complete = count == self.buffer_size * self.n_envs
+        starts = list(range(most, count, most))
+        for rows in np.array_split(stream.permutation(count), starts if complete else len(starts) + 1):
+            yield self._get_samples(rows)
 
     def _keep_scored(self) -> None:
         """Flatten the arrays, lane after lane, and drop the unscored rows; done once a rollout."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.error import AlreadyPendingCallError
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from envs.lanes import LaneVectorEnv
@@ -56,7 +58,7 @@ def test_the_last_observation_of_an_episode_outlives_the_reset() -> None:
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_autoreset_leaves_the_environments_own_defaults(mode: AutoresetMode) -> None:
+def test_resets_without_options_leave_the_environments_own_defaults(mode: AutoresetMode) -> None:
     class Own(Counting):
         def reset(self, *, seed: int | None = None, options: Any = "own") -> Any:  # noqa: ANN401 - Gymnasium's
             return super().reset(seed=seed, options={"from": options})
@@ -65,7 +67,7 @@ def test_autoreset_leaves_the_environments_own_defaults(mode: AutoresetMode) -> 
     lanes.reset()
     lanes.step([0])
     lanes.step([0])
-    assert lanes.get_attr("options")[0][:2] == [{"from": None}, {"from": "own"}]
+    assert lanes.get_attr("options")[0][:2] == [{"from": "own"}, {"from": "own"}]
     lanes.close()
 
 
@@ -84,6 +86,36 @@ def test_environments_that_come_to_nothing_are_closed() -> None:
     with pytest.raises(RuntimeError, match="lane 1"):
         LaneVectorEnv([partial(make, Counting), partial(make, Wide)])
     assert [len(env.closed_by) for env in made] == [1] * 4
+
+
+@pytest.mark.parametrize("wrap", [lambda env: env, lambda env: TimeLimit(env, 5)], ids=["bare", "wrapped"])
+def test_the_same_environment_in_two_lanes_is_refused(wrap: Callable[[Counting], Any]) -> None:
+    shared = Counting()
+    with pytest.raises(ValueError, match=r"lanes 1 and 2 have the same environment object.*make a new"):
+        LaneVectorEnv([Counting, lambda: shared, lambda: wrap(shared)])
+    assert shared.closed_by
+
+
+def test_each_lane_may_have_reset_options_of_its_own() -> None:
+    lanes = LaneVectorEnv([partial(Counting, lane) for lane in range(3)])
+    options = [{"query": "a"}, None, {}]
+    lanes.reset(seed=1, options=options)
+    assert lanes.get_attr("options") == ([{"query": "a"}], [None], [{}])
+    with pytest.raises(ValueError, match="expected 3 reset options, one per lane, got 2"):
+        lanes.reset(options=options[:2])
+    lanes.close()
+
+
+def test_an_environment_whose_reset_takes_no_options_is_reset_without() -> None:
+    class Plain(Counting):
+        def reset(self, seed: int | None = None) -> Any:  # type: ignore[override] # noqa: ANN401 - no options
+            return super().reset(seed=seed)
+
+    lanes = LaneVectorEnv([partial(Plain, lane) for lane in range(2)])
+    assert lanes.reset(seed=3)[0].tolist() == [[0, 1, 0, 0], [1, 1, 0, 0]]
+    with pytest.raises(TypeError, match="options"):
+        lanes.reset(options={"query": "a"})
+    lanes.close()
 
 
 def test_an_error_that_lanes_share_names_each_lane_once() -> None:

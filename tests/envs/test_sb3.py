@@ -8,7 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Tuple
+from gymnasium.utils.env_checker import data_equivalence
 from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import concatenate, create_empty_array
 from gymnasium.wrappers import TimeLimit
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given
@@ -17,10 +20,12 @@ from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv, VecMonitor
 
+from envs.lanes import LaneVectorEnv
 from envs.sb3 import GymnasiumVecEnv, list_infos
 
 LANES = 3
 Env = gymnasium.Env[Any, Any]
+NESTED = Dict(at=Box(0, 1, (2,)), on=Discrete(3), both=Tuple((Discrete(2), Box(0, 1, (1,)))))
 
 
 class Countdown(gymnasium.Env[NDArray[np.float32], np.int64]):
@@ -65,6 +70,10 @@ def vector_of(make: Callable[[], Env], *, copy: bool = True, lanes: int = LANES)
 
 def bridge(make: Callable[[], Env] = Countdown) -> GymnasiumVecEnv:
     return GymnasiumVecEnv(vector_of(make))
+
+
+def lane_bridge(make: Callable[[], Env] = Countdown) -> GymnasiumVecEnv:
+    return GymnasiumVecEnv(LaneVectorEnv([make] * LANES, autoreset_mode=AutoresetMode.SAME_STEP))
 
 
 def start(env: VecEnv) -> NDArray[np.float32]:
@@ -214,11 +223,76 @@ def test_reset_options_reach_every_lane_once() -> None:
     assert env.get_attr("started_with") == [None] * LANES
 
 
-def test_reset_options_that_differ_by_lane_are_refused() -> None:
-    env = bridge()
-    env.set_options([{"query": "a"}, {"query": "b"}, {}])
-    with pytest.raises(ValueError, match="expected the same reset options for every lane"):
+def test_reset_options_may_differ_by_lane_where_the_vector_takes_them() -> None:
+    options: list[dict[str, Any]] = [{"query": "a"}, {"query": "b"}, {}]
+    env = lane_bridge()
+    env.set_options(options)
+    env.reset()
+    assert env.get_attr("started_with") == [{"query": "a"}, {"query": "b"}, None]
+    env.set_options(options[:2])
+    with pytest.raises(ValueError, match="expected 3 reset options, one a lane"):
         env.reset()
+    env.close()
+    env = bridge()
+    env.set_options(options)
+    with pytest.raises(ValueError, match="takes the same reset options for every lane"):
+        env.reset()
+
+
+def test_an_environment_whose_reset_takes_no_options_is_reset_without() -> None:
+    class Plain(Countdown):
+        def reset(self, seed: int | None = None) -> Any:  # type: ignore[override] # noqa: ANN401 - no options
+            return super().reset(seed=seed)
+
+    ours, theirs = lane_bridge(Plain), DummyVecEnv([Plain] * LANES)
+    for _ in range(2):
+        np.testing.assert_array_equal(start(ours), start(theirs))
+    ours.close()
+
+
+@pytest.mark.parametrize("make", [bridge, lane_bridge])
+def test_attributes_are_made_where_there_are_none(make: Callable[[], GymnasiumVecEnv]) -> None:
+    env = make()
+    env.set_attr("mark", "x", indices=[0, -1])
+    assert [env.has_attr("mark"), env.get_attr("mark", indices=[0, 2])] == [False, ["x", "x"]]
+    env.set_attr("mark", "y", indices=1)
+    env.set_attr("colour", [1, 2])
+    assert env.get_attr("mark") == ["x", "y", "x"]
+    assert env.get_attr("colour") == [[1, 2]] * LANES
+    env.close()
+
+
+@pytest.mark.parametrize("make", [bridge, lane_bridge])
+@pytest.mark.parametrize("space", [NESTED, Tuple(tuple(NESTED.spaces.values()))], ids=["dict", "tuple"])
+def test_actions_may_be_a_list_of_each_environments_own(
+    space: gymnasium.Space[Any], make: Callable[[Callable[[], Env]], GymnasiumVecEnv]
+) -> None:
+    class Told(Countdown):
+        action_space = space  # type: ignore[assignment]
+        actions: list[Any] = []  # noqa: RUF012 - each is made anew below
+
+        def reset(self, **more: Any) -> Any:  # noqa: ANN401 - Gymnasium's
+            self.actions = []
+            return super().reset(**more)
+
+        def step(self, action: Any) -> Any:  # noqa: ANN401 - Gymnasium's
+            assert action in self.action_space
+            self.actions.append(action)
+            return super().step(np.int64(0))
+
+    env = make(Told)
+    env.reset()
+    space.seed(1)
+    each = [space.sample() for _ in range(LANES)]
+    empty: Any = create_empty_array(space, LANES)
+    batch: Any = concatenate(space, each, empty)
+    env.step(each)  # type: ignore[arg-type] # SB3 says array, and takes lists
+    env.step(batch)
+    told = env.get_attr("actions")
+    assert all(data_equivalence(list(lane), [action] * 2) for lane, action in zip(told, each, strict=True))
+    with pytest.raises(ValueError, match=r"expected 3 actions|zip\(\) argument 2"):
+        env.step(each[:2])  # type: ignore[arg-type]
+    env.close()
 
 
 def test_attributes_and_methods_of_chosen_lanes_are_reached() -> None:

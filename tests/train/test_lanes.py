@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ from stable_baselines3.common.vec_env import (
     VecFrameStack,
     VecMonitor,
     VecNormalize,
+    VecTransposeImage,
 )
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
@@ -171,6 +173,42 @@ def test_normalised_observations_are_refused_with_the_reason() -> None:
     with pytest.raises(TypeError, match="steps lanes one by one"):
         model.set_env(in_rows())
     assert model.learn(LANES).get_env() is env
+
+
+def test_images_whose_channels_come_last_are_learned_from_as_with_a_barrier() -> None:
+    class Camera(StallingCartPole):
+        def __init__(self) -> None:
+            super().__init__(every=7)
+            self.observation_space: Any = Box(0, 255, (36, 36, 3), np.uint8)
+            self.seen: Any = np.zeros((36, 36, 3), np.uint8)
+
+        def reset(self, **more: Any) -> Any:  # noqa: ANN401 - Gymnasium's
+            _, info = self.env.reset(**more)
+            self.seen = self.look(0)
+            return self.seen, info
+
+        def step(self, action: np.int64) -> Any:  # noqa: ANN401 - Gymnasium's
+            self.tried += 1
+            if self.tried % self.every == 0:
+                return self.seen, 0.0, False, False, {"unscored": True}
+            _, *rest = self.env.step(action)
+            self.seen = self.look(int(action) + 1)
+            return self.seen, *rest
+
+        def look(self, colour: int) -> Any:  # noqa: ANN401 - an image
+            image = np.zeros((36, 36, 3), np.uint8)
+            image[self.tried % 36, :, colour] = 255
+            return image
+
+    settings: dict[str, Any] = {"n_steps": 8, "batch_size": 16, "n_epochs": 1, "device": "cpu", "seed": 3}
+    weights = []
+    for kind, vector in ((MaskedPPO, SyncVectorEnv), (LanePPO, LaneVectorEnv)):
+        env = GymnasiumVecEnv(vector([Camera] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+        model = kind("CnnPolicy", env, **settings).learn(64)
+        assert isinstance(model.get_env(), VecTransposeImage)
+        weights.append(weights_sha256(model.policy))
+        env.close()
+    assert weights[0] == weights[1]
 
 
 class Meddler(VecEnvWrapper):

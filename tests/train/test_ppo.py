@@ -12,15 +12,19 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
 from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.logger import KVWriter, Logger
 from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
 
+from envs.lanes import LaneVectorEnv
 from envs.sb3 import GymnasiumVecEnv
 from tests.train.environments import ScriptedEnv, Seen, StallingCartPole, Turn, bridge, cartpoles
 from tests.train.test_rollout_buffer import GAMMA, LAMBDA, PAPER_ADVANTAGES, PAPER_RETURNS, PAPER_SCORED
+from train.lanes import LanePPO
 from train.ppo import MaskedPPO, predict_blocks, weights_sha256
 
 
@@ -61,6 +65,16 @@ class Stir(BaseCallback):
         np.random.rand(3)  # noqa: NPY002 - that is the one
         torch.rand(3)
         return True
+
+
+class Kept(KVWriter):
+    """Keeps the entries of a log."""
+
+    def __init__(self) -> None:
+        self.entries: list[dict[str, Any]] = []
+
+    def write(self, key_values: dict[str, Any], key_excluded: dict[str, Any], step: int = 0) -> None:  # noqa: ARG002 - SB3's
+        self.entries.append(dict(key_values))
 
 
 class KeepRewards(VecEnvWrapper):
@@ -237,8 +251,61 @@ def test_without_a_seed_one_is_drawn_and_kept() -> None:
     )
 
 
+@pytest.mark.parametrize(("asked", "log_every", "entries"), [(1, 1, 4), (2, 1, 2), (1, 3, 1), (None, 1, 0)])
+def test_the_log_has_the_entries_that_learn_is_asked_for(
+    asked: int | None, log_every: int, entries: int
+) -> None:
+    kept = Kept()
+    model = ppo(cartpoles())
+    model.log_every = log_every
+    model.set_logger(Logger(None, [kept]))
+    model.learn(4 * 64, log_interval=asked)  # type: ignore[arg-type] # SB3 takes None for no entry
+    iterations = [entry["time/iterations"] for entry in kept.entries]
+    assert iterations == [(k + 1) * (asked or 1) * log_every for k in range(entries)]
+    assert all("train/loss" in entry for entry in kept.entries)
+
+
+@pytest.mark.parametrize("kind", [MaskedPPO, LanePPO])
+def test_actions_that_do_not_start_at_0_are_the_environments_own(
+    kind: type[MaskedPPO], tmp_path: Path
+) -> None:
+    class Offset(StallingCartPole):
+        def __init__(self, first: int) -> None:
+            super().__init__(every=7)
+            self.first = first
+            self.action_space = gymnasium.spaces.Discrete(2, start=first)
+
+        def step(self, action: np.int64) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
+            assert action in self.action_space
+            return super().step(action - self.first)
+
+    def lanes(first: int) -> GymnasiumVecEnv:
+        fns = [partial(Offset, first)] * 4
+        return GymnasiumVecEnv(LaneVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP))
+
+    models = []
+    for first in (0, 5):
+        env = lanes(first)
+        settings: dict[str, Any] = {
+            "n_steps": 16,
+            "batch_size": 32,
+            "n_epochs": 2,
+            "device": "cpu",
+            "seed": 3,
+        }
+        models.append(kind("MlpPolicy", env, **settings).learn(128))
+        env.close()
+    assert weights_sha256(models[0].policy) == weights_sha256(models[1].policy)
+    models[1].save(tmp_path / "policy.zip")
+    seen = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    expected = models[0].predict(seen, deterministic=True)[0] + 5
+    for model in (models[1], kind.load(tmp_path / "policy.zip", device="cpu")):
+        assert model.predict(seen, deterministic=True)[0].tolist() == expected.tolist()
+        assert model.predict(seen[0], deterministic=True)[0] == expected[0]
+
+
 def test_continuous_actions_are_refused() -> None:
-    with pytest.raises(ValueError, match="expected Discrete actions that start at 0"):
+    with pytest.raises(TypeError, match="expected Discrete actions"):
         ppo(bridge([lambda: gymnasium.make("Pendulum-v1")]))
 
 
