@@ -309,7 +309,7 @@ def _dispatcher(
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
-        obituary=embedded.obituary if embedded else lambda: None,
+        exit_reason=embedded.obituary if embedded else lambda: None,
     )
 
 
@@ -361,7 +361,7 @@ def keep_replies(
     """Keep every reply from now on, and ask nothing that the folder or the cache knows.
 
     Args:
-        folder: the run's, whose `replies` is set; None: there is none.
+        folder: the run's, whose log is the first of the dispatcher's; None: there is none.
         cache: a folder that runs share; None: there is none.
         connection: whose replies.
         digests: for each model that is asked, what stands for its weights.
@@ -372,8 +372,7 @@ def keep_replies(
     """
     logs: list[ReplyLog] = []
     if folder:
-        folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-        logs.append(folder.replies)
+        logs.append(stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests)))
     if cache:
         servers = ",".join(sorted(connection.servers))
         shared = ReplyLog(cache / "cache.sqlite", digests=digests, scope=servers)

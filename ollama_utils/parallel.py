@@ -4,33 +4,18 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from ollama_utils.plans import Plan, play_plans
+from records.errors import ParallelError
+
+__all__ = ["ParallelError", "map_parallel", "run_parallel", "score_batch_parallel"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
-
-
-class ParallelError(Exception):
-    """Some items failed; the results of the others are here.
-
-    Args:
-        results: one result an item, in order; None where it failed.
-        failures: what each failed item raised, by its index.
-    """
-
-    def __init__(self, results: Sequence[Any], failures: Mapping[int, BaseException]) -> None:
-        self.results = list(results)
-        self.failures = dict(failures)
-        first = min(self.failures)
-        super().__init__(
-            f"{len(self.failures)} of {len(self.results)} items failed; "
-            f"the first, item {first}: {self.failures[first]!r}"
-        )
 
 
 def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | None = None) -> list[R]:
@@ -52,6 +37,11 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
     items = list(items)
+    if len(items) == 1:  # most calls of a lane: straight on
+        try:
+            return [fn(items[0])]
+        except Exception as error:
+            raise ParallelError([None], {0: error}) from error
     failures: dict[int, BaseException] = {}
 
     def do(index: int) -> R | None:
@@ -62,7 +52,7 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
             return None
 
     most = min(len(items), max_workers or len(items))
-    if most <= 1:  # most calls of a lane
+    if most <= 1:
         results = [do(index) for index in range(len(items))]
     else:
         whole: Plan[int, R | None, list[R | None]] = _all_at_once(len(items))
