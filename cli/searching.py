@@ -529,7 +529,7 @@ def _run(
     spent = {
         "wall_s": round(time.monotonic() - began_s, 3),
         **account_totals(connection.dispatcher),
-        "whole_run": asdict(connection.dispatcher.logs[0].totals()),
+        "whole_run": asdict(folder.replies.totals()),
         **outcome.spent,
     }
     results = {"simulated": connection.simulated, **outcome.results}
@@ -551,7 +551,7 @@ def _searched(search: Search, folder: RunFolder, connection: Connection, interru
     progress = SearchProgress(search.what, search.total, dispatcher, findings, calls_each=search.calls_each)
     recorder = Recorder(folder, dispatcher, progress)
     limit = FailedLimit(
-        dispatcher.logs[0],
+        folder.replies,
         told.max_failed,
         lambda: int(account_totals(dispatcher)["cache_hits"]),
         callers_for(search.width),

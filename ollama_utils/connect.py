@@ -361,7 +361,7 @@ def keep_replies(
     """Keep every reply from now on, and ask nothing that the folder or the cache knows.
 
     Args:
-        folder: the run's, whose log is the first of the dispatcher's; None: there is none.
+        folder: the run's, whose `replies` is set; None: there is none.
         cache: a folder that runs share; None: there is none.
         connection: whose replies.
         digests: for each model that is asked, what stands for its weights.
@@ -372,7 +372,8 @@ def keep_replies(
     """
     logs: list[ReplyLog] = []
     if folder:
-        logs.append(stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests)))
+        folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
+        logs.append(folder.replies)
     if cache:
         servers = ",".join(sorted(connection.servers))
         shared = ReplyLog(cache / "cache.sqlite", digests=digests, scope=servers)

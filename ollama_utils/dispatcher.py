@@ -330,11 +330,6 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """From now on write each reply to these logs before it is returned, and ask for none they hold."""
         self._logs = logs
 
-    @property
-    def logs(self) -> tuple[ReplyLog, ...]:
-        """Where replies are kept: as they were given to `keep_in`, a run's own first."""
-        return self._logs
-
     def generate(self, call: Call, *, cap: Gate | None = None) -> Completion:
         """The reply to one call; blocks until it is there, or given up.
 

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ollama_utils.plans import Plan, play_plans
-from records.errors import ParallelError
-
-__all__ = ["ParallelError", "map_parallel", "run_parallel", "score_batch_parallel"]
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 _log = logging.getLogger(__name__)
+
+
+class ParallelError(Exception):
+    """Some items failed; the results of the others are here.
+
+    Args:
+        results: one result an item, in order; None where it failed.
+        failures: what each failed item raised, by its index.
+    """
+
+    def __init__(self, results: Sequence[Any], failures: Mapping[int, BaseException]) -> None:
+        self.results = list(results)
+        self.failures = dict(failures)
+        first = min(self.failures)
+        super().__init__(
+            f"{len(self.failures)} of {len(self.results)} items failed; "
+            f"the first, item {first}: {self.failures[first]!r}"
+        )
 
 
 def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | None = None) -> list[R]:

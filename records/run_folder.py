@@ -13,13 +13,17 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from filelock import FileLock, Timeout
 
-from records.errors import ParallelError, RunStoppedError, UserError
+from ollama_utils.parallel import ParallelError
+from records.errors import RunStoppedError, UserError
 from records.interrupt import Interrupted
 from records.json_lines import JsonLines
+
+if TYPE_CHECKING:
+    from ollama_utils.reply_log import ReplyLog
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""
@@ -43,6 +47,7 @@ class RunFolder:
 
     transitions: JsonLines
     metrics: JsonLines
+    replies: ReplyLog
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path

@@ -102,7 +102,7 @@ def summarise(
 ) -> dict[str, Any]:
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
-    spent = connection.dispatcher.logs[0].totals()
+    spent = recorder.folder.replies.totals()
     found = connection.dispatcher.capacities()
     audit = recorder.audit
     return {
