@@ -8,8 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from envs.batched import BatchedQueryMutationEnv
-from envs.episode import Schedule
+from envs.batched import BatchedQueryMutationEnv, Schedule
 from envs.parts import Parts, make_parts
 from envs.queries import load_queries
 from envs.query_mutation import EnvConfig, QueryMutationEnv

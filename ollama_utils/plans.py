@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
@@ -145,11 +147,12 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         for future in unfinished:
             future.cancel()
 
-    def join(self) -> None:
-        """Wait until no item is under way and none waits; Ctrl-C interrupts the wait."""
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until no item is under way and none waits, or for so long; Ctrl-C interrupts the wait."""
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with self._no_workers:
-            while self._workers:
-                self._no_workers.wait(POLL_S)
+            while self._workers and (left := until - time.monotonic()) > 0:
+                self._no_workers.wait(min(left, POLL_S))
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
@@ -258,7 +261,12 @@ def play_plan(
     try:
         batch = next(plan)
         while True:
-            batch = plan.send(do_batch(batch))
+            try:
+                values = do_batch(batch)
+            except BaseException as error:  # noqa: BLE001 - the plan may know what to do
+                batch = plan.throw(error)
+            else:
+                batch = plan.send(values)
     except StopIteration as end:
         result: Result = end.value
         return result

@@ -16,8 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envs.answering import Models
-from envs.batched import BatchedQueryMutationEnv
-from envs.episode import SCHEDULES, Schedule
+from envs.batched import SCHEDULES, BatchedQueryMutationEnv, Schedule
 from envs.registration import ENV_ID
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
