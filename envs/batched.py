@@ -149,7 +149,7 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         return self._plan_jobs({k: _step(self.envs[k], action) for k, action in actions.items()})
 
     def _plan_jobs(self, plans: Mapping[int, EpisodePlan[T]]) -> dict[int, Job]:
-        """What each lane does for its plan; under `phased` it is done here, and the lane returns what came."""
+        """What each lane does for its plan; under `phased` all of it is done here."""
         if self.schedule == "lanes":
             return dict(plans)
         if self.schedule == "sequential":

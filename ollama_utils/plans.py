@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -117,7 +117,8 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         self._ready: list[_Playing[Any, Any, Any]] = []
         """A heap: the plans that have something to do for whoever is free, the first one first."""
         self._unfinished: set[Future[Any]] = set()
-        self._workers = 0
+        self._workers: set[object] = set()
+        """A token each: Ctrl-C may come between the token and its thread, and no place is lost by that."""
         self._stopped = False
         # Plans may share state, so they go on one at a time. Reentrant: a plan may submit another one.
         self._lock = threading.RLock()
@@ -159,12 +160,17 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
 
     def _start_worker(self) -> None:
         """Another worker, where there is something to do and the cap allows it. The lock is held."""
-        if self._ready and self._workers < self._max_workers:
-            self._workers += 1
-            start_thread(self._work)
+        if self._ready and len(self._workers) < self._max_workers:
+            token = object()
+            self._workers.add(token)
+            try:
+                start_thread(partial(self._work, token))
+            except BaseException:
+                self._workers.discard(token)
+                raise
 
-    def _work(self) -> None:
-        while (taken := self._take()) is not None:
+    def _work(self, token: object) -> None:
+        while (taken := self._take(token)) is not None:
             playing, index = taken
             try:
                 value, error = self._do(playing.batch[index]), None
@@ -172,13 +178,13 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
                 value, error = None, raised
             self._put(playing, index, value, error)
 
-    def _take(self) -> tuple[_Playing[Any, Any, Any], int] | None:
+    def _take(self, token: object) -> tuple[_Playing[Any, Any, Any], int] | None:
         """The next item, as its plan and its place in the batch; None when this worker has to end."""
         while True:
             over: _Playing[Any, Any, Any] | None = None
             with self._lock:
                 if not self._ready:
-                    self._workers -= 1
+                    self._workers.discard(token)
                     if not self._workers:
                         self._no_workers.notify_all()
                     return None

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envs import batched, lanes
 from envs.batched import SCHEDULES, BatchedQueryMutationEnv, Schedule
 from envs.episode import transition_record
 from envs.parts import make_parts
@@ -209,6 +210,36 @@ def test_after_ctrl_c_in_restore_it_can_be_called_again(dispatcher: Dispatcher, 
         assert np.array_equal(env.restore(state), shown)
         line += 1
     assert line > 10
+    env.close()
+
+
+@pytest.mark.parametrize("max_workers", [None, 1])
+def test_ctrl_c_at_any_line_of_send_or_recv_loses_no_step_and_doubles_none(
+    dispatcher: Dispatcher, encoder: Encoder, max_workers: int | None
+) -> None:
+    """All lanes take their step once, or none does."""
+    files = {batched.__file__, lanes.__file__}
+    env = BatchedQueryMutationEnv(
+        [make_env(dispatcher, encoder) for _ in range(LANES)], max_workers=max_workers
+    )
+    env.reset(seed=0)
+    before = env.state()
+    env.step([1, 1, 1])
+    after = env.state()
+    for wait in (False, True):
+        line, was_torn = 0, True
+        while was_torn:
+            env.reset(seed=0)
+            if wait:
+                env.send([1, 1, 1], range(LANES))
+            call = (lambda: env.recv(LANES)) if wait else (lambda: env.send([1, 1, 1], range(LANES)))
+            was_torn = torn(call, line, files)
+            begun = wait or bool(env.pending)
+            if env.pending:
+                assert sorted(env.recv(LANES, timeout_s=60).lanes) == [0, 1, 2]
+            assert env.state() == (after if begun else before)
+            line += 1
+        assert line > 10
     env.close()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -24,12 +24,12 @@ GO = np.array([1, 2, 3])
 OURS = {lanes.__file__}
 
 
-def torn(call: Callable[[], object], line: int) -> bool:
+def torn(call: Callable[[], object], line: int, files: Collection[str] = OURS) -> bool:
     """Whether a call was interrupted, which it is at a given line of those it runs on this thread."""
     lines = count()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - itself, or nothing
-        if frame.f_code.co_filename not in OURS:
+        if frame.f_code.co_filename not in files:
             return None
         if event == "line" and next(lines) == line:
             raise KeyboardInterrupt
