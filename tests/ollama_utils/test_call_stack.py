@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import sys
 import traceback
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pytest
+
+from envs.answering import Models
+from envs.batched import BatchedQueryMutationEnv
 from ollama_utils.batching import batch_query_target_model
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import HashingEncoder
+from tests.envs.worlds import CONFIG, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import wait_until
 
 ROOT = Path(__file__).parents[2]
+MOST_FRAMES = 12
+ENV = replace(CONFIG, models=Models(target="m", mutator="m"), mutators=("noop",))
 
 
 class Watched(ScriptedServer):
@@ -63,3 +74,20 @@ def test_from_a_batch_to_the_socket_the_way_is_dispatcher_client_wire() -> None:
             "ollama_utils/http.py:readinto",
         ]
     ]
+
+
+@pytest.mark.parametrize("schedule", ["sequential", "lanes"])
+def test_from_a_step_to_the_socket_there_are_twelve_frames_at_most(schedule: str) -> None:
+    """From `QueryMutationEnv.step`, or from where a lane's thread begins."""
+    with Watched() as server, Dispatcher([server.host], backoff_s=0.001) as dispatcher:
+        env = make_env(dispatcher, HashingEncoder(8), ENV)
+        if schedule == "sequential":
+            env.reset(seed=1)
+            env.step(np.int64(0))
+        else:
+            with closing(BatchedQueryMutationEnv([env])) as envs:
+                envs.reset(seed=1)
+                envs.step(np.array([0]))
+    (stack,) = server.stacks
+    print("\n".join(stack))  # noqa: T201 - seen with pytest -s
+    assert len(stack) <= MOST_FRAMES, stack
