@@ -158,7 +158,7 @@ class OllamaClient:
 
         Args:
             model: an embedding model's name.
-            texts: N texts; without any, nothing is asked.
+            texts: N texts; without any, no request is sent.
 
         Raises:
             OllamaError: there are no embeddings.

@@ -362,7 +362,7 @@ def keep_replies(
         folder: the run's, whose `replies` is set; None: there is none.
         cache: a folder that runs share; None: there is none.
         connection: whose replies.
-        digests: for each model that is asked, what stands for its weights.
+        digests: for each model that is called, what stands for its weights.
         stack: closes the files, once the replies under way have had some time to come.
 
     Raises:

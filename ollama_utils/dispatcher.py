@@ -259,11 +259,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def generate(self, call: Call, *, cap: Gate | None = None) -> Completion:
         """The reply to one call; blocks until it is there, or given up.
 
-        Equal calls that a seed or temperature 0 makes repeatable are asked once. A failure does not
+        Equal calls that a seed or temperature 0 makes repeatable are sent once. A failure does not
         raise: it stands in `error`, beside an empty text.
 
         Args:
-            call: what is asked.
+            call: the request.
             cap: each attempt holds a place in it; see `new_cap`.
 
         Raises:
@@ -292,7 +292,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             return asked.reply
 
     def known(self, call: Call) -> Completion | None:
-        """The reply to a call if an equal one had it before, or None; no server is asked or waited for.
+        """The reply to a call if an equal one had it before, or None; no request is sent or waited for.
 
         Raises:
             ReplyLogError: a log cannot be read.
@@ -315,7 +315,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         Args:
             model: an embedding model's name.
-            texts: N texts; without any, nothing is asked.
+            texts: N texts; without any, no request is sent.
             fresh: ask the server even for what a log holds, as to see whether it answers.
 
         Raises:
@@ -333,7 +333,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def models(self) -> dict[str, list[str]]:
         """The models that all servers have, as the first lists them, each with its digest at each server.
 
-        They are asked once, without retries.
+        One request to each, without retries.
 
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
@@ -428,7 +428,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return replies
 
     def _write(self, question: Question, outcome: CallOutcome) -> None:
-        """Write down what a server was asked for; a call that was cancelled before is no news."""
+        """Write down what was sent to a server; a call that was cancelled before is no news."""
         for log in self._logs if outcome.attempts or not outcome.error else ():
             log.write(question, outcome)
 

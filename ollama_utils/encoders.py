@@ -130,10 +130,10 @@ class HashingEncoder:
 
 
 class OllamaEncoder:
-    """An embedding model of an Ollama server, asked for many texts at once.
+    """An embedding model of an Ollama server, sent many texts at once.
 
     One text may spoil a request: an over-long one is rejected, one whose numbers are not finite makes
-    the server fail or its reply unusable. So after such an error each text is asked for alone, and gets
+    the server fail or its reply unusable. So after such an error each text is sent alone, and gets
     the row or the error that it gets alone; unless the server now fails at the text, too, that it
     embedded at the start. Then it is the server that is broken, and the request's error is that of all
     its texts, as it is when the server is away, busy or late.

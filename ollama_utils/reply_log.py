@@ -3,7 +3,7 @@
     replies(key, scope, server, model, digest, endpoint, request, reply, attempts, error, at_s)
 
 `request` is the question as JSON in one fixed form, `reply` what came of it as JSON, empty beside an
-`error`; `attempts` is how often the server was asked for it, 0 when it came with another reply or from
+`error`; `attempts` is how many requests it took, 0 when it came with another reply or from
 another log. `key` stands for scope, digest, endpoint and request; it is NULL where an equal question need
 not get an equal reply: such a reply is written down and never found again.
 
@@ -74,7 +74,7 @@ class CallOutcome:
     server: str = ""
     """Where it came from."""
     attempts: int = 0
-    """How often the server was asked for it; 0 when it came along with another, or from another log."""
+    """How many requests it took; 0 when it came along with another, or from another log."""
 
 
 def question_of(call: Call) -> Question:
@@ -137,7 +137,7 @@ class ReplyLog:
 
     Args:
         path: the file; it is made, but not its folder.
-        digests: for each model that is asked, by its name without `:latest`, what stands for its weights.
+        digests: for each model that is called, by its name without `:latest`, what stands for its weights.
             A model that is not here has the digest "".
         scope: what else must be equal for a reply to be found: the servers' names for a cache that several
             runs share; "" for the log of one run, which may go on at another server with the same models.
@@ -191,7 +191,7 @@ class ReplyLog:
         return int(number)
 
     def latest(self, most: int, *, since: int = 0) -> list[str]:
-        """What came of the latest questions that a server was asked, the newest first.
+        """What came of the latest questions that were sent to a server, the newest first.
 
         Args:
             most: so many of them at most.

@@ -157,7 +157,7 @@ def _folder(name: str) -> str | None:
 
 
 def _hub_answers() -> bool:
-    """Whether the hub can be asked: its own client retries for over a minute."""
+    """Whether the hub answers: its own client retries for over a minute."""
     import httpx
     from huggingface_hub import constants
 

@@ -8,7 +8,7 @@ time lost would have paid for a swap; or when it is as old as `_LONGEST` swaps. 
 back, the model with the most callers has the next turn, which brings lanes together that come from several
 others; but one whose callers have waited for as long as `_LONGEST` swaps goes first.
 
-Nothing is asked of the server: a `keep_alive` or other runner options make it load more, or not at all.
+Nothing else is sent to the server: a `keep_alive` or other runner options make it load more, or not at all.
 """
 
 from __future__ import annotations
