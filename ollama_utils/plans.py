@@ -92,7 +92,8 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
     Args:
         do: does one item, on any thread.
         max_in_flight: the most items that are done at once.
-        tick: called after each item, on any thread, one at a time.
+        tick: called after each item, on any thread, one at a time; where it raises, the item's plan ends with
+            that error at once.
         fail_fast: begin nothing more once a plan raised.
 
     Raises:
@@ -206,10 +207,14 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         """Keep what came of an item; the last one of a batch lets its plan go on."""
         over: _Playing[Any, Any, Any] | None = None
         with self._lock:
-            if playing.put(index, value, error) and not self._stopped:
+            batch_is_done = playing.put(index, value, error)
+            try:
+                if self._tick:
+                    self._tick()
+            except BaseException as raised:  # noqa: BLE001 - raised to whoever asks the future
+                over = self._break_off(playing, raised)
+            if batch_is_done and playing.failure is None and not self._stopped:
                 over = self._go_on(playing)
-            if self._tick:
-                self._tick()
         if over:
             over.settle()
 
@@ -219,6 +224,21 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         if playing.has_item:
             heapq.heappush(self._ready, playing)
             return None
+        return self._finish(playing)
+
+    def _break_off(
+        self, playing: _Playing[Any, Any, Any], error: BaseException
+    ) -> _Playing[Any, Any, Any] | None:
+        """End a plan with an error; returns it unless it was over before. The lock is held."""
+        if playing.future not in self._unfinished:
+            return None
+        playing.failure = error
+        self._ready = [other for other in self._ready if other is not playing]
+        heapq.heapify(self._ready)
+        return self._finish(playing)
+
+    def _finish(self, playing: _Playing[Any, Any, Any]) -> _Playing[Any, Any, Any]:
+        """A plan that is over. The lock is held."""
         self._unfinished.discard(playing.future)
         if playing.failure is not None and self._fail_fast:
             self._stopped = True
