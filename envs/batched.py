@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -212,10 +213,12 @@ _all_runners: weakref.WeakSet[PlanRunner[Any, Any]] = weakref.WeakSet()
 @atexit.register
 def _stop_all() -> None:
     """An interpreter that ends while a thread computes in native code aborts the process."""
-    for runner in list(_all_runners):
+    until = time.monotonic() + LAST_STEP_S
+    every = list(_all_runners)
+    for runner in every:
         runner.stop()
-    for runner in list(_all_runners):
-        runner.join(LAST_STEP_S)
+    for runner in every:
+        runner.join(until - time.monotonic())
 
 
 def in_lockstep(plans: Sequence[EpisodePlan[T]]) -> EpisodePlan[list[T | Exception]]:
