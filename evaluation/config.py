@@ -325,7 +325,7 @@ class EvalConfig:
         )
 
     @property
-    def wrapper(self) -> str:
+    def stepper(self) -> str:
         """The name of the policy wrapper that the flags amount to."""
         return self.policy_wrapper or ("auto" if self.parallel_policy else "serial")
 

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from evaluation.wrappers.tracebacks import error_line
+from evaluation.errors import error_line
 from scorers.comparison import Comparison, compare, holm, queries_needed
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval, mean_interval, wilson_interval

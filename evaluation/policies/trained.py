@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from evaluation.wrappers.blocks import block_scores
+from evaluation.policies.instance import block_scores
 from records.errors import UserError
 from train.ppo import MaskedPPO
 

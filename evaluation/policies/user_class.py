@@ -19,8 +19,10 @@ from types import ModuleType
 from typing import Any, cast
 
 from evaluation.policies.policy import Policy
-from evaluation.policies.specs import Scalar
 from records.errors import nearest
+
+Scalar = str | int | float | bool
+"""What an option of a policy can be."""
 
 
 class PolicyClassError(ValueError):

@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from envs.observation import observation_size
+from evaluation.policies.instance import block_scores
 from evaluation.policies.policy import View
 from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, load_run, run_source
-from evaluation.wrappers.blocks import block_scores
 from mutators.registry import DEFAULT_MUTATORS
 from records.errors import UserError
 from train.mission import MissionConfig

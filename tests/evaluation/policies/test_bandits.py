@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from evaluation.policies.bandits import UCB1, Bandit, BestFixed, EpsilonGreedy, Exp3
 from evaluation.policies.baselines import FixedSource, SampledSource
-from evaluation.policies.sources import make_bandit
-from evaluation.policies.specs import PolicySpec
+from evaluation.policies.specs import PolicySpec, make_bandit
 
 RATES = (0.2, 0.3, 0.8, 0.4)
 KINDS: Sequence[Callable[..., Bandit]] = (EpsilonGreedy, UCB1, Exp3)
