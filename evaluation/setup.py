@@ -126,8 +126,8 @@ def make_policies(
         for team in teams:
             _add_policies(mission, team, connection.dispatcher)
     for mission in missions:
-        for source in mission.policies.values():
-            _check_can_be_made(source)
+        for made in mission.policies.values():
+            _check_can_be_made(made)
     for mission in missions:
         for team, stepper in zip(teams, steppers, strict=True):
             _check_can_be_stepped(mission.policies, team, stepper)
