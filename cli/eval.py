@@ -26,7 +26,7 @@ from evaluation.config import (
     mission_queries,
     read_missions,
 )
-from evaluation.run import EvalProgress, Evaluation
+from evaluation.run import EvalProgress, EvaluationRun
 from evaluation.setup import Mission, digests_of, make_missions, make_policies, make_steppers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from ollama_utils.connect import Connection, connect, keep_replies
@@ -76,7 +76,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
             steppers = make_steppers(config, plan.teams, progress.say, stack)
             make_policies(missions, plan.teams, steppers, connection)
             _begin(plan, missions, folder, connection, stack)
-            evaluation = Evaluation(
+            evaluation = EvaluationRun(
                 config=config,
                 missions=missions,
                 teams=plan.teams,
@@ -138,7 +138,7 @@ def _begin(
     )
 
 
-def _run(evaluation: Evaluation, interrupt: Interrupt) -> dict[str, Any]:
+def _run(evaluation: EvaluationRun, interrupt: Interrupt) -> dict[str, Any]:
     """Fit, play, and keep the results; whatever ends it, what was answered is kept."""
     folder, dispatcher = evaluation.folder, evaluation.connection.dispatcher
     began_s = time.monotonic()

@@ -1,15 +1,15 @@
-"""Everything `mutagym eval` can be told: its flags, with their help.
+"""What `mutagym eval` is given: its flags, its missions, and the defaults that a run folder brings.
 
-The run folder that `-p` names gives the flags their defaults: its server, models, queries and mutators.
+A mission is a target model, a query set and a reward, from a TOML file with the flags' names as keys:
 
-The missions of `mutagym eval`: each a target model, a query set and a reward, from a file or inline.
-
-    name = "small model"            # a TOML file: the flags' names as keys, and a name
+    name = "small model"
     target-model = "llama3.2:1b"
     queries = "mine.csv"
     reward = "judge"
 
-What a mission leaves out comes from the command's own flags. The config.toml of a run is a mission, too.
+or inline as `key=value,key=value`; the config.toml of a run is a mission, too. What it leaves out comes from
+the command's own flags, and these default to the server, models, queries and mutators of the run that `-p`
+names.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from envs.episode import derive_seed
+from envs.queries import queries_sha256
+from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.settings import Count, Lanes, Seed, Share, comma_list, read_toml, resolved
@@ -36,10 +38,6 @@ CONFIG = "config.toml"
 
 def mission_keys() -> frozenset[str]:
     """The flags that a command takes over from a run: those of its mission and of its server."""
-    from ollama_utils.connect import ServerConfig
-    from records.settings import resolved
-    from train.mission import MissionConfig
-
     return frozenset(resolved(MissionConfig()) | resolved(ServerConfig()))
 
 
@@ -64,7 +62,7 @@ def run_path(policy: str) -> Path | None:
 
 
 def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
-    """What the run in the folder `path` was told, by the names of its flags.
+    """The settings of the run in the folder `path`, by the names of its flags.
 
     Args:
         path: a run folder.
@@ -98,7 +96,7 @@ MODELS = ("target-model", "mutator-model", "judge-model")
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MissionSpec:
-    """What a mission says."""
+    """A mission as it is asked for."""
 
     name: str = ""
     """What it is called in the tables."""
@@ -113,8 +111,6 @@ class MissionSpec:
     @property
     def mutators(self) -> tuple[str, ...]:
         """The names of its mutators; action k is the k-th."""
-        from mutators.registry import load_mutators
-
         return tuple(mutator.name for mutator in load_mutators(self.given.mutators))
 
     def server(self, config: ServerConfig) -> ServerConfig:
@@ -150,7 +146,7 @@ def read_missions(texts: Sequence[str], given: MissionConfig, server: ServerConf
         server: the flags of the server, for the models it leaves out.
 
     Raises:
-        UserError: one is no good; the message names the key that was meant.
+        UserError: one cannot be read; the message names the key that was meant.
     """
     flags = {key: value for key, value in resolved(given).items() if value is not None}
     models = {key: value for key, value in resolved(server).items() if key in MODELS and value is not None}
@@ -175,10 +171,8 @@ def mission_queries(mission: MissionSpec, split: str, episodes: int | None, seed
         seed: the evaluation's seed.
 
     Raises:
-        UserError: there are not as many, or the query set is no good.
+        UserError: there are not as many, or the query set cannot be read.
     """
-    from envs.queries import queries_sha256
-
     queries = load_query_set(mission.given.query_set)
     side = queries.train if split == "train" else queries.held_out
     ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
@@ -253,7 +247,7 @@ MAY_CHANGE = (
     *("max-in-flight", "call-timeout-s", "call-attempts", "max-unscored", "jobs", "parallel-policy"),
     *("policy-wrapper", "action-timeout-ms", "power", "judge-accuracy", "format", "save-transitions"),
 )
-"""What a resumed evaluation may be told anew: nothing that its results depend on, but for failing calls."""
+"""The flags that a resumed evaluation may change: results depend on none of them, but for failing calls."""
 BASELINES = ("noop", "random", "best_fixed")
 
 Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]
@@ -262,7 +256,7 @@ Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _c
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvalConfig:
-    """Everything an evaluation is told. Defaults < those of the run that -p names < --config < flags."""
+    """The settings of an evaluation. Defaults < those of the run that -p names < --config < flags."""
 
     policy: Annotated[tuple[str, ...], Parameter(name=("--policy", "-p"), negative="")] = ()
     """A policy (repeatable): a run folder, noop, random, round_robin, fixed:MUTATOR, best_fixed,
@@ -326,7 +320,7 @@ class EvalConfig:
 
     @property
     def stepper(self) -> str:
-        """The name of the policy wrapper that the flags amount to."""
+        """How policies are stepped: a name of `evaluation.stepping`."""
         return self.policy_wrapper or ("auto" if self.parallel_policy else "serial")
 
 

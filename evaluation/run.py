@@ -78,7 +78,7 @@ class EpisodeKey(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationRun:
     """An evaluation that is ready to begin."""
 
     config: EvalConfig

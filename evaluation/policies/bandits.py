@@ -1,10 +1,8 @@
 """Bandits: they learn which mutator is best whatever the query, and are then frozen into a policy.
 
-Each one is asked for an arm (a mutator's number) and told what it brought; it may be asked several times
-before it is told. A step that could not be scored is not told: it did not happen. The same seed and the
-same rewards in the same order give the same arms.
-
-What a bandit knows of its arms, and what it may be asked and told.
+`ask` returns an arm (a mutator's number), `tell` takes the reward that it brought; `ask` may be called several
+times before `tell`. The reward of a step that could not be scored is left out: it did not happen. The same
+seed and the same rewards in the same order give the same arms.
 """
 
 from __future__ import annotations

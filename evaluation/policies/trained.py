@@ -36,7 +36,7 @@ _loading = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainedRun:
     """A training run that has a policy."""
 
     path: Path
@@ -87,7 +87,7 @@ class Run:
             )
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path) -> TrainedRun:
     """Read what a training run is; its policy is loaded when it is first asked.
 
     Raises:
@@ -112,7 +112,7 @@ def load_run(path: str | Path) -> Run:
     queries = _read(folder / "queries.json", json.loads)
     if not isinstance(queries, dict) or not isinstance(queries.get("train"), list):
         raise UserError(f"{str(folder / 'queries.json')!r} has no list 'train' of the queries trained on")
-    return Run(
+    return TrainedRun(
         path=folder,
         config=config,
         train_queries=tuple(queries["train"]),
@@ -129,7 +129,7 @@ class RunSource:
         sample: draw actions by their probabilities, as in training; else take the likeliest.
     """
 
-    def __init__(self, run: Run, *, name: str, sample: bool = False) -> None:
+    def __init__(self, run: TrainedRun, *, name: str, sample: bool = False) -> None:
         self.run = run
         self.name = name
         self.sample = sample
@@ -169,7 +169,7 @@ class RunPolicy:
 
     Args:
         weights: the run's policy.zip.
-        changed_ns: when it was last written, as `Run` has it.
+        changed_ns: when it was last written, as `TrainedRun` has it.
         seed: draws the actions; None: the likeliest action is taken.
     """
 
