@@ -22,13 +22,13 @@ from envs.episode import (
     Rules,
     Transition,
     derive_seed,
-    run_plan,
 )
 from evaluation.errors import StepperError, policy_traceback
 from evaluation.policies.instance import Outcome
 from evaluation.policies.policy import View
 from evaluation.stepping import EpisodePolicies
 from ollama_utils.errors import CallCancelledError, OllamaError, ReplyLogError
+from ollama_utils.plans import play_plan
 from scorers.reward import Verdict
 
 Call = Callable[[], Any]
@@ -93,7 +93,7 @@ class AgentEpisode:
         """Embed the query; an agent that cannot begin is unscored."""
         for _ in range(MOST_ATTEMPTS):
             try:
-                run_plan(self._episode.begin(), self._answer)
+                play_plan(self._episode.begin(), self._answer)
             except OllamaError as error:
                 self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
             else:
@@ -126,7 +126,7 @@ class AgentEpisode:
 
     def step(self, action: int) -> Transition:
         """Play one step; one whose calls failed is played again by the next call."""
-        transition = run_plan(self._episode.step(action), self._answer)
+        transition = play_plan(self._episode.step(action), self._answer)
         self.transitions.append(transition)
         self.attempts.append(self._context.named(transition.info["error"]))
         self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS

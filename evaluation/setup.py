@@ -73,7 +73,7 @@ def make_missions(
             spec.given, connection.dispatcher, roles, of_spec.played, config.seed, encoders[name]
         )
         env = QueryMutationEnv(env_config, **parts)
-        context = EpisodeContext(rules=env.rules, answer=env.answer, seed=config.seed, names=names)
+        context = EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed, names=names)
         missions.append(Mission(spec=spec, queries=of_spec, roles=roles, context=context))
     return missions
 

@@ -1,7 +1,7 @@
 """Bandits: they learn which mutator is best whatever the query, and are then frozen into a policy.
 
-`ask` returns an arm (a mutator's number), `tell` takes the reward that it brought; `ask` may be called several
-times before `tell`. The reward of a step that could not be scored is left out: it did not happen. The same
+`ask` returns an arm (a mutator's number), `tell` takes the reward that it brought; `ask` may be called
+several times before `tell`. The reward of a step that could not be scored is left out: it did not happen. The same
 seed and the same rewards in the same order give the same arms.
 """
 
