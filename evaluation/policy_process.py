@@ -10,7 +10,7 @@ The process answers one request after another over the connection at the file de
 connection, or soon after the process PARENT, whatever its policies are at. A request is the numbers of
 policies to drop, a name and its arguments; a reply is `("done", action)`,
 `("raised", pickled exception or None, traceback)`, or `("unreadable", reason)` where a policy cannot be
-unpickled. It is no pool of `concurrent.futures`: such a pool breaks with an exception that cannot be
+unpickled. It is not a pool of `concurrent.futures`: such a pool breaks with an exception that cannot be
 unpickled, and has no way to end a process that hangs.
 """
 

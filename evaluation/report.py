@@ -278,7 +278,7 @@ def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
 
 
 def _needed(found: Comparison, difference: float) -> int | None:
-    """Queries that show a true difference in success; None where none differs, which says nothing of it."""
+    """Queries that show a true difference in success; None where none differs, as nothing is known then."""
     differing = found.wins + found.losses
     if found.queries < 2 or not differing:  # noqa: PLR2004 - a standard deviation takes two
         return None

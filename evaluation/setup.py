@@ -11,7 +11,7 @@ from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeContext
 from evaluation.errors import StepperError, one_line
-from evaluation.policies.baselines import FixedSource
+from evaluation.policies.baselines import FixedPolicy
 from evaluation.policies.instance import make_instance
 from evaluation.policies.policy import PolicySource
 from evaluation.policies.specs import FITTED, make_source
@@ -37,7 +37,7 @@ class Mission:
     """By name: made once, for a user's file may change; those that are fitted come in when they are."""
 
     def record(self) -> dict[str, Any]:
-        """What results.json says of it."""
+        """What results.json holds of it."""
         return {
             "name": self.spec.name,
             "target_model": self.roles.target,
@@ -174,7 +174,7 @@ def _check_can_be_stepped(
 ) -> None:
     """Check that a team's stepper can serve its policies; a fixed one stands for what is fitted later."""
     names = [spec.name for spec in team.agents]
-    stand_ins = {name: FixedSource(name=name, action=0) for name in names if name not in policies}
+    stand_ins = {name: FixedPolicy(name=name, action=0) for name in names if name not in policies}
     sources = {**stand_ins, **policies}
     try:
         stepper.begin([sources[name] for name in names], range(len(names))).close()

@@ -48,7 +48,7 @@ class TeamSpec:
         return self.runs[names[0]].run.target_model if names == list(self.runs) and len(names) == 1 else None
 
     def record(self) -> dict[str, Any]:
-        """What results.json tells of it."""
+        """What results.json holds of it."""
         return {
             "name": self.name,
             "members": list(dict.fromkeys(self.names)),
@@ -69,7 +69,7 @@ def read_teams(
         missions: where they play.
 
     Raises:
-        UserError: a policy is no good, or two have one name.
+        UserError: a policy cannot be read, or two have one name.
     """
     specs = [(text, _parsed(text, missions)) for text in policies]
     alone = [spec for text, spec in specs if not _is_mixed(text)]

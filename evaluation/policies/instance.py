@@ -83,8 +83,8 @@ class PolicyInstance:
         except Exception as error:  # noqa: BLE001 - a policy is anybody's code
             return [error] * len(views)
         if len(actions) != len(views):
-            told = f"gave {len(actions)} actions for {len(views)} views; expected one each"
-            return [PolicyActionError(f"policy {self.name!r} {told}")] * len(views)
+            counts = f"gave {len(actions)} actions for {len(views)} views; expected one each"
+            return [PolicyActionError(f"policy {self.name!r} {counts}")] * len(views)
         return [self._checked(action, view) for action, view in zip(actions, views, strict=True)]
 
     def _checked(self, action: object, view: View) -> Outcome:

@@ -20,8 +20,8 @@ from fractions import Fraction
 from typing import Any
 
 from evaluation.policies.bandits import UCB1, Bandit, EpsilonGreedy, Exp3
-from evaluation.policies.baselines import FixedSource, RoundRobinSource, SampledSource
-from evaluation.policies.llm import LLMSource
+from evaluation.policies.baselines import FixedPolicy, RoundRobinSource, SampledSource
+from evaluation.policies.llm import LLMPolicy
 from evaluation.policies.policy import PolicySource
 from evaluation.policies.user_class import Scalar, user_source
 from mutators.registry import DEFAULT_MUTATORS
@@ -68,7 +68,7 @@ def parse_policy(text: str, mutators: Sequence[str] = DEFAULT_MUTATORS) -> Polic
         mutators: the names that `fixed:` may use.
 
     Raises:
-        ValueError: the policy, its mutator or an option is unknown, or the proportion is no share.
+        ValueError: the policy, its mutator or an option is unknown, or the proportion is not over 0.
     """
     head, *rest = [text] if _is_folder(text) else _parts(text)
     kind, arg = _head(head, text, mutators)
@@ -97,7 +97,7 @@ def make_source(
     mutators = tuple(mutators)
     match spec.kind:
         case "noop" | "fixed":
-            return FixedSource(name=spec.name, action=_action_of(spec.arg or "noop", spec, mutators))
+            return FixedPolicy(name=spec.name, action=_action_of(spec.arg or "noop", spec, mutators))
         case "random":
             return SampledSource(name=spec.name, weights=(1 / len(mutators),) * len(mutators))
         case "round_robin":
@@ -105,7 +105,7 @@ def make_source(
         case "class":
             return user_source(spec.name, spec.arg, mutators, spec.kwargs)
         case "llm" if dispatcher is not None:
-            return LLMSource(name=spec.name, model=spec.arg, dispatcher=dispatcher, seed=seed)
+            return LLMPolicy(name=spec.name, model=spec.arg, dispatcher=dispatcher, seed=seed)
     raise ValueError(
         f"policy {spec.name!r} is of kind {spec.kind!r}, which cannot be made from its name alone"
     )
@@ -118,7 +118,7 @@ def make_bandit(spec: PolicySpec, *, arms: int, seed: int) -> Bandit:
         ValueError: the spec is of another kind, or an option is out of range.
     """
     if spec.kind not in _BANDITS:
-        raise ValueError(f"policy {spec.name!r} is no bandit; {nearest(spec.kind, _BANDITS)}")
+        raise ValueError(f"policy {spec.name!r} is not a bandit; {nearest(spec.kind, _BANDITS)}")
     bandit: Bandit = _BANDITS[spec.kind](arms, seed=seed, name=spec.name, **spec.kwargs)
     return bandit
 

@@ -160,7 +160,7 @@ def test_a_policy_written_anew_is_loaded_anew(trained_run: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("breaks", "says"),
     [
-        (shutil.rmtree, ["is no run", "mutagym train"]),
+        (shutil.rmtree, ["is not a run", "mutagym train"]),
         (lambda run: (run / "policy.zip").unlink(), ["no policy.zip yet", "--resume"]),
         (lambda run: (run / "policy.zip").write_bytes(b"zip"), ["policy.zip", "damaged", "--resume"]),
         (lambda run: cut(run / "policy.zip"), ["policy.zip", "damaged"]),

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation.policies.llm import LLMSource, choice_prompt, choice_schema, parse_choice
+from evaluation.policies.llm import LLMPolicy, choice_prompt, choice_schema, parse_choice
 from evaluation.policies.specs import make_source, parse_policy
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ModelMissingError
@@ -20,12 +20,12 @@ from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 
 @contextmanager
-def model_that_says(text: str) -> Iterator[tuple[LLMSource, ScriptedServer]]:
+def model_that_says(text: str) -> Iterator[tuple[LLMPolicy, ScriptedServer]]:
     with (
         ScriptedServer(lambda _: (200, SAID | {"response": text})) as server,
         Dispatcher([server.host], attempts=1) as dispatcher,
     ):
-        yield LLMSource(name="llm:m", model="m", dispatcher=dispatcher, seed=7), server
+        yield LLMPolicy(name="llm:m", model="m", dispatcher=dispatcher, seed=7), server
 
 
 def test_the_model_is_asked_at_temperature_0_with_the_seed_for_one_of_the_mutators() -> None:
@@ -74,7 +74,7 @@ def test_a_reply_that_names_no_mutator_in_the_schema_is_an_error_and_no_choice(t
 
 
 def test_a_call_that_fails_raises_its_own_error(dispatcher: Dispatcher) -> None:
-    source = LLMSource(name="llm:nobody", model="nobody-pulled-this:1b", dispatcher=dispatcher)
+    source = LLMPolicy(name="llm:nobody", model="nobody-pulled-this:1b", dispatcher=dispatcher)
     with pytest.raises(ModelMissingError):
         source.make(0).step(view())
 
@@ -88,14 +88,14 @@ def test_a_model_of_the_simulator_chooses_the_same_however_it_steps(
     found = []
     for name in ("serial", "thread", "auto"):
         with Dispatcher([simulator.host]) as own, stepper_of(name) as stepper:
-            played = replace(source, dispatcher=own)  # type: ignore[type-var] # an LLMSource
+            played = replace(source, dispatcher=own)  # type: ignore[type-var] # an LLMPolicy
             found.append(play(stepper, [played] * 2, steps=2))
     assert found[0] == found[1] == found[2]
     assert not failures(found[0])
 
 
 def test_a_policy_that_holds_a_dispatcher_goes_to_no_process(dispatcher: Dispatcher) -> None:
-    source = LLMSource(name="llm:m", model="m", dispatcher=dispatcher)
+    source = LLMPolicy(name="llm:m", model="m", dispatcher=dispatcher)
     with (
         stepper_of("process") as stepper,
         pytest.raises(ValueError, match="'llm:m' cannot be pickled"),

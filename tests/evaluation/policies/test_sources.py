@@ -125,7 +125,7 @@ def test_a_class_is_named_by_its_module() -> None:
         ("{broken}:Policy", "fails while it is imported: ZeroDivisionError: division by zero"),
         ("{folder}/torn.py:Policy", "fails while it is imported: SyntaxError"),
         ("{folder}/binary.py:Policy", "fails while it is imported: SyntaxError"),
-        ("{folder}/own.txt:Policy", "is no Python file; expected path/to/file.py:Policy"),
+        ("{folder}/own.txt:Policy", "is not a Python file; expected path/to/file.py:Policy"),
         (
             "nowhere.module.Policy",
             "cannot be imported: ModuleNotFoundError: .*; put its folder on PYTHONPATH",
