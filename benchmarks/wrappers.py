@@ -8,8 +8,7 @@ The policies that `benchmarks.wrappers` steps, in a module that other processes 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,7 +22,8 @@ from numpy.typing import NDArray
 from benchmarks.reporting import Section, at_least
 from benchmarks.rollouts import Scale
 from evaluation.policies.policy import Policy, View
-from evaluation.wrappers.wrapper import Wrapper, make_wrapper
+from evaluation.stepping import PolicyStepper, make_stepper
+from ollama_utils.plans import play_plans
 
 if TYPE_CHECKING:
     import torch
@@ -186,14 +186,14 @@ def _cases(step_s: float, steps: int) -> list[Case]:
 
 def _rows(case: Case, agents: int, runs: int) -> list[dict[str, Any]]:
     said: list[str] = []
-    with ExitStack() as open_wrappers:
-        wrappers = {
-            name: open_wrappers.enter_context(
-                closing(make_wrapper(name, jobs=agents, action_timeout_ms=None, report=said.append))
+    with ExitStack() as open_steppers:
+        steppers = {
+            name: open_steppers.enter_context(
+                closing(make_stepper(name, jobs=agents, action_timeout_ms=None, report=said.append))
             )
             for name in ("serial", *case.wrappers)
         }
-        timed = {name: _warm(case, wrapper, agents) for name, wrapper in wrappers.items()}
+        timed = {name: _warm(case, stepper, agents) for name, stepper in steppers.items()}
         taken = [{name: step_s() for name, step_s in timed.items()} for _ in range(runs)]
     return [
         {
@@ -210,30 +210,28 @@ def _rows(case: Case, agents: int, runs: int) -> list[dict[str, Any]]:
     ]
 
 
-def _warm(case: Case, wrapper: Wrapper, agents: int) -> Callable[[], float]:
+def _warm(case: Case, stepper: PolicyStepper, agents: int) -> Callable[[], float]:
     """A function that plays the case and gives the seconds of a step, once it has been played before."""
 
     def step_s() -> float:
-        with ThreadPoolExecutor(case.episodes) as threads:
-            return median(
-                threads.map(lambda number: _play(case, wrapper, agents, number), range(case.episodes))
-            )
+        plans = [_play(case, stepper, agents, number) for number in range(case.episodes)]
+        return median(play_plans(plans, lambda call: call(), agents * case.episodes))
 
     step_s()
     return step_s
 
 
-def _play(case: Case, wrapper: Wrapper, agents: int, number: int) -> float:
-    """Play an episode; the median seconds of a step, its first one left out: instances are made in it."""
+def _play(
+    case: Case, stepper: PolicyStepper, agents: int, number: int
+) -> Generator[Sequence[Callable[[], Any]], Sequence[Any], float]:
+    """The plan of an episode: the median seconds of a step, but for the first: instances are made in it."""
     seeds = range(number * agents, (number + 1) * agents)
     taken = []
-    with closing(wrapper.team([case.source] * agents, seeds)) as team:
+    with closing(stepper.begin([case.source] * agents, seeds)) as policies:
         for step in range(case.steps + 1):
             views = [_view(agent, step) for agent in range(agents)]
             began_s = time.perf_counter()
-            pending = [team.submit(agent, view) for agent, view in enumerate(views)]
-            for each in pending:
-                each.result()
+            yield from policies.step(views)
             taken.append(time.perf_counter() - began_s)
     return median(taken[1:])
 

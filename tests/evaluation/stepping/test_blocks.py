@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evaluation.wrappers.blocks import BLOCK_ROWS, block_scores, made_ready
+from evaluation.policies.instance import BLOCK_ROWS, block_scores, made_ready
 from tests.evaluation.network_policies import DIMENSION, ReplicaNetwork, network
 
 

@@ -1,4 +1,4 @@
-"""What each wrapper does side by side, what it costs, what it leaves behind, and what it cannot serve."""
+"""What each way to step policies does side by side, what it leaves behind, and what it cannot serve."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from evaluation.errors import StepperClosedError, StepperError
 from evaluation.policies.policy import Policy
-from evaluation.wrappers.costs import Cost, count_cpus, pick_way
-from evaluation.wrappers.errors import WrapperClosedError, WrapperError
-from evaluation.wrappers.runners import ThreadPool
-from evaluation.wrappers.wrapper import make_wrapper
+from evaluation.stepping import Cost, count_cpus, make_stepper, pick_way
+from ollama_utils.plans import PlanRunner
 from tests.evaluation import policies_for_tests as policies
 from tests.evaluation.network_policies import Likeliest, network
 from tests.evaluation.policies_for_tests import Source, source
-from tests.evaluation.wrappers.playing import play, play_episode, view, wrapper_of
+from tests.evaluation.stepping.playing import play, play_episode, step, stepper_of, view
 
 ALL = ("serial", "thread", "process", "batch", "torch", "auto")
 
@@ -42,18 +43,16 @@ def children() -> set[int]:
 
 def test_all_policies_of_a_step_are_under_way_at_once() -> None:
     policies.Meeting.barrier = threading.Barrier(4)
-    with wrapper_of("thread", jobs=4) as wrapper:
-        found = play_episode(wrapper, [source(policies.Meeting)] * 4, steps=2)
+    with stepper_of("thread", jobs=4) as stepper:
+        found = play_episode(stepper, [source(policies.Meeting)] * 4, steps=2, jobs=4)
     assert found == [[agent, agent] for agent in range(4)]
 
 
 @pytest.mark.parametrize("jobs", [1, 3])
-def test_no_more_policies_step_at_once_than_there_are_jobs_and_no_more_threads_are_there(jobs: int) -> None:
+def test_no_more_policies_step_at_once_than_there_are_jobs(jobs: int) -> None:
     policies.Crowd.most = 0
-    threads = threading.active_count()
-    with wrapper_of("thread", jobs=jobs) as wrapper:
-        play(wrapper, [source(policies.Crowd)] * 5)
-        assert threading.active_count() - threads <= jobs
+    with stepper_of("thread", jobs=jobs) as stepper:
+        play(stepper, [source(policies.Crowd)] * 5, jobs=jobs)
     assert policies.Crowd.most <= jobs
 
 
@@ -61,73 +60,78 @@ def test_no_more_policies_step_at_once_than_there_are_jobs_and_no_more_threads_a
 def test_no_instance_is_used_in_two_episodes(name: str) -> None:
     kinds: dict[str, Callable[..., Policy]] = {"batch": policies.Together, "torch": Likeliest}
     played = source(kinds.get(name, policies.Wanderer))
-    with wrapper_of(name) as wrapper:
-        first = play_episode(wrapper, [played] * 2)
-        assert play_episode(wrapper, [played] * 2) == first
+    with stepper_of(name) as stepper:
+        first = play_episode(stepper, [played] * 2)
+        assert play_episode(stepper, [played] * 2) == first
 
 
 def test_a_batch_is_one_call_for_the_agents_of_a_step_that_have_the_same_policy() -> None:
     policies.Together.calls.clear()
     one, other = source(policies.Together), source(policies.Together)
-    with wrapper_of("batch") as wrapper:
-        play_episode(wrapper, [one, other, one, one], steps=2)
+    with stepper_of("batch") as stepper:
+        play_episode(stepper, [one, other, one, one], steps=2)
     assert sorted(policies.Together.calls) == [1, 1, 3, 3]
 
 
 def test_a_network_sees_blocks_of_16_rows_and_nothing_else() -> None:
     network(0).rows.clear()
-    with wrapper_of("torch") as wrapper:
-        play(wrapper, [source(Likeliest)] * 5, episodes=4)
+    with stepper_of("torch") as stepper:
+        play(stepper, [source(Likeliest)] * 5, episodes=4)
     assert set(network(0).rows) == {16}
 
 
 @pytest.mark.parametrize("timeout_ms", [None, 60_000.0])
 @pytest.mark.parametrize("name", ALL)
-def test_a_closed_wrapper_leaves_no_thread_and_no_process_behind(name: str, timeout_ms: float | None) -> None:
-    threads, processes = set(threading.enumerate()), children()
+def test_a_closed_stepper_leaves_no_process_behind(name: str, timeout_ms: float | None) -> None:
+    processes = children()
     kinds: list[Callable[..., Policy]] = [policies.Wanderer, policies.Waiting, policies.Busy]
     if name in {"batch", "torch"}:
         kinds = [policies.Together if name == "batch" else Likeliest]
-    with wrapper_of(name, action_timeout_ms=timeout_ms) as wrapper:
-        play(wrapper, [source(kind) for kind in kinds])
+    with stepper_of(name, action_timeout_ms=timeout_ms) as stepper:
+        play(stepper, [source(kind) for kind in kinds])
         assert name != "process" or children() > processes
-    assert set(threading.enumerate()) <= threads
     assert children() == processes
 
 
-def test_closing_a_wrapper_ends_steps_under_way_in_processes() -> None:
-    with wrapper_of("process", jobs=1) as wrapper:
-        team = wrapper.team([source(policies.Failing, fault=policies.hang, at=0)], [0])
-        pending = team.submit(0, view())
-    with pytest.raises(WrapperClosedError):
-        pending.result()
+def test_closing_a_stepper_ends_steps_under_way_in_processes() -> None:
+    before = children()
+    with PlanRunner[Any, Any](lambda call: call(), 1) as runner:
+        with stepper_of("process", jobs=1) as stepper:
+            hanging = stepper.begin([source(policies.Failing, fault=policies.hang, at=0)], [0])
+            found = runner.submit(hanging.step([view()]))
+            while children() == before:
+                time.sleep(0.001)
+        (error,) = found.result(20)
+    assert isinstance(error, StepperClosedError)
 
 
 def test_a_process_that_dies_between_two_steps_takes_no_policy_with_it() -> None:
     before = children()
-    with wrapper_of("process", jobs=1) as wrapper:
-        with wrapper_of("serial") as serial:
+    with stepper_of("process", jobs=1) as stepper:
+        with stepper_of("serial") as serial:
             (expected,) = play_episode(serial, [source(policies.Wanderer)], steps=3)
-        team = wrapper.team([source(policies.Wanderer)], [0])
-        actions = [team.submit(0, view(0, step)).result() for step in range(2)]
+        alone = stepper.begin([source(policies.Wanderer)], [0])
+        actions = step(alone, view(0, 0)) + step(alone, view(0, 1))
         (worker,) = children() - before
         ended = os.pidfd_open(worker)
         os.kill(worker, signal.SIGKILL)
         assert select.select([ended], [], [], 20)[0]
         os.close(ended)
-        assert [*actions, team.submit(0, view(0, 2)).result()] == expected
+        assert actions + step(alone, view(0, 2)) == expected
 
 
 LOST = """
+import threading
+import time
+from evaluation.stepping import make_stepper
 from tests.evaluation import policies_for_tests as policies
-from tests.evaluation.wrappers.playing import view
-from tests.evaluation.wrappers.test_wrappers import children
-from evaluation.wrappers.wrapper import make_wrapper
-wrapper = make_wrapper("process", jobs=1, action_timeout_ms=None, report=print)
+from tests.evaluation.stepping.playing import step, view
+from tests.evaluation.stepping.test_stepping import children
+stepper = make_stepper("process", jobs=1, action_timeout_ms=None, report=print)
 hangs = policies.source(policies.Failing, fault=policies.hang, agent=1, at=0)
-team = wrapper.team([policies.source(policies.Wanderer), hangs], [0, 1])
-team.submit(0, view()).result()
-team.submit(1, view(1))
+begun = stepper.begin([policies.source(policies.Wanderer), hangs], [0, 1])
+step(begun, view())
+threading.Thread(target=step, args=(begun, view(1)), daemon=True).start()
 print(*children(), flush=True)
 input()
 """
@@ -147,8 +151,8 @@ def test_a_process_ends_soon_after_the_evaluation_however_that_ends() -> None:
 
 def test_auto_steps_the_rest_of_a_row_side_by_side_once_the_first_have_told_that_they_wait() -> None:
     policies.LateMeeting.barrier, policies.LateMeeting.steps = threading.Barrier(4), 0
-    with wrapper_of("auto", jobs=7) as wrapper:
-        found = play_episode(wrapper, [source(policies.LateMeeting)] * 7, steps=1)
+    with stepper_of("auto", jobs=7) as stepper:
+        found = play_episode(stepper, [source(policies.LateMeeting)] * 7, steps=1, jobs=7)
     assert found == [[agent] for agent in range(7)]
 
 
@@ -165,8 +169,8 @@ def test_auto_steps_the_rest_of_a_row_side_by_side_once_the_first_have_told_that
 )
 def test_auto_says_once_how_a_policy_is_stepped_and_why(kind: Callable[..., Policy], line: str) -> None:
     said: list[str] = []
-    with wrapper_of("auto", report=said.append) as wrapper:
-        play(wrapper, [source(kind)] * 3)
+    with stepper_of("auto", report=said.append) as stepper:
+        play(stepper, [source(kind)] * 3)
     assert len(said) == 1
     assert said[0].startswith(line)
 
@@ -183,8 +187,8 @@ def test_auto_says_once_why_a_policy_that_computes_stays_where_it_is(
     kind: type[policies.Busy], reason: str
 ) -> None:
     said: list[str] = []
-    with wrapper_of("auto", report=said.append) as wrapper:
-        play(wrapper, [source(kind, cpu_s=0.02)] if kind is not policies.Unpicklable else [source(kind)])
+    with stepper_of("auto", report=said.append) as stepper:
+        play(stepper, [source(kind, cpu_s=0.02)] if kind is not policies.Unpicklable else [source(kind)])
     assert [line.split(":")[0] for line in said] == [
         f"policy {kind.__name__!r} steps by process",
         f"policy {kind.__name__!r} steps by serial, not process",
@@ -215,7 +219,7 @@ def test_the_pick_follows_from_waiting_and_computing(
     assert "ms of waiting" in why
 
 
-def test_a_wrapper_asked_for_by_name_that_cannot_serve_a_policy_says_so_in_one_line() -> None:
+def test_a_way_asked_for_by_name_that_cannot_serve_a_policy_says_so_in_one_line() -> None:
     asked: list[tuple[str, Callable[..., Policy], str]] = [
         (
             "process",
@@ -226,8 +230,8 @@ def test_a_wrapper_asked_for_by_name_that_cannot_serve_a_policy_says_so_in_one_l
         ("torch", policies.Wanderer, "'f' has no torch network: --policy-wrapper torch cannot serve it"),
     ]
     for name, make_policy, message in asked:
-        with wrapper_of(name) as wrapper, pytest.raises(WrapperError, match=message) as caught:
-            wrapper.team([Source(name="f", make_policy=make_policy)], [0])
+        with stepper_of(name) as stepper, pytest.raises(StepperError, match=message) as caught:
+            stepper.begin([Source(name="f", make_policy=make_policy)], [0])
         assert "\n" not in str(caught.value)
 
 
@@ -240,28 +244,14 @@ def test_a_wrapper_asked_for_by_name_that_cannot_serve_a_policy_says_so_in_one_l
         ({"action_timeout_ms": float("nan")}, "got nan"),
     ],
 )
-def test_a_wrapper_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
+def test_a_way_to_step_that_cannot_be_is_refused(changes: dict[str, object], message: str) -> None:
     asked: dict[str, object] = {"name": "serial", "jobs": 1, "action_timeout_ms": None, "report": print}
     with pytest.raises(ValueError, match=message):
-        make_wrapper(**(asked | changes))  # type: ignore[arg-type] # as the command line gives them
-
-
-def test_a_pool_whose_threads_are_all_stuck_goes_on_with_new_ones() -> None:
-    policies.release.clear()
-    pool = ThreadPool(2, timeout_s=0.1)
-    stuck = [pool.start("a stuck policy", policies.hang) for _ in range(2)]
-    assert pool.result(pool.start("a policy", lambda: 5)) == 5
-    for task in stuck:
-        with pytest.raises(Exception, match="a stuck policy took longer than 100 ms"):
-            pool.result(task)
-    policies.release.set()
-    pool.close()
+        make_stepper(**(asked | changes))  # type: ignore[arg-type] # as the command line gives them
 
 
 def test_a_process_starts_without_torch_and_without_the_commands() -> None:
-    code = (
-        "import sys, evaluation.wrappers.worker as _, evaluation.policies.sources as _; print(*sys.modules)"
-    )
+    code = "import sys, evaluation.policy_process as _, evaluation.policies.specs as _; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)  # noqa: S603 - ours
     heavy = {"torch", "sklearn", "scipy", "gymnasium", "train", "envs"}
     assert heavy.isdisjoint(ran.stdout.split())

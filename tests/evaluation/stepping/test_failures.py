@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Callable, Iterator
 
@@ -9,24 +10,24 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.policies.policy import Policy, PolicySource
-from evaluation.wrappers.auto import MEASURED_STEPS, AutoWrapper
-from evaluation.wrappers.errors import (
+from evaluation.errors import (
     PolicyActionError,
     PolicyBusyError,
     PolicyError,
     PolicyExitError,
     PolicyTimeoutError,
     RemotePolicyError,
+    StepperClosedError,
     WorkerDiedError,
-    WrapperClosedError,
 )
+from evaluation.policies.policy import PolicySource
+from evaluation.stepping import MEASURED_STEPS
 from tests.evaluation import policies_for_tests as policies
 from tests.evaluation.network_policies import DIMENSION, Likeliest, Networked
 from tests.evaluation.policies_for_tests import Failing, Source, Together, Wanderer, source
-from tests.evaluation.wrappers.playing import failures, play, play_episode, view, wrapper_of
+from tests.evaluation.stepping.playing import failures, play, play_episode, step, stepper_of, view
 
-WRAPPERS = ("serial", "thread", "process", "auto")
+STEPPERS = ("serial", "thread", "process", "auto")
 DEADLINE_MS = 400.0
 
 
@@ -42,12 +43,12 @@ def beside(failing: PolicySource) -> list[PolicySource]:
     return [failing, source(Wanderer), source(Wanderer)]
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", STEPPERS)
 def test_an_error_of_a_policy_reaches_its_own_agent_with_the_traceback_of_where_it_was_raised(
     name: str,
 ) -> None:
-    with wrapper_of(name) as wrapper:
-        outcomes = play(wrapper, beside(source(Failing, fault=policies.raise_value_error)))
+    with stepper_of(name) as stepper:
+        outcomes = play(stepper, beside(source(Failing, fault=policies.raise_value_error)))
     found = failures(outcomes)
     assert found.keys() == {(episode, 0, 1) for episode in range(3)}
     for error in found.values():
@@ -55,44 +56,44 @@ def test_an_error_of_a_policy_reaches_its_own_agent_with_the_traceback_of_where_
         assert "in raise_value_error" in "".join(traceback.format_exception(error))
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", STEPPERS)
 def test_a_policy_that_cannot_be_made_fails_in_each_step_and_no_other_does(name: str) -> None:
-    with wrapper_of(name) as wrapper:
-        found = failures([play_episode(wrapper, beside(source(Wanderer, stranger=1)), steps=2)])
+    with stepper_of(name) as stepper:
+        found = failures([play_episode(stepper, beside(source(Wanderer, stranger=1)), steps=2)])
     assert found.keys() == {(0, 0, 0), (0, 0, 1)}
     assert all("stranger" in str(error) for error in found.values())
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", STEPPERS)
 @pytest.mark.parametrize("action", [7, -1, 1.0, True, None, "noop", np.bool_(1), np.array([1, 2])])
 def test_an_action_that_is_no_mutators_number_is_an_error_with_the_policys_name_and_the_value(
     name: str, action: object
 ) -> None:
-    with wrapper_of(name) as wrapper:
-        ((error,),) = play_episode(wrapper, [source(policies.Chooser, action=action)], steps=1)
+    with stepper_of(name) as stepper:
+        ((error,),) = play_episode(stepper, [source(policies.Chooser, action=action)], steps=1)
     assert isinstance(error, PolicyActionError)
     assert str(error) == f"policy 'Chooser' chose {action!r}; expected an integer from 0 to 6"
 
 
 @pytest.mark.parametrize("action", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)])
 def test_an_integer_of_numpy_or_torch_is_an_action(action: object) -> None:
-    with wrapper_of("serial") as wrapper:
-        assert play_episode(wrapper, [source(policies.Chooser, action=action)], steps=1) == [[3]]
+    with stepper_of("serial") as stepper:
+        assert play_episode(stepper, [source(policies.Chooser, action=action)], steps=1) == [[3]]
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", STEPPERS)
 def test_a_policy_cannot_end_the_evaluation_by_an_exit(name: str) -> None:
-    with wrapper_of(name) as wrapper:
-        found = failures([play_episode(wrapper, beside(source(Failing, fault=policies.leave)))])
+    with stepper_of(name) as stepper:
+        found = failures([play_episode(stepper, beside(source(Failing, fault=policies.leave)))])
     assert {seat: type(error) for seat, error in found.items()} == {(0, 0, 1): PolicyExitError}
 
 
-@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize("name", STEPPERS)
 def test_a_step_that_overruns_its_deadline_spoils_no_other_policys(name: str) -> None:
-    with wrapper_of("serial") as wrapper:
-        expected = play(wrapper, [source(Wanderer)] * 3)
-    with wrapper_of(name, jobs=2, action_timeout_ms=DEADLINE_MS) as wrapper:
-        outcomes = play(wrapper, beside(source(Failing, fault=policies.hang)))
+    with stepper_of("serial") as stepper:
+        expected = play(stepper, [source(Wanderer)] * 3)
+    with stepper_of(name, jobs=2, action_timeout_ms=DEADLINE_MS) as stepper:
+        outcomes = play(stepper, beside(source(Failing, fault=policies.hang)))
     late = failures(outcomes)
     assert {(episode, 0, 1) for episode in range(3)} <= late.keys()
     assert {agent for _, agent, _ in late} == {0}
@@ -103,9 +104,9 @@ def test_a_step_that_overruns_its_deadline_spoils_no_other_policys(name: str) ->
 
 @pytest.mark.parametrize("name", ["serial", "thread", "auto"])
 def test_a_policy_that_hangs_is_not_stepped_again_while_it_does(name: str) -> None:
-    with wrapper_of(name, action_timeout_ms=DEADLINE_MS) as wrapper:
+    with stepper_of(name, action_timeout_ms=DEADLINE_MS) as stepper:
         hanging = source(Failing, fault=policies.hang, at=MEASURED_STEPS - 1)  # auto picks a way thereupon
-        ((*sound, late, again),) = play_episode(wrapper, [hanging], steps=MEASURED_STEPS + 1)
+        ((*sound, late, again),) = play_episode(stepper, [hanging], steps=MEASURED_STEPS + 1)
     assert all(isinstance(action, int) for action in sound)
     assert isinstance(late, PolicyTimeoutError)
     assert isinstance(again, PolicyBusyError)
@@ -114,18 +115,16 @@ def test_a_policy_that_hangs_is_not_stepped_again_while_it_does(name: str) -> No
 @pytest.mark.parametrize("fault", [policies.raise_value_error, policies.hang])
 def test_auto_measures_steps_that_fail_and_picks_a_way_for_them_too(fault: Callable[[], int]) -> None:
     failing = source(Failing, fault=fault, at=0)
-    with wrapper_of("auto", action_timeout_ms=DEADLINE_MS) as wrapper:
-        assert isinstance(wrapper, AutoWrapper)
+    with stepper_of("auto", action_timeout_ms=DEADLINE_MS) as stepper:
         for episode in range(MEASURED_STEPS):
-            assert wrapper.pick_of("Failing") is None
-            assert failures([play_episode(wrapper, [failing], episode=episode, steps=1)])
-        assert wrapper.pick_of("Failing") is not None
-        assert not wrapper._kept
+            assert stepper.picks.pick_of("Failing") is None
+            assert failures([play_episode(stepper, [failing], episode=episode, steps=1)])
+        assert stepper.picks.pick_of("Failing") is not None
 
 
 def test_the_deadline_of_a_step_does_not_run_while_it_queues() -> None:
-    with wrapper_of("thread", jobs=1, action_timeout_ms=1000) as wrapper:
-        outcomes = play_episode(wrapper, [source(policies.Waiting)] * 100, steps=1)
+    with stepper_of("thread", jobs=1, action_timeout_ms=1000) as stepper:
+        outcomes = play_episode(stepper, [source(policies.Waiting)] * 100, steps=1)
     assert not failures([outcomes])
 
 
@@ -134,10 +133,10 @@ def test_policies_that_shared_a_process_with_one_that_died_go_on_in_another_as_i
     fault: object,
 ) -> None:
     sources = [source(Wanderer), source(Failing, fault=fault, agent=1, at=2), source(Wanderer)]
-    with wrapper_of("serial") as wrapper:
-        expected = play_episode(wrapper, [source(Wanderer)] * 3, steps=5)
-    with wrapper_of("process", jobs=1, action_timeout_ms=DEADLINE_MS) as wrapper:
-        found = play_episode(wrapper, sources, steps=5)
+    with stepper_of("serial") as stepper:
+        expected = play_episode(stepper, [source(Wanderer)] * 3, steps=5)
+    with stepper_of("process", jobs=1, action_timeout_ms=DEADLINE_MS) as stepper:
+        found = play_episode(stepper, sources, steps=5)
     assert [found[0], found[2]] == [expected[0], expected[2]]
     error = found[1][2]
     if fault is policies.die:
@@ -148,8 +147,8 @@ def test_policies_that_shared_a_process_with_one_that_died_go_on_in_another_as_i
 
 
 def test_an_exception_that_cannot_be_pickled_comes_from_its_process_as_its_traceback() -> None:
-    with wrapper_of("process") as wrapper:
-        ((_, error),) = play_episode(wrapper, [source(Failing, fault=policies.raise_odd_error)], steps=2)
+    with stepper_of("process") as stepper:
+        ((_, error),) = play_episode(stepper, [source(Failing, fault=policies.raise_odd_error)], steps=2)
     assert isinstance(error, RemotePolicyError)
     assert "OddError: odd" in str(error)
     assert "in raise_odd_error" in "".join(traceback.format_exception(error))
@@ -165,8 +164,8 @@ def test_an_exception_that_cannot_be_pickled_comes_from_its_process_as_its_trace
 def test_a_batch_of_the_wrong_length_fails_whole_and_a_wrong_action_in_it_alone(
     actions: list[int], message: str
 ) -> None:
-    with wrapper_of("batch") as wrapper:
-        found = play_episode(wrapper, [source(policies.BadTogether, actions=actions)] * 3, steps=1)
+    with stepper_of("batch") as stepper:
+        found = play_episode(stepper, [source(policies.BadTogether, actions=actions)] * 3, steps=1)
     errors = [error for (error,) in found if isinstance(error, PolicyError)]
     assert {str(error) for error in errors} == {message}
     assert len(errors) == (3 if len(actions) < 3 else 1)
@@ -179,8 +178,8 @@ def test_the_deadline_of_a_batch_is_that_of_the_whole_call() -> None:
 
     sources = [source(Hanging), source(Hanging), source(Together)]
     sources[1] = sources[0]
-    with wrapper_of("batch", action_timeout_ms=DEADLINE_MS) as wrapper:
-        first, second, third = play_episode(wrapper, sources, steps=1)
+    with stepper_of("batch", action_timeout_ms=DEADLINE_MS) as stepper:
+        first, second, third = play_episode(stepper, sources, steps=1)
     assert isinstance(first[0], PolicyTimeoutError)
     assert isinstance(second[0], PolicyTimeoutError)
     assert isinstance(third[0], int)
@@ -191,27 +190,24 @@ def test_a_forward_pass_that_hangs_fails_its_views_and_the_next_one_goes_on() ->
         def choose(self, _scores: object, _view: object) -> int:
             return policies.hang()
 
-    with wrapper_of("torch", action_timeout_ms=DEADLINE_MS) as wrapper:
-        stuck = wrapper.team([source(Likeliest), source(Stuck)], [0, 1])
-        pending = [stuck.submit(agent, view(agent)) for agent in range(2)]
-        for each in pending:
-            with pytest.raises(PolicyTimeoutError):
-                each.result()
-        assert not failures([play_episode(wrapper, [source(Likeliest)])])
+    with stepper_of("torch", action_timeout_ms=DEADLINE_MS) as stepper:
+        stuck = stepper.begin([source(Likeliest), source(Stuck)], [0, 1])
+        late = step(stuck, view(0), view(1))
+        assert [type(each) for each in late] == [PolicyTimeoutError] * 2
+        assert not failures([play_episode(stepper, [source(Likeliest)])])
 
 
 def test_an_observation_that_a_network_cannot_take_spoils_no_view_beside_it() -> None:
-    with wrapper_of("torch") as wrapper:
-        team = wrapper.team([source(Networked)] * 3, [0, 1, 2])
+    with stepper_of("torch") as stepper:
+        beside = stepper.begin([source(Networked)] * 3, [0, 1, 2])
         views = [view(0), view(1), view(2)]
         views[1].observation[:] = 1e7
-        pending = [team.submit(agent, each) for agent, each in enumerate(views)]
-        with pytest.raises(ValueError, match="out of all bounds"):
-            pending[1].result()
-        together = [pending[0].result(), pending[2].result()]
-    with wrapper_of("torch") as wrapper:
-        team = wrapper.team([source(Networked)] * 3, [0, 1, 2])
-        assert [team.submit(agent, view(agent)).result() for agent in (0, 2)] == together
+        first, bad, last = step(beside, *views)
+        assert isinstance(bad, ValueError)
+        assert "out of all bounds" in str(bad)
+    with stepper_of("torch") as stepper:
+        beside = stepper.begin([source(Networked)] * 3, [0, 1, 2])
+        assert step(beside, view(0), view(2)) == [first, last]
 
 
 def test_scores_that_are_not_numbers_and_those_of_a_wrong_shape_are_errors() -> None:
@@ -233,15 +229,15 @@ def test_scores_that_are_not_numbers_and_those_of_a_wrong_shape_are_errors() -> 
         (torch.zeros(DIMENSION), r"shape \(24,\); expected \(16, mutators\)"),
         (torch.zeros(16, 9) + torch.arange(9), "chose 8"),
     ):
-        with wrapper_of("torch") as wrapper, pytest.raises(PolicyError, match=message):
-            wrapper.team([source(Odd, scores=scores)], [0]).submit(0, view()).result()
+        with stepper_of("torch") as stepper:
+            (error,) = step(stepper.begin([source(Odd, scores=scores)], [0]), view())
+        assert isinstance(error, PolicyError)
+        assert re.search(message, str(error))
 
 
-@pytest.mark.parametrize("name", ["serial", "thread", "process", "batch", "torch", "auto"])
-def test_after_the_end_of_the_evaluation_no_policy_steps(name: str) -> None:
-    kinds: dict[str, Callable[..., Policy]] = {"batch": Together, "torch": Likeliest}
-    played = Source(name="played", make_policy=kinds.get(name, Wanderer))
-    with wrapper_of(name, action_timeout_ms=60_000) as wrapper:
-        team = wrapper.team([played], [0])
-    with pytest.raises(WrapperClosedError, match=r"'played'|the forward pass"):
-        team.submit(0, view()).result()
+def test_after_the_end_of_the_evaluation_no_policy_steps_in_a_process() -> None:
+    with stepper_of("process", action_timeout_ms=60_000) as stepper:
+        ended = stepper.begin([Source(name="played", make_policy=Wanderer)], [0])
+    (error,) = step(ended, view())
+    assert isinstance(error, StepperClosedError)
+    assert "'played'" in str(error)
