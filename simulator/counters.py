@@ -74,8 +74,8 @@ class Counters:
         """A fault struck a call."""
         self._faults[kind] += 1
 
-    def spoilt(self) -> None:
-        """A call that a fault struck was answered as the fault would have it: it failed."""
+    def failed(self) -> None:
+        """A call failed by a fault, whatever was sent."""
         self._failed += 1
 
     def took(self, hold: Hold, *, load_wait_s: float, slot_wait_s: float) -> None:

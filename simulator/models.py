@@ -1,7 +1,4 @@
-"""The models as `/api/tags`, `/api/show` and `/api/ps` describe them.
-
-What a model holds of a text: how many tokens it counts, and which part of it is read.
-"""
+"""The models as `/api/tags`, `/api/show` and `/api/ps` describe them, and how much of a text they read."""
 
 from __future__ import annotations
 
@@ -27,19 +24,18 @@ def context_tokens(num_ctx: int) -> int:
     return min(num_ctx, CONTEXT_TOKENS) if num_ctx > 0 else CONTEXT_TOKENS
 
 
-def count_tokens(text: str, num_ctx: int, *, more: int = 0, truncate: bool = True) -> int:
+def count_tokens(text: str, num_ctx: int, *, truncate: bool = True) -> int:
     """About how many tokens of a text are read: those that the context holds.
 
     Args:
         text: what a request brings.
         num_ctx: as in its options.
-        more: tokens that come with the text.
         truncate: whether a longer text may be cut.
 
     Raises:
         ApiError: 400, it is longer and must not be cut.
     """
-    count, most = -(-len(text) // _CHARACTERS_A_TOKEN) + more, context_tokens(num_ctx)
+    count, most = -(-len(text) // _CHARACTERS_A_TOKEN), context_tokens(num_ctx)
     if count > most and not truncate:
         raise ApiError(400, "the input length exceeds the context length")
     return min(count, most)
@@ -57,7 +53,7 @@ REPLIES_VERSION = 1
 
 Raise it by 1 with every change to the code after which some model gives another reply to some request: other
 words, thoughts, numbers or counts of tokens. Earlier runs on the embedded server then no longer resume, and
-its cached replies are asked for anew. A change to a persona file shows in the digests by itself; when a reply
+its cached replies are not used. A change to a persona file shows in the digests by itself; when a reply
 comes (durations, queueing) is no part of them.
 """
 
@@ -95,7 +91,7 @@ class Catalogue:
         """What a model can do, in Ollama's words."""
         if self.role(model) == "embedding":
             return ["embedding"]
-        return ["completion", *self._models[model].abilities]
+        return ["completion", *(["thinking"] if "thinking" in self._models[model].abilities else [])]
 
     def digest(self, model: str) -> str:
         """64 hexadecimal digits that stand for all that decides what a model says, but the request."""
@@ -129,18 +125,6 @@ class Catalogue:
             "capabilities": self.capabilities(model),
             "modified_at": _MODIFIED_AT,
         }
-
-    def pull_steps(self, model: str) -> list[dict[str, Any]]:
-        """What `/api/pull` says of a model, all of which is here."""
-        digest = self.digest(model)
-        layer = {"digest": f"sha256:{digest}", "total": _SIZE_BYTES, "completed": _SIZE_BYTES}
-        return [
-            {"status": "pulling manifest"},
-            {"status": f"pulling {digest[:12]}", **layer},
-            {"status": "verifying sha256 digest"},
-            {"status": "writing manifest"},
-            {"status": "success"},
-        ]
 
     def entry(self, model: str) -> dict[str, Any]:
         """What the lists say of a model, loaded or not."""
