@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from simulator.engine import Model, Resident
+from simulator.engine import LoadedModel, Model
 from simulator.names import full_name
 from simulator.personas.persona import Persona
 from simulator.wire import ApiError
@@ -101,10 +101,10 @@ class Catalogue:
         """The reply of `/api/tags`."""
         return {"models": [self._tag(model) for model in self._models]}
 
-    def running(self, residents: Iterable[Resident]) -> dict[str, Any]:
+    def running(self, loaded: Iterable[LoadedModel]) -> dict[str, Any]:
         """The reply of `/api/ps` when these models are in memory."""
         now = datetime.now(UTC)
-        return {"models": [self.entry(each.model) | _stay(each, now) for each in residents]}
+        return {"models": [self.entry(each.model) | _stay(each, now) for each in loaded]}
 
     def needs(self) -> dict[str, Model]:
         """What each model needs to be loaded; one that only embeds has a single slot."""
@@ -160,12 +160,12 @@ class Catalogue:
         return info | ({"simulator.embedding_length": self._dimension} if embeds else {})
 
 
-def _stay(resident: Resident, now: datetime) -> dict[str, Any]:
-    expires_at = (now + timedelta(seconds=resident.stays_s)).isoformat().replace("+00:00", "Z")
+def _stay(loaded: LoadedModel, now: datetime) -> dict[str, Any]:
+    expires_at = (now + timedelta(seconds=loaded.stays_s)).isoformat().replace("+00:00", "Z")
     return {
         "expires_at": expires_at,
         "size_vram": _SIZE_BYTES,
-        "context_length": context_tokens(resident.num_ctx),
+        "context_length": context_tokens(loaded.num_ctx),
     }
 
 

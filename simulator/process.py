@@ -1,7 +1,4 @@
-"""The simulator as a process of its own, which ends when whoever started it ends.
-
-Tells the simulator from a real server, so that its figures are never taken for a model's.
-"""
+"""The simulator as a process of its own, which ends when whoever started it ends."""
 
 from __future__ import annotations
 

@@ -307,7 +307,7 @@ async def get_tags(request: web.Request) -> web.Response:
 async def get_ps(request: web.Request) -> web.Response:
     """The models that were called."""
     state = request.app[STATE]
-    return json_reply(state.catalogue.running(state.engine.residents()))
+    return json_reply(state.catalogue.running(state.engine.loaded_models()))
 
 
 async def post_show(request: web.Request) -> web.Response:
