@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ollama_utils.client import OllamaClient, ollama
+from ollama_utils.client import OllamaClient
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.official import ollama
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, Completion

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from ollama_utils.capacity import Found
+from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call, Usage
@@ -39,7 +39,7 @@ class Load:
         self._dispatcher = dispatcher
 
     @property
-    def found(self) -> Found:
+    def found(self) -> CapacityEstimate:
         """What is known of the server."""
         return next(iter(self._dispatcher.capacities().values()))
 

@@ -19,7 +19,7 @@ from benchmarks.evolution_speed import time_equal, time_evolution, time_generati
 from benchmarks.reporting import DOCS, Report, Section, at_least, at_most, machine
 from benchmarks.search_speed import Scale, time_candidates, time_selection
 
-PACKAGES = ("ollama", "numpy", "optuna", "scikit-learn")
+PACKAGES = ("ollama", "numpy", "scikit-learn")
 METHOD = """\
 # Search
 

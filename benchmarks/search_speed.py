@@ -84,9 +84,9 @@ class Watched(CallPool):
         self._ended = 0
         self._watch = threading.Lock()
 
-    def ask(self, call: Call) -> Completion:
+    def generate(self, call: Call) -> Completion:
         """The reply to one call."""
-        completion = super().ask(call)
+        completion = super().generate(call)
         with self._watch:
             self._ended += 1
             none_waits = self._ended == self._calls - self.max_concurrent
@@ -95,8 +95,6 @@ class Watched(CallPool):
         if completion.usage is not None:
             self.served_s.append(completion.usage.prefill_s + completion.usage.decode_s)
         return completion
-
-    generate = ask
 
     @property
     def busy(self) -> float:

@@ -143,9 +143,9 @@ def _lane(server: Server, load: Load, number: int) -> None:
 
 def _ask(server: Server, model: str, prompt: str, *, seed: int) -> str:
     call = Call(model=model, prompt=prompt, options={"seed": seed})
-    with server.visit(model) as visit:
+    with server.admit(model) as admission:
         reply = server.client.generate(call)
-        visit.usage = reply.usage
+        admission.usage = reply.usage
     return reply.text
 
 

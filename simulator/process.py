@@ -66,7 +66,7 @@ class EmbeddedServer:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def obituary(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """What to say when it has ended; None while it runs."""
         if self.alive():
             return None
