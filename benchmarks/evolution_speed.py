@@ -94,7 +94,7 @@ def _population(
         config = AsyncEvolutionConfig(
             max_concurrent_requests=cap,
             population_size=len(genomes),
-            hopeless=None,
+            early_stop_level=None,
             rate_limit_per_minute=None,
         )
         pipeline = AsyncEvaluationPipeline(watched, task, model=MODEL, config=config)

@@ -33,7 +33,7 @@ from scorers.comparison import Comparison, compare
 from scorers.critic import LLMCritic
 from search.call_pool import CallPool
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow
-from search.optimizing.actors import Actor, Choice, FixedActor, RandomActor
+from search.optimizing.actors import Actor, FixedActor, PromptChoice, RandomActor
 from search.task import SEED_INSTRUCTIONS, ask_problem, bundled_task
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -177,7 +177,7 @@ def _there(reply: str | None) -> str:
     return reply
 
 
-def favourite(choice: Choice) -> str:
+def favourite(choice: PromptChoice) -> str:
     """The prompt that a policy likes best; of those it likes equally well the one that was drawn."""
     merits = [(odds, place in choice.places) for place, odds in enumerate(choice.probabilities)]
     return choice.prompts[merits.index(max(merits))]
