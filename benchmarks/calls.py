@@ -154,4 +154,4 @@ def _row(name: str, at_once: int, figures: Sequence[_Figures]) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    sys.exit(run("calls", __doc__, sections, "performance.md"))
+    sys.exit(run("calls", "performance.md"))

@@ -483,4 +483,4 @@ def _corrected_ends(
 
 
 if __name__ == "__main__":
-    sys.exit(run("coverage", __doc__, sections, "statistics.md"))
+    sys.exit(run("coverage", "statistics.md"))

@@ -177,4 +177,4 @@ def _episodes(transitions: Iterable[Mapping[str, Any]]) -> list[Steps]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("eval_throughput", __doc__, sections, "performance.md"))
+    sys.exit(run("eval_throughput", "performance.md"))

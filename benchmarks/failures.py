@@ -186,4 +186,4 @@ def _play(seed: int, queries: int, rate: float) -> list[Attempts]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("failures", __doc__, sections, "statistics.md"))
+    sys.exit(run("failures", "statistics.md"))

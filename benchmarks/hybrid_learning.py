@@ -307,4 +307,4 @@ def _lead(lead: Comparison) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run("hybrid_learning", __doc__, sections, "search.md"))
+    sys.exit(run("hybrid_learning", "search.md"))

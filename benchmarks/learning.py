@@ -412,4 +412,4 @@ def sections(*, quick: bool) -> Iterator[Section]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("learning", __doc__, sections, "learning.md"))
+    sys.exit(run("learning", "learning.md"))

@@ -183,4 +183,4 @@ def _busy(stats: dict[str, Any]) -> float:
 
 
 if __name__ == "__main__":
-    sys.exit(run("limits", __doc__, sections, "performance.md"))
+    sys.exit(run("limits", "performance.md"))

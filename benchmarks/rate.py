@@ -116,4 +116,4 @@ def _keep_asking(dispatcher: Dispatcher, lane: int, over: threading.Event) -> in
 
 
 if __name__ == "__main__":
-    sys.exit(run("rate", __doc__, sections, "search.md"))
+    sys.exit(run("rate", "search.md"))

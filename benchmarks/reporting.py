@@ -13,15 +13,16 @@ meanwhile.
 from __future__ import annotations
 
 import argparse
+import importlib
 import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 Rows = Sequence[Mapping[str, Any]]
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -115,31 +116,17 @@ def write_section(document: Path, section: str) -> None:
     document.write_text("\n\n## ".join(parts) + "\n", encoding="utf-8")
 
 
-class Measure(Protocol):
-    """Measures a benchmark's sections one by one."""
-
-    def __call__(self, *, quick: bool) -> Iterable[Section]:
-        """The sections; `quick`: small and fast, to try it out."""
-        ...
-
-
-def run(
-    name: str,
-    about: str | None,
-    sections: Measure,
-    document: str,
-    argv: Sequence[str] | None = None,
-) -> int:
-    """Measure a benchmark's sections and show them; the exit status.
+def run(name: str, document: str, argv: Sequence[str] | None = None) -> int:
+    """Measure a benchmark's sections one by one and show them; the exit status.
 
     Args:
-        name: the module below `benchmarks`.
-        about: its docstring, whose first line `--help` shows.
-        sections: measures them.
+        name: the module below `benchmarks`, whose `sections(*, quick: bool)` yields them. It is imported by
+            its name, so that worker processes can unpickle what it defines.
         document: the file in docs/ that `--write` writes to.
         argv: the command line; None: this process's own.
     """
-    summary = (about or "").partition("\n")[0]
+    module = importlib.import_module(f"benchmarks.{name}")
+    summary = (module.__doc__ or "").partition("\n")[0]
     parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=summary)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help="small and fast, to try it out")
@@ -147,7 +134,7 @@ def run(
     given = parser.parse_args(argv)
     missed: list[str] = []
     machine = this_machine()
-    for section in sections(quick=given.quick):
+    for section in module.sections(quick=given.quick):
         made_by = f"`python -m benchmarks.{name}`, {time.strftime('%Y-%m-%d')}. {machine}."
         text = f"{section.markdown()}\n\n({made_by})"
         print(f"{text}\n", flush=True)

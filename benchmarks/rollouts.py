@@ -278,4 +278,4 @@ def _most_hashes(rows: Rows) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run("rollouts", __doc__, sections, "performance.md"))
+    sys.exit(run("rollouts", "performance.md"))

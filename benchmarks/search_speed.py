@@ -397,4 +397,4 @@ def _selection(scale: Scale, replies: str, cap: int, combinations: int, batch: i
 
 
 if __name__ == "__main__":
-    sys.exit(run("search_speed", __doc__, sections, "search.md"))
+    sys.exit(run("search_speed", "search.md"))

@@ -253,4 +253,4 @@ def _checks(rows: dict[str, dict[str, Any]]) -> Iterator[Check]:
 
 
 if __name__ == "__main__":
-    sys.exit(run("selection", __doc__, sections, "search.md"))
+    sys.exit(run("selection", "search.md"))

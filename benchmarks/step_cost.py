@@ -138,4 +138,4 @@ class _Timed:
 
 
 if __name__ == "__main__":
-    sys.exit(run("step_cost", __doc__, sections, "performance.md"))
+    sys.exit(run("step_cost", "performance.md"))

@@ -151,4 +151,4 @@ def _ask(by_model: Mapping[str, Dispatcher], model: str, prompt: str, *, seed: i
 
 
 if __name__ == "__main__":
-    sys.exit(run("swaps", __doc__, sections, "performance.md"))
+    sys.exit(run("swaps", "performance.md"))

@@ -289,4 +289,4 @@ def _rounds(cpu_s: float) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(run("wrappers", __doc__, sections, "performance.md"))
+    sys.exit(run("wrappers", "performance.md"))

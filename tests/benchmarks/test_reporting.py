@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -68,12 +70,15 @@ def test_a_benchmark_prints_its_sections_and_writes_them_only_when_it_is_asked_t
     def sections(*, quick: bool) -> Iterator[Section]:
         yield Section(title="Lanes", about="How.", checks=[at_least("busy", 0.9, 0.1 if quick else 0.5)])
 
+    module = ModuleType("benchmarks.lanes", "Whether lanes are busy.")
+    module.__dict__["sections"] = sections
+    monkeypatch.setitem(sys.modules, "benchmarks.lanes", module)
     monkeypatch.setattr(reporting, "DOCS", tmp_path)
     document = tmp_path / "document.md"
     document.write_text("# All\n", encoding="utf-8")
     for arguments, status, measured in ((["--quick"], 0, "0.1"), ([], 1, "0.5"), (["--write"], 1, "0.5")):
         before = document.read_text("utf-8")
-        assert run("lanes", "Whether lanes are busy.", sections, "document.md", arguments) == status
+        assert run("lanes", "document.md", arguments) == status
         shown = capsys.readouterr()
         assert f"| busy | at least 0.9 | {measured} | **no** |" in shown.out
         assert "(`python -m benchmarks.lanes`, " in shown.out
