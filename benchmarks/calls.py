@@ -20,8 +20,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from benchmarks.reporting import Section, at_least, at_most, run
-from ollama_utils.client import OllamaClient, ollama
+from ollama_utils.client import OllamaClient
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.official import ollama
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, Completion

@@ -21,16 +21,16 @@ from benchmarks.commands import LOGNORMAL
 from benchmarks.reporting import Section, at_least, at_most, run
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call, Completion
-from search.call_pool import CallPool
-from search.candidates import generate_candidates, generate_candidates_parallel
-from search.evolution import (
+from search import (
     AsyncEvaluationPipeline,
     AsyncEvolutionConfig,
     AsyncEvolutionController,
-    Generation,
-    Genome,
+    generate_candidates,
+    generate_candidates_parallel,
+    make_selector,
 )
-from search.selectors.registry import make_selector
+from search.call_pool import CallPool
+from search.evolution import Generation, Genome
 from search.selectors.task_evaluation import TaskEvaluation
 from search.task import Task, bundled_task
 from simulator.process import EmbeddedServer

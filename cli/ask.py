@@ -153,7 +153,7 @@ def _ground(config: AskConfig, queries: Sequence[str], connection: Connection) -
     dispatcher, roles = connection.dispatcher, connection.roles
     env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, config.seed)
     env = QueryMutationEnv(env_config, **parts)
-    return Ground(rules=env.rules, answer=env.answer, seed=config.seed)
+    return Ground(rules=env.rules, answer=env.answerer.answer, seed=config.seed)
 
 
 def _play(ground: Ground, source: RunSource, query: str) -> dict[str, Any]:

@@ -4,19 +4,13 @@ A lane is an environment and a thread. The vector environment keeps Gymnasium's 
 it the lanes can be stepped one by one: `send` starts steps in some lanes, `recv` gives what has arrived.
 Threads take turns in Python; they help where a step waits for a server, a disk or a device.
 
-What a vector environment is made of and called with, read and checked: spaces, seeds, masks, actions.
+From top to bottom: arguments that are read and checked; the calls under way and their results (`LaneCalls`),
+which whoever does the jobs of the lanes posts; the threads that do them (`LaneThreads`); and the vector
+environment itself (`LaneVectorEnv`).
 
-The threads under `envs/lanes.py`: one a lane, which does one task after another and posts what is done.
-
-One thread hands out tasks and waits for them; it may be interrupted anywhere. So handing a task out again
-does no harm, what is posted is only a hint at which tasks to look at, and the bell that it is worth looking.
-
-What is asked of the lanes of `envs/lanes.py` and has not been given yet: one call at a time.
-
-All of it is one value, which is replaced whole. So wherever Ctrl-C tears the caller away, a call has begun in
-all its lanes or in none, and results are there or taken.
-
-The environments of `envs/lanes.py` as such: how they are made, called and closed.
+The caller's thread may be interrupted anywhere. So handing a task out again does no harm, what is posted is
+only a hint at which tasks to look at, and what is under way is one value that is replaced whole: wherever
+Ctrl-C tears the caller away, a call has begun in all its lanes or in none, and results are there or taken.
 """
 
 from __future__ import annotations
@@ -27,13 +21,13 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from multiprocessing import TimeoutError as ProcessTimeoutError
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -52,7 +46,9 @@ from numpy.typing import NDArray
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
 Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-"""What a reset is told: the same for every lane, or a list with what each lane is told."""
+"""Reset options: the same for every lane, or a list with those of each lane."""
+
+log = logging.getLogger(__name__)
 
 
 def check_distinct(envs: Sequence[Env]) -> None:
@@ -134,7 +130,7 @@ def reset_lanes(options: Options, num_envs: int) -> tuple[list[int], list[dict[s
     `options` stays as it is; every lane has a dict of its own.
 
     Raises:
-        TypeError: the mask is no bool array.
+        TypeError: the mask is not a bool array.
         ValueError: it has another shape, or is False everywhere; a list of another length.
     """
     everywhere = list(range(num_envs))
@@ -161,7 +157,7 @@ def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[A
     """The single actions of a batch.
 
     Raises:
-        TypeError: nothing that holds actions.
+        TypeError: not a sequence.
         ValueError: not `count` of them.
     """
     try:
@@ -173,176 +169,87 @@ def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[A
     return rows
 
 
-Job = Callable[[], Any]
-LOOK_UP_S = 0.2
-"""Whoever waits looks up as often: Python misses a Ctrl-C that comes just as a wait begins."""
-LAST_STEP_S = 5.0
-"""How long the end of the interpreter waits for lanes that are under way, all together."""
+Job = Callable[[], Any] | Generator[Any, Any, Any]
+"""What a lane is to do: a function, or a plan where somebody plays plans (`envs/batched.py`)."""
 
 
-class Task:
-    """A lane's job, and what came of it."""
+class LaneTask:
+    """A lane's job, and its value or error once it is done and posted."""
 
-    __slots__ = ("_job", "error", "lane", "value")
+    __slots__ = ("_job", "_post", "error", "is_handed_out", "lane", "value")
 
-    def __init__(self, lane: int, job: Job) -> None:
+    def __init__(self, lane: int, job: Job, post: Callable[[LaneTask], None]) -> None:
         self.lane = lane
         self.value: Any = None
         self.error: BaseException | None = None
+        self.is_handed_out = False
         self._job: Job | None = job
+        self._post = post
 
     @property
-    def has_begun(self) -> bool:
-        """Whether somebody does the job, or has done it."""
-        return self._job is None
+    def is_plan(self) -> bool:
+        """Whether the job, which nobody has begun yet, is a plan."""
+        return isinstance(self._job, Generator)
 
-    def run(self, caught: type[BaseException] = BaseException) -> bool:
-        """Do the job, unless it has begun before; returns whether it did.
+    def run(self, caught: type[BaseException] = BaseException) -> None:
+        """Do the job, a function, unless it was begun before.
 
         Args:
-            caught: the errors that belong to whoever asked for the job; others are raised here.
+            caught: the errors that belong to whoever waits for the task; others are raised here, and the job
+                can be begun again.
         """
         job, self._job = self._job, None  # it holds the environment, which a result must not keep alive
         if job is None:
-            return False
+            return
         try:
-            self.value = job()
+            self.value = job()  # type: ignore[operator] # a plan is played, not run
         except caught as error:
             self.error = error
         except BaseException:
             self._job = job
             raise
-        return True
+        self._post(self)
+
+    def play(self) -> Generator[Any, Any, None]:
+        """The job as a plan, over at once if it was begun before."""
+        job, self._job = self._job, None
+        if job is None:
+            return
+        try:
+            self.value = yield from job  # type: ignore[misc] # a function is run, not played
+        except GeneratorExit:  # nobody plays it any more
+            raise
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the task
+            self.error = error
+        self._post(self)
 
 
-class LaneThreads:
-    """One daemon thread a lane, started with the lane's first task.
+class LaneWorkers(Protocol):
+    """Whoever does the jobs of lanes."""
 
-    When the interpreter ends, lanes end with the step under way, and it waits up to 5 seconds for them: a
-    thread that is in native code by then aborts the process. Close environments whose steps take longer.
-    """
+    def prepare(self, tasks: Iterable[LaneTask]) -> None:
+        """Do all that can fail, and all that is done on this thread, before the tasks are under way."""
+        ...
 
-    def __init__(self) -> None:
-        self._threads: dict[int, _LaneThread] = {}
-        self._posted: list[Task] = []
-        self._bell = threading.Lock()
-        self._bell.acquire()
-        self._wanted = 1
-        _all_threads.add(self)
+    def start(self, tasks: Iterable[LaneTask]) -> None:
+        """Have those tasks done that were not handed out yet; called again where Ctrl-C came between."""
+        ...
 
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        """Do all that can fail before the tasks are under way: start the threads that are missing."""
-        for task in tasks:
-            thread = self._threads.get(task.lane)
-            if thread is None or not thread.is_alive():
-                self._threads[task.lane] = thread = _LaneThread(task.lane, self._post)
-                thread.start()
-
-    def start(self, tasks: Iterable[Task]) -> None:
-        """Have the lanes do those tasks that have not begun."""
-        for task in tasks:
-            if not task.has_begun:
-                self._threads[task.lane].inbox.put(task)
-
-    def wait(self, tasks: Mapping[int, Task], count: int, timeout_s: float | None = None) -> list[Task]:
-        """Those of the tasks that are done, in the order of their ends, once there are `count`.
-
-        Returns:
-            Fewer, if there were not as many after `timeout_s`.
-        """
-        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        self._wanted = count
-        while len(done := self._done(tasks)) < count and (left := until - time.monotonic()) > 0:
-            if not self._bell.acquire(timeout=min(left, LOOK_UP_S)):
-                self.start(tasks.values())  # whoever started them may have been torn from it
-        return done
-
-    def finish(self, tasks: Sequence[Task], timeout_s: float | None) -> list[int]:
-        """Have each lane do its last task, once it is done with the one under way, and end its thread.
+    def finish(self, closings: Sequence[LaneTask], timeout_s: float | None) -> list[int]:
+        """Do the last task of each lane, once it is done with the one under way, and end.
 
         Args:
-            tasks: one a lane; where a lane has no thread, this one does it.
-            timeout_s: how long to wait for them all; None: as long as it takes.
+            closings: a task a lane.
+            timeout_s: how long to wait for the lanes, all together; None: as long as it takes.
 
         Returns:
             The lanes that were not done by then. They end when they are.
         """
-        for task in tasks:
-            thread = self._threads.get(task.lane)
-            if thread is None or not thread.is_alive():
-                task.run(Exception)
-            else:
-                thread.inbox.put(task)
-        self.end()
-        return self.join(math.inf if timeout_s is None else time.monotonic() + timeout_s)
-
-    def end(self) -> None:
-        """Have every thread end when it has nothing more to do."""
-        for thread in self._threads.values():
-            thread.inbox.put(None)
-
-    def join(self, until: float) -> list[int]:
-        """Wait for the threads to end, to the `time.monotonic()` given; returns the lanes of the others."""
-        for thread in self._threads.values():
-            while thread.is_alive() and (left := until - time.monotonic()) > 0:
-                thread.join(min(left, LOOK_UP_S))
-        return [lane for lane, thread in self._threads.items() if thread.is_alive()]
-
-    def _post(self, task: Task) -> None:
-        """Say that a task is done, on any thread."""
-        self._posted.append(task)
-        # The waiting thread first says how many it wants and then counts, this one first adds and then
-        # asks: one of the two sees that there are enough.
-        if len(self._posted) >= self._wanted:
-            with suppress(RuntimeError):  # it has rung already
-                self._bell.release()
-
-    def _done(self, tasks: Mapping[int, Task]) -> list[Task]:
-        """Those of the tasks that are posted; what else is has been taken."""
-        posted = self._posted[:]
-        done = [task for task in posted if tasks.get(task.lane) is task]
-        if len(done) < len(posted):
-            self._posted[: len(posted)] = done  # in one go: other threads add to the end
-        return done
+        ...
 
 
-class CallersThread(LaneThreads):
-    """No thread at all: each task is done before it counts as under way, one after another."""
-
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        """Do the tasks, now; an interrupt ends them all."""
-        for task in tasks:
-            task.run(Exception)
-            self._post(task)
-
-
-class _LaneThread(threading.Thread):
-    def __init__(self, lane: int, post: Callable[[Task], None]) -> None:
-        super().__init__(name=f"lane-{lane}", daemon=True)
-        self.inbox = SimpleQueue[Task | None]()
-        self._post = post
-
-    def run(self) -> None:
-        while (task := self.inbox.get()) is not None:
-            if task.run():
-                self._post(task)
-            del task  # it holds what the step returned
-
-
-_all_threads: weakref.WeakSet[LaneThreads] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """An interpreter that ends while a thread computes in native code aborts the process."""
-    until = time.monotonic() + LAST_STEP_S
-    every = list(_all_threads)
-    for threads in every:
-        threads.end()
-    for threads in every:
-        threads.join(until)
-
-
+LOOK_UP_S = 0.2
+"""Whoever waits looks up as often: Python misses a Ctrl-C that comes just as a wait begins."""
 RESET = "reset"
 SEND = "send"
 INTERRUPTED = "interrupted call"
@@ -353,11 +260,11 @@ class LanesTimeoutError(TimeoutError, ProcessTimeoutError):
     """Python's TimeoutError, and that of `multiprocessing`, which Gymnasium's AsyncVectorEnv raises."""
 
 
-class Call(NamedTuple):
-    """A call under way; without tasks there is none."""
+class _UnderWay(NamedTuple):
+    """The call under way; without tasks there is none."""
 
     name: str = ""
-    tasks: Mapping[int, Task] = {}
+    tasks: Mapping[int, LaneTask] = {}
     """By lane, those whose result nobody has taken."""
 
 
@@ -368,19 +275,23 @@ class LaneCalls:
     Results stay until they are taken, so that a timeout or an error loses none.
     """
 
-    def __init__(self, threads: LaneThreads) -> None:
-        self._threads = threads
-        self._call = Call()
+    def __init__(self, workers: LaneWorkers) -> None:
+        self._workers = workers
+        self._under_way = _UnderWay()
+        self._posted: list[LaneTask] = []
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._wanted = 1
 
     @property
     def name(self) -> str | None:
         """The call under way."""
-        return self._call.name if self._call.tasks else None
+        return self._under_way.name if self._under_way.tasks else None
 
     @property
     def pending(self) -> Collection[int]:
         """The lanes whose result nobody has taken."""
-        return self._call.tasks.keys()
+        return self._under_way.tasks.keys()
 
     def check(self, name: str) -> None:
         """Check that a call of all lanes may begin; one that was interrupted is forgotten.
@@ -410,12 +321,16 @@ class LaneCalls:
 
     def start(self, name: str, jobs: Mapping[int, Job]) -> None:
         """Begin a call in some lanes: each does its job. If it raises an Exception, no lane has started."""
-        tasks = {lane: Task(lane, job) for lane, job in jobs.items()}
-        self._threads.prepare(tasks.values())
-        self._call = Call(name, {**self._call.tasks, **tasks})
-        self._threads.start(tasks.values())
+        tasks = {lane: self.task(lane, job) for lane, job in jobs.items()}
+        self._workers.prepare(tasks.values())
+        self._under_way = _UnderWay(name, {**self._under_way.tasks, **tasks})
+        self._workers.start(tasks.values())
 
-    def all_of(self, name: str, timeout_s: float | None) -> list[Task]:
+    def task(self, lane: int, job: Job) -> LaneTask:
+        """A task that is posted here."""
+        return LaneTask(lane, job, self._post)
+
+    def all_of(self, name: str, timeout_s: float | None) -> list[LaneTask]:
         """The results of all lanes, in their order, once they are there.
 
         Raises:
@@ -426,7 +341,7 @@ class LaneCalls:
             raise NoAsyncCallError(f"`{name}_wait` without a call to `{name}_async` before", name)
         return sorted(self._await(len(self.pending), timeout_s), key=lambda task: task.lane)
 
-    def some(self, least: int, timeout_s: float | None) -> list[Task]:
+    def some(self, least: int, timeout_s: float | None) -> list[LaneTask]:
         """The results of sent steps that are there, in the order of arrival, once there are `least`.
 
         Raises:
@@ -443,19 +358,19 @@ class LaneCalls:
             )
         return self._await(least, timeout_s)
 
-    def take(self, tasks: Sequence[Task]) -> None:
+    def take(self, tasks: Sequence[LaneTask]) -> None:
         """Note that the caller has the results of these."""
         taken = {task.lane for task in tasks}
-        rest = {lane: task for lane, task in self._call.tasks.items() if lane not in taken}
-        self._call = Call(self._call.name, rest)
+        rest = {lane: task for lane, task in self._under_way.tasks.items() if lane not in taken}
+        self._under_way = _UnderWay(self._under_way.name, rest)
 
     def drop(self) -> None:
         """Wait for every result, and forget them and the call."""
-        self._threads.start(self._call.tasks.values())  # the caller may have been torn from it
-        self._threads.wait(self._call.tasks, len(self.pending))
-        self._call = Call()
+        self._workers.start(self._under_way.tasks.values())  # the caller may have been torn from it
+        self.wait(len(self.pending))
+        self._under_way = _UnderWay()
 
-    def raise_first(self, tasks: Sequence[Task]) -> None:
+    def raise_first(self, tasks: Sequence[LaneTask]) -> None:
         """Raise the first error, if there is one, which is taken then; the results of the others stay."""
         for task in tasks:
             if task.error is None:
@@ -481,11 +396,24 @@ class LaneCalls:
             self._rename(INTERRUPTED)
             raise
 
-    def _rename(self, name: str) -> None:
-        self._call = Call(name, self._call.tasks)
+    def wait(self, count: int, timeout_s: float | None = None) -> list[LaneTask]:
+        """The tasks under way that are done, in the order of their ends, once there are `count`.
 
-    def _await(self, count: int, timeout_s: float | None) -> list[Task]:
-        done = self._threads.wait(self._call.tasks, count, timeout_s)
+        Returns:
+            Fewer, if there were not as many after `timeout_s`.
+        """
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        self._wanted = count
+        while len(done := self._done()) < count and (left := until - time.monotonic()) > 0:
+            if not self._bell.acquire(timeout=min(left, LOOK_UP_S)):
+                self._workers.start(self._under_way.tasks.values())  # the caller may have been torn from it
+        return done
+
+    def _rename(self, name: str) -> None:
+        self._under_way = _UnderWay(name, self._under_way.tasks)
+
+    def _await(self, count: int, timeout_s: float | None) -> list[LaneTask]:
+        done = self.wait(count, timeout_s)
         if len(done) < count:
             raise LanesTimeoutError(
                 f"after {timeout_s!r} s {len(done)} of {count} results of `{self.name}` are there; none is "
@@ -493,186 +421,105 @@ class LaneCalls:
             )
         return done
 
+    def _post(self, task: LaneTask) -> None:
+        """Note that a task is done, on any thread."""
+        self._posted.append(task)
+        # The waiting thread first notes how many it wants and then counts, this one first adds and then
+        # looks: one of the two sees that there are enough.
+        if len(self._posted) >= self._wanted:
+            with suppress(RuntimeError):  # it has rung already
+                self._bell.release()
 
-CLOSE_TIMEOUT_S = 10.0
+    def _done(self) -> list[LaneTask]:
+        """The tasks under way that are posted; the others that are posted have been taken."""
+        posted, tasks = self._posted[:], self._under_way.tasks
+        done = [task for task in posted if tasks.get(task.lane) is task]
+        if len(done) < len(posted):
+            self._posted[: len(posted)] = done  # in one go: other threads add to the end
+        return done
 
-log = logging.getLogger(__name__)
+
+LAST_STEP_S = 5.0
+"""How long the end of the interpreter waits for lanes that are under way, all together."""
 
 
-class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
-    """N environments, each used by its lane's thread alone once the caller's has made them.
+class LaneThreads:
+    """One daemon thread a lane, started with the lane's first task: see `LaneWorkers`.
 
-    What it is made from: see `LaneVectorEnv`.
+    When the interpreter ends, lanes end with the step under way, and it waits up to 5 seconds for them: a
+    thread that is in native code by then aborts the process. Close environments whose steps take longer.
     """
 
-    def __init__(
-        self,
-        env_fns: Sequence[Callable[[], Env]],
-        copy: bool = True,  # noqa: FBT001, FBT002 - Gymnasium's signature
-        observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
-        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
-        *,
-        threads: LaneThreads | None = None,
-    ) -> None:
-        self.copy = copy
-        self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.envs: list[Any] = []
-        if not env_fns:
-            raise ValueError("env_fns is empty; expected at least one function that makes an environment")
-        self.num_envs = len(env_fns)
-        with _closed_on_error(self.envs):
-            self.envs.extend(make() for make in env_fns)
-            check_distinct(self.envs)
-            self.single_observation_space, self.observation_space = observation_spaces(
-                self.envs, observation_mode
-            )
-        self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
-        self.render_mode = self.envs[0].render_mode
-        self.single_action_space = self.envs[0].action_space
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self._observations: Any = self._empty(self.num_envs)
-        self._last: list[Any] = [None] * self.num_envs
-        self._over = [False] * self.num_envs
-        self._closings: list[Task] = []
-        self._threads = threads or LaneThreads()
-        self._calls = LaneCalls(self._threads)
+    def __init__(self) -> None:
+        self._threads: dict[int, _LaneThread] = {}
+        _all_threads.add(self)
 
-    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
-        """Call the method `name` of every environment (or read the attribute), in lane order."""
-        with self._calls.interruptible():
-            self.call_async(name, *args, **kwargs)
-            return self.call_wait()
+    def prepare(self, tasks: Iterable[LaneTask]) -> None:
+        """Start the threads that are missing."""
+        for task in tasks:
+            if not self._lives(task.lane):
+                self._threads[task.lane] = thread = _LaneThread(task.lane)
+                thread.start()
 
-    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - any method
-        """Start what `call` does, for `call_wait` to give."""
-        self._start_call({k: partial(_call, env, name, args, kwargs) for k, env in enumerate(self.envs)})
+    def start(self, tasks: Iterable[LaneTask]) -> None:
+        """Have the lanes do those tasks that were not handed out yet."""
+        for task in tasks:
+            if not task.is_handed_out:
+                self._threads[task.lane].inbox.put(task)
+                task.is_handed_out = True
 
-    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """Wait for what `call_async` started; returns what `call` returns.
+    def finish(self, closings: Sequence[LaneTask], timeout_s: float | None) -> list[int]:
+        """Have each lane do its last task, and end its thread; where it has none, this one does it."""
+        for task in closings:
+            if self._lives(task.lane):
+                self._threads[task.lane].inbox.put(task)
+            else:
+                task.run(Exception)
+        self.end()
+        return self.join(math.inf if timeout_s is None else time.monotonic() + timeout_s)
 
-        Raises:
-            NoAsyncCallError: `call_async` was not called.
-            TimeoutError: more than `timeout` seconds passed; it can be called again.
-            Exception: what an environment raised, that of the lowest lane.
-        """
-        self._check_open()
-        tasks = self._calls.all_of("call", timeout)
-        self._calls.take(tasks)
-        self._calls.raise_first(tasks)
-        return tuple(task.value for task in tasks)
+    def end(self) -> None:
+        """Have every thread end when it has nothing more to do."""
+        for thread in self._threads.values():
+            thread.inbox.put(None)
 
-    def call_in(self, lanes: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
-        """Call the method `name` of some lanes' environments; returns what they return, in lane order."""
-        jobs = {lane: partial(_call, self.envs[lane], name, args, kwargs) for lane in sorted(set(lanes))}
-        if not jobs:
-            return ()
-        with self._calls.interruptible():
-            self._start_call(jobs)
-            return self.call_wait()
+    def join(self, until: float) -> list[int]:
+        """Wait for the threads to end, to the `time.monotonic()` given; returns the lanes of the others."""
+        for thread in self._threads.values():
+            while thread.is_alive() and (left := until - time.monotonic()) > 0:
+                thread.join(min(left, LOOK_UP_S))
+        return [lane for lane, thread in self._threads.items() if thread.is_alive()]
 
-    def get_attr(self, name: str) -> tuple[Any, ...]:
-        """The attribute `name` of every environment, in lane order."""
-        return self.call("get_wrapper_attr", name)
-
-    def set_attr(self, name: str, values: Any) -> None:  # noqa: ANN401 - any attribute
-        """Set the attribute `name` to one value, or to one per lane (list or tuple).
-
-        Raises:
-            ValueError: a list or tuple of the wrong length.
-        """
-        self._check_open()
-        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
-        if len(each) != self.num_envs:
-            raise ValueError(f"expected {self.num_envs} values of {name!r}, got {len(each)}")
-        jobs = {k: partial(env.set_wrapper_attr, name, each[k]) for k, env in enumerate(self.envs)}
-        with self._calls.interruptible():
-            self._start_call(jobs)
-            self.call_wait()
-
-    def render(self) -> tuple[Any, ...] | None:
-        """What every environment renders, in lane order."""
-        return self.call("render")
-
-    def close_extras(self, timeout: float | None = CLOSE_TIMEOUT_S, terminate: bool = False) -> None:  # noqa: FBT001, FBT002 - Gymnasium's signature
-        """Have every lane close its environment and end, once it is done with the step under way.
-
-        Args:
-            timeout: how many seconds to wait for that; None: as long as it takes.
-            terminate: do not wait at all, and do not warn.
-
-        A lane that is not done by then is named in a warning; no thread can be stopped from outside. It
-        closes its environment and ends when its step does. It keeps the process alive for some seconds at
-        most: see `LaneThreads`. After Ctrl-C, close again: what is closed stays so.
-
-        Raises:
-            Exception: what an environment raised when it was closed, that of the lowest lane; all of them
-                are logged, also those of lanes that were not waited for.
-        """
-        self._closings = self._closings or [
-            Task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
-        ]
-        late = self._threads.finish(self._closings, 0 if terminate else timeout)
-        self.closed = True
-        if self._calls.pending and not terminate:
-            gymnasium.logger.warn(f"`{self._calls.name}` was pending when `close` was called; it is lost.")
-        if late and not terminate:
-            gymnasium.logger.warn(
-                f"After {timeout} s lanes {late} are still busy; they close when they are done."
-            )
-        self._calls.raise_first(self._closings)
-
-    @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override] # as Gymnasium's own two do
-        """The seed of each environment's random numbers."""
-        return self.get_attr("np_random_seed")
-
-    @property  # type: ignore[misc] # as Gymnasium's own two do
-    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
-        """Each environment's random numbers."""
-        return self.get_attr("np_random")
-
-    def __del__(self) -> None:
-        if not self.closed and hasattr(self, "_calls"):
-            self.close(terminate=True)
-
-    def _check_open(self) -> None:
-        if self.closed or self._closings:
-            raise ClosedEnvironmentError("this environment is closed: make a new one")
-
-    def _start_call(self, jobs: Mapping[int, Job]) -> None:
-        self._check_open()
-        self._calls.check("call")
-        self._calls.start("call", jobs)
-
-    def _empty(self, count: int) -> Any:  # noqa: ANN401 - of the observation space
-        return create_empty_array(self.single_observation_space, count, np.zeros)
+    def _lives(self, lane: int) -> bool:
+        return lane in self._threads and self._threads[lane].is_alive()
 
 
-def _call(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    value = env.get_wrapper_attr(name)
-    return value(*args, **kwargs) if callable(value) else value
+class _LaneThread(threading.Thread):
+    def __init__(self, lane: int) -> None:
+        super().__init__(name=f"lane-{lane}", daemon=True)
+        self.inbox = SimpleQueue[LaneTask | None]()
+
+    def run(self) -> None:
+        while (task := self.inbox.get()) is not None:
+            task.run()
+            del task  # it holds what the step returned
 
 
-def _close(env: Env, lane: int) -> None:
-    try:
-        env.close()
-    except Exception:
-        log.warning("the environment of lane %d could not be closed", lane, exc_info=True)
-        raise
+_all_threads: weakref.WeakSet[LaneThreads] = weakref.WeakSet()
 
 
-@contextmanager
-def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
-    """Close the environments if they come to nothing."""
-    try:
-        yield
-    except BaseException:
-        for lane, env in enumerate(envs):
-            with suppress(Exception):  # it is logged, and the first error is the one to tell of
-                _close(env, lane)
-        raise
+@atexit.register
+def _end_all() -> None:
+    """An interpreter that ends while a thread computes in native code aborts the process."""
+    until = time.monotonic() + LAST_STEP_S
+    every = list(_all_threads)
+    for threads in every:
+        threads.end()
+    for threads in every:
+        threads.join(until)
 
 
+CLOSE_TIMEOUT_S = 10.0
 StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
 Batch = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -694,14 +541,14 @@ class Arrivals(NamedTuple):
     """One for each; in SAME_STEP the reset's, with `final_obs` and `final_info` of the episode that ended."""
 
 
-class LaneVectorEnv(LaneEnvs):
+class LaneVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     """A vector of environments, each stepped by a thread of its own.
 
     The environments are made by the caller's thread; from then on each one is used by its lane's alone.
     One thread at a time may use the vector environment. An error of an environment is raised to the caller
     with a note that names the lane. While a call is pending, all but `reset` raise AlreadyPendingCallError.
     After Ctrl-C inside `reset`, `step` or `call` the next call waits for what is under way and forgets it;
-    inside others all their lanes have begun, or given, or none: `pending` tells.
+    inside others all their lanes have begun, or given, or none: see `pending`.
 
     Args:
         env_fns: N functions that make an environment each; nothing is pickled.
@@ -709,32 +556,49 @@ class LaneVectorEnv(LaneEnvs):
         observation_mode: `same`: equal observation spaces; `different`: the bounds may differ; or the pair
             (batched space, single space).
         autoreset_mode: what happens with a lane whose episode ends.
-        threads: who steps; by default one thread a lane.
+        workers: who does the jobs of the lanes; by default one thread a lane.
 
     Raises:
         ValueError: no environment, the same one in two lanes, or an unknown mode.
         RuntimeError: the environments' spaces do not fit together.
     """
 
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Env]],
+        copy: bool = True,  # noqa: FBT001, FBT002 - Gymnasium's signature
+        observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        *,
+        workers: LaneWorkers | None = None,
+    ) -> None:
+        self.copy = copy
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.envs: list[Any] = []
+        if not env_fns:
+            raise ValueError("env_fns is empty; expected at least one function that makes an environment")
+        self.num_envs = len(env_fns)
+        with _closed_on_error(self.envs):
+            self.envs.extend(make() for make in env_fns)
+            check_distinct(self.envs)
+            self.single_observation_space, self.observation_space = observation_spaces(
+                self.envs, observation_mode
+            )
+        self.metadata = {**self.envs[0].metadata, "autoreset_mode": self.autoreset_mode}
+        self.render_mode = self.envs[0].render_mode
+        self.single_action_space = self.envs[0].action_space
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._observations: Any = self._empty(self.num_envs)
+        self._last: list[Any] = [None] * self.num_envs
+        self._over = [False] * self.num_envs
+        self._closings: list[LaneTask] = []
+        self._workers = workers or LaneThreads()
+        self._calls = LaneCalls(self._workers)
+
     @property
     def pending(self) -> tuple[int, ...]:
         """The lanes whose result nobody has received, in order."""
         return tuple(sorted(self._calls.pending))
-
-    def drop(self) -> None:
-        """Wait for what is pending, and forget what came of it."""
-        self._check_open()
-        self._calls.drop()
-
-    def check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - the environment's action
-        """Raise if the lane cannot take this step; called before any lane starts.
-
-        Raises:
-            gymnasium.error.ResetNeeded: the lane's episode is over, and nothing resets it.
-        """
-        del action
-        if self._over[lane] and self.autoreset_mode == AutoresetMode.DISABLED:
-            raise ResetNeeded(f"the episode of lane {lane} is over: reset it with options['reset_mask']")
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: Options = None
@@ -751,7 +615,7 @@ class LaneVectorEnv(LaneEnvs):
 
         Raises:
             ValueError: a list of seeds or of options, or a mask, of the wrong length; an empty mask.
-            TypeError: a mask that is no bool array.
+            TypeError: a mask that is not a bool array.
             gymnasium.error.ResetNeeded: a lane that the mask leaves out has never been reset.
             AlreadyPendingCallError: a lane that the mask leaves out is pending.
             Exception: what an environment raised, that of the lowest lane. The other lanes are reset.
@@ -838,7 +702,7 @@ class LaneVectorEnv(LaneEnvs):
             lanes: n different numbers of lanes.
 
         Raises:
-            ValueError: not one action per lane, a lane twice, or one that is none.
+            ValueError: not one action per lane, a lane twice, or an unknown one.
             AlreadyPendingCallError: a lane has a step pending, or all lanes a call other than `send`.
             gymnasium.error.ResetNeeded: as for `step`.
         """
@@ -875,6 +739,131 @@ class LaneVectorEnv(LaneEnvs):
             self._last[task.lane] = observation
         self._calls.take(tasks)
         return batch
+
+    def drop(self) -> None:
+        """Wait for what is pending, and forget what came of it."""
+        self._check_open()
+        self._calls.drop()
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
+        """Call the method `name` of every environment (or read the attribute), in lane order."""
+        with self._calls.interruptible():
+            self.call_async(name, *args, **kwargs)
+            return self.call_wait()
+
+    def call_async(self, name: str, /, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - any method
+        """Start what `call` does, for `call_wait` to give."""
+        self._start_call({k: partial(_call, env, name, args, kwargs) for k, env in enumerate(self.envs)})
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """Wait for what `call_async` started; returns what `call` returns.
+
+        Raises:
+            NoAsyncCallError: `call_async` was not called.
+            TimeoutError: more than `timeout` seconds passed; it can be called again.
+            Exception: what an environment raised, that of the lowest lane.
+        """
+        self._check_open()
+        tasks = self._calls.all_of("call", timeout)
+        self._calls.take(tasks)
+        self._calls.raise_first(tasks)
+        return tuple(task.value for task in tasks)
+
+    def call_in(self, lanes: Sequence[int], name: str, /, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
+        """Call the method `name` of some lanes' environments; returns what they return, in lane order."""
+        jobs = {lane: partial(_call, self.envs[lane], name, args, kwargs) for lane in sorted(set(lanes))}
+        if not jobs:
+            return ()
+        with self._calls.interruptible():
+            self._start_call(jobs)
+            return self.call_wait()
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """The attribute `name` of every environment, in lane order."""
+        return self.call("get_wrapper_attr", name)
+
+    def set_attr(self, name: str, values: Any) -> None:  # noqa: ANN401 - any attribute
+        """Set the attribute `name` to one value, or to one per lane (list or tuple).
+
+        Raises:
+            ValueError: a list or tuple of the wrong length.
+        """
+        self._check_open()
+        each = values if isinstance(values, list | tuple) else [values] * self.num_envs
+        if len(each) != self.num_envs:
+            raise ValueError(f"expected {self.num_envs} values of {name!r}, got {len(each)}")
+        jobs = {k: partial(env.set_wrapper_attr, name, each[k]) for k, env in enumerate(self.envs)}
+        with self._calls.interruptible():
+            self._start_call(jobs)
+            self.call_wait()
+
+    def render(self) -> tuple[Any, ...] | None:
+        """What every environment renders, in lane order."""
+        return self.call("render")
+
+    def close_extras(self, timeout: float | None = CLOSE_TIMEOUT_S, terminate: bool = False) -> None:  # noqa: FBT001, FBT002 - Gymnasium's signature
+        """Have every lane close its environment and end, once it is done with the step under way.
+
+        Args:
+            timeout: how many seconds to wait for that; None: as long as it takes.
+            terminate: do not wait at all, and do not warn.
+
+        A lane that is not done by then is named in a warning; no thread can be stopped from outside. It
+        closes its environment and ends when its step does. It keeps the process alive for some seconds at
+        most: see `LaneThreads`. After Ctrl-C, close again: what is closed stays so.
+
+        Raises:
+            Exception: what an environment raised when it was closed, that of the lowest lane; all of them
+                are logged, also those of lanes that were not waited for.
+        """
+        self._closings = self._closings or [
+            self._calls.task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
+        ]
+        late = self._workers.finish(self._closings, 0 if terminate else timeout)
+        self.closed = True
+        if self._calls.pending and not terminate:
+            gymnasium.logger.warn(f"`{self._calls.name}` was pending when `close` was called; it is lost.")
+        if late and not terminate:
+            gymnasium.logger.warn(
+                f"After {timeout} s lanes {late} are still busy; they close when they are done."
+            )
+        self._calls.raise_first(self._closings)
+
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override] # as Gymnasium's own two do
+        """The seed of each environment's random numbers."""
+        return self.get_attr("np_random_seed")
+
+    @property  # type: ignore[misc] # as Gymnasium's own two do
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]
+        """Each environment's random numbers."""
+        return self.get_attr("np_random")
+
+    def __del__(self) -> None:
+        if not self.closed and hasattr(self, "_calls"):
+            self.close(terminate=True)
+
+    def _check_open(self) -> None:
+        if self.closed or self._closings:
+            raise ClosedEnvironmentError("this environment is closed: make a new one")
+
+    def _start_call(self, jobs: Mapping[int, Job]) -> None:
+        self._check_open()
+        self._calls.check("call")
+        self._calls.start("call", jobs)
+
+    def _empty(self, count: int) -> Any:  # noqa: ANN401 - of the observation space
+        return create_empty_array(self.single_observation_space, count, np.zeros)
+
+    def _check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - the environment's action
+        """Raise if the lane cannot take this step; called before any lane starts.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the lane's episode is over, and nothing resets it.
+        """
+        del action
+        if self._over[lane] and self.autoreset_mode == AutoresetMode.DISABLED:
+            raise ResetNeeded(f"the episode of lane {lane} is over: reset it with options['reset_mask']")
 
     def _start_reset(self, seed: int | Sequence[int | None] | None, options: Options, *, drop: bool) -> None:
         self._check_open()
@@ -929,7 +918,7 @@ class LaneVectorEnv(LaneEnvs):
         """The action of each lane, all of which can be taken."""
         chosen = dict(zip(lanes, action_rows(self.action_space, actions, len(lanes)), strict=True))
         for lane, action in chosen.items():
-            self.check_step(lane, action)
+            self._check_step(lane, action)
         return chosen
 
     def _batch(self, observations: Iterable[Any], out: Any) -> Any:  # noqa: ANN401 - of the observation space
@@ -939,6 +928,31 @@ class LaneVectorEnv(LaneEnvs):
         """The last observation of every lane."""
         self._observations = self._batch(self._last, self._observations)
         return deepcopy(self._observations) if self.copy else self._observations
+
+
+def _call(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    value = env.get_wrapper_attr(name)
+    return value(*args, **kwargs) if callable(value) else value
+
+
+def _close(env: Env, lane: int) -> None:
+    try:
+        env.close()
+    except Exception:
+        log.warning("the environment of lane %d could not be closed", lane, exc_info=True)
+        raise
+
+
+@contextmanager
+def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
+    """Close the environments if they come to nothing."""
+    try:
+        yield
+    except BaseException:
+        for lane, env in enumerate(envs):
+            with suppress(Exception):  # it is logged, and the first error is the one to tell of
+                _close(env, lane)
+        raise
 
 
 def _floats(values: Sequence[Any]) -> NDArray[np.float64]:

@@ -22,7 +22,6 @@ from envs.episode import (
     Rules,
     Transition,
     derive_seed,
-    run_plan,
 )
 from evaluation.jobs import Jobs
 from evaluation.policies.policy import View
@@ -30,6 +29,7 @@ from evaluation.wrappers.errors import WrapperError
 from evaluation.wrappers.tracebacks import policy_traceback
 from evaluation.wrappers.wrapper import Team
 from ollama_utils.errors import CallCancelledError, OllamaError, ReplyLogError
+from ollama_utils.plans import play_plan
 from scorers.reward import Verdict
 
 MOST_ATTEMPTS = 8
@@ -91,7 +91,7 @@ class Player:
         """Embed the query; an agent that cannot begin is unscored."""
         for _ in range(MOST_ATTEMPTS):
             try:
-                run_plan(self._episode.begin(), self._answer)
+                play_plan(self._episode.begin(), self._answer)
             except OllamaError as error:
                 self.attempts.append(self._ground.named(f"{type(error).__name__}: {error}"))
             else:
@@ -124,7 +124,7 @@ class Player:
 
     def step(self, action: int) -> Transition:
         """Play one step; one whose calls failed is played again by the next call."""
-        transition = run_plan(self._episode.step(action), self._answer)
+        transition = play_plan(self._episode.step(action), self._answer)
         self.transitions.append(transition)
         self.attempts.append(self._ground.named(transition.info["error"]))
         self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS

@@ -88,7 +88,7 @@ def make_missions(
             spec.given, connection.dispatcher, roles, of_spec.played, config.seed, encoders[name]
         )
         env = QueryMutationEnv(env_config, **parts)
-        ground = Ground(rules=env.rules, answer=env.answer, seed=config.seed, names=names)
+        ground = Ground(rules=env.rules, answer=env.answerer.answer, seed=config.seed, names=names)
         missions.append(Mission(spec=spec, queries=of_spec, roles=roles, ground=ground))
     return missions
 

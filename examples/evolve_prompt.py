@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ollama_utils.dispatcher import Dispatcher
-from search.evolution import AsyncEvolutionConfig, AsyncEvolutionController
+from search import AsyncEvolutionConfig, AsyncEvolutionController
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ollama_utils.dispatcher import Dispatcher
-from search.selectors.registry import make_selector
+from search import make_selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.task import bundled_task
 from simulator.process import EmbeddedServer

@@ -7,14 +7,10 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-import envs  # noqa: F401 - registers the environments
-from envs.lanes import LaneVectorEnv
-from envs.sb3 import GymnasiumVecEnv
+from envs import ENV_ID, GymnasiumVecEnv, LaneVectorEnv
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from train.lanes import LanePPO
-
-ENV_ID = "mutagym/QueryMutation-v0"
 
 
 def main(total_steps: int = 4096, num_lanes: int = 16) -> None:

@@ -286,7 +286,9 @@ class AsyncEvaluationPipeline:
     def play(self, plans: Sequence[CallPlan[T]]) -> list[T]:
         """What these plans return, their calls side by side under the pool's cap."""
         # More than the cap: who waits for another attempt, or for a score, holds no place under it.
-        return play_plans(plans, lambda asking: asking.answer(self._pool.ask), self._pool.callers, self._tick)
+        return play_plans(
+            plans, lambda asking: asking.answer(self._pool.generate), self._pool.callers, self._tick
+        )
 
     def _try(self, trial: Trial) -> CallPlan[Evaluated]:
         while not trial.is_over:

@@ -22,6 +22,7 @@ from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
 from ollama_utils.types import Call, Completion, Usage, short_name
 from records.errors import UserError, nearest
+from records.user_file import error_line, load_function
 from search.call_pool import CallPool
 from search.genetics.genome import seed_of
 from search.selectors.combination import Combination
@@ -33,8 +34,6 @@ from search.task import (
     ScorerError,
     Task,
     lines_of,
-    load_function,
-    reason_of,
 )
 
 Prices = Mapping[str, tuple[float, float]]
@@ -276,7 +275,7 @@ class Heeded:
             self._ended = error
             raise
         except SystemExit as error:
-            self._ended = ScorerError(f"{self._own!r} failed: {reason_of(self._own or '', error)}")
+            self._ended = ScorerError(f"{self._own!r} failed: {error_line(self._own or '', error)}")
             raise self._ended from error
         except Exception as error:
             self._failed(combination, datapoint, error)
@@ -309,7 +308,7 @@ class Heeded:
             if self._first and not left and self._own:
                 self._ended = ScorerError(
                     f"--evaluate {self._own!r} failed wherever it was tried first: "
-                    f"{reason_of(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
+                    f"{error_line(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
                 )
             self._first = left
 
@@ -326,9 +325,7 @@ _Send = Callable[[Call], Completion]
 def _load(spec: str) -> UserFunction:
     try:
         with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
-            function = load_function(
-                spec, "evaluation", ("combination", "datapoint", "ask"), example="mine.py:evaluate"
-            )
+            function = load_function(spec, ("combination", "datapoint", "ask"), "evaluation")
     except ValueError as error:
         raise UserError(str(error)) from error
     return function

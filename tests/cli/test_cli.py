@@ -25,9 +25,8 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return lines[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
+def test_a_users_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    table: list[tuple[tuple[str, ...], list[str]]] = [
         (("--ollama-host", NOBODY, "--target-model", "m"), ["127.0.0.1:9", "ollama serve"]),
         (("--queries", "missing.csv"), ["missing.csv"]),
         (("--mutators", "paraphrse"), ["paraphrse", "paraphrase"]),
@@ -47,13 +46,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--seed", "4294967296"), ["--seed", "4294967296"]),
         (("--call-timeout-s", "inf"), ["--call-timeout-s"]),
         (("--slots", "0"), ["--slots"]),
-    ],
-)
-def test_a_users_error_is_one_line(
-    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], says: list[str]
-) -> None:
-    line = refused(capsys, "train", *arguments)
-    assert all(word in line for word in says), line
+    ]
+    for arguments, says in table:
+        line = refused(capsys, "train", *arguments)
+        assert all(word in line for word in says), line
 
 
 def test_a_model_that_is_not_pulled_is_named_with_the_way_to_pull_it(

@@ -54,7 +54,7 @@ def test_a_count_that_no_number_of_ours_can_hold_is_an_unreadable_reply() -> Non
 def test_where_our_own_server_has_ended_the_call_says_so_and_is_not_tried_again() -> None:
     with (
         EmbeddedServer(Settings(time_scale=0)) as server,
-        closing(OllamaClient(server.host, timeout_s=PATIENCE_S, obituary=server.obituary)) as client,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S, exit_reason=server.obituary)) as client,
     ):
         assert client.generate(Call(model="sim-target", prompt="p")).text
         assert (server.alive(), server.obituary()) == (True, None)
