@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envs.episode import EpisodePlan, Reply, Request
+from envs.episode import Answer, EpisodePlan, Reply, Request
 from envs.lanes import LAST_STEP_S, Arrivals, Batch, Job, LaneTask, LaneVectorEnv, StepResult
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from ollama_utils.plans import PlanRunner, play_plan
@@ -68,7 +69,10 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         super().__init__(
             [partial(_same, env) for env in made],
             autoreset_mode=AutoresetMode.SAME_STEP,
-            workers=PlanWorkers(PlanRunner(self._answerer.answer_one, max_workers or len(made))),
+            workers=PlanWorkers(
+                PlanRunner(self._answerer.answer_one, max_workers or len(made)),
+                None if schedule == "lanes" else self._answerer.answer,
+            ),
         )
 
     def _check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - an integer, or it is raised
@@ -149,11 +153,9 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         return self._plan_jobs({k: _step(self.envs[k], action) for k, action in actions.items()})
 
     def _plan_jobs(self, plans: Mapping[int, EpisodePlan[T]]) -> dict[int, Job]:
-        """What each lane does for its plan; under `phased` all of it is done here."""
-        if self.schedule == "lanes":
+        """What each lane does: its plan; under `phased` the plans are played here, for all lanes together."""
+        if self.schedule != "phased":
             return dict(plans)
-        if self.schedule == "sequential":
-            return {k: partial(play_plan, plan, self._answerer.answer) for k, plan in plans.items()}
         answer = partial(self._answerer.answer, max_workers=self.max_workers or PHASE_WORKERS)
         results = play_plan(in_lockstep(list(plans.values())), answer)
         return {k: partial(_returned, result) for k, result in zip(plans, results, strict=True)}
@@ -170,17 +172,24 @@ class PlanWorkers:
     """Plays the plans of lanes, and does all else on the caller's thread: see `envs.lanes.LaneWorkers`.
 
     When the interpreter ends, no request is begun any more, and it waits up to 5 seconds for the others.
+
+    Args:
+        runner: plays the plans.
+        answer: what this thread plays them with instead, one after another.
     """
 
-    def __init__(self, runner: PlanRunner[Request, Reply]) -> None:
+    def __init__(self, runner: PlanRunner[Request, Reply], answer: Answer | None) -> None:
         self._runner = runner
+        self._answer = answer
         _all_runners.add(runner)
 
     def prepare(self, tasks: Iterable[LaneTask]) -> None:
-        """Do the tasks that are not plans, one after another, now; an interrupt ends them all."""
+        """Do what is done on this thread, one task after another, now; an interrupt ends them all."""
         for task in tasks:
             if not task.is_plan:
                 task.run(Exception)
+            elif self._answer:
+                play_plan(task.play(Exception), self._answer)
 
     def start(self, tasks: Iterable[LaneTask]) -> None:
         """Have those plans played that were not handed out yet."""
@@ -204,10 +213,12 @@ _all_runners: weakref.WeakSet[PlanRunner[Any, Any]] = weakref.WeakSet()
 @atexit.register
 def _stop_all() -> None:
     """An interpreter that ends while a thread computes in native code aborts the process."""
-    for runner in list(_all_runners):
+    until = time.monotonic() + LAST_STEP_S
+    every = list(_all_runners)
+    for runner in every:
         runner.stop()
-    for runner in list(_all_runners):
-        runner.join(LAST_STEP_S)
+    for runner in every:
+        runner.join(until - time.monotonic())
 
 
 def in_lockstep(plans: Sequence[EpisodePlan[T]]) -> EpisodePlan[list[T | Exception]]:

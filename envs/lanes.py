@@ -210,8 +210,8 @@ class LaneTask:
             raise
         self._post(self)
 
-    def play(self) -> Generator[Any, Any, None]:
-        """The job as a plan, over at once if it was begun before."""
+    def play(self, caught: type[BaseException] = BaseException) -> Generator[Any, Any, None]:
+        """The job as a plan, over at once if it was begun before; see `run`."""
         job, self._job = self._job, None
         if job is None:
             return
@@ -219,7 +219,7 @@ class LaneTask:
             self.value = yield from job  # type: ignore[misc] # a function is run, not played
         except GeneratorExit:  # nobody plays it any more
             raise
-        except BaseException as error:  # noqa: BLE001 - raised to whoever waits for the task
+        except caught as error:
             self.error = error
         self._post(self)
 
@@ -663,15 +663,12 @@ class LaneVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 steps: `recv` gives them, a `reset` drops them.
         """
         with self._calls.interruptible():
-            self.step_async(actions)
+            self._calls.start("step", self._row_jobs(actions))
             return self.step_wait()
 
     def step_async(self, actions: Any) -> None:  # noqa: ANN401 - a batch of the action space
         """Start what `step` does, for `step_wait` to give; raises what it raises about its arguments."""
-        self._check_open()
-        chosen = self._checked(actions, range(self.num_envs))
-        self._calls.check("step")
-        self._calls.start("step", self._step_jobs(chosen))
+        self._calls.start("step", self._row_jobs(actions))
 
     def step_wait(self, timeout: float | None = None) -> Batch:
         """Wait for what `step_async` started; returns what `step` returns.
@@ -893,6 +890,13 @@ class LaneVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             more = {} if options is None else {"options": options}  # some environments take none
             jobs[lane] = partial(self.envs[lane].reset, seed=seed, **more)
         return jobs
+
+    def _row_jobs(self, actions: Any) -> dict[int, Job]:  # noqa: ANN401 - a batch
+        """What every lane does for a step, which can begin now."""
+        self._check_open()
+        chosen = self._checked(actions, range(self.num_envs))
+        self._calls.check("step")
+        return self._step_jobs(chosen)
 
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
         """What each of some lanes does for a step."""

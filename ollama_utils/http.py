@@ -293,21 +293,16 @@ class _Arriving(io.RawIOBase):
         return io.BufferedReader(self)
 
 
-class _Reply(http.client.HTTPResponse):
-    """A final reply; the standard library passes over 100 alone, and gateways send 102 and 103, too."""
-
-    def _read_status(self) -> tuple[str, int, str]:
-        while True:
-            version, status, reason = super()._read_status()  # type: ignore[misc] # typeshed leaves it out
-            if not 101 < status < 200:  # noqa: PLR2004 - what may come before a final reply
-                return version, status, reason
-            http.client.parse_headers(self.fp)
-
-
 def _begun(stream: _Stream, method: str, end_s: float) -> http.client.HTTPResponse:
-    """The reply to a request that was written, its head read."""
-    reply = _Reply(cast("socket.socket", _Arriving(stream, end_s)), method=method)
+    """The final reply to a request that was written, its head read.
+
+    The standard library passes over 100 alone, and gateways send 102 and 103 before a reply, too.
+    """
+    reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, end_s)), method=method)
     reply.begin()
+    while 101 < reply.status < 200:  # noqa: PLR2004 - what may come before a final reply
+        reply.headers = None  # type: ignore[assignment]  # so that it begins anew
+        reply.begin()
     return reply
 
 

@@ -15,7 +15,7 @@ from search.selectors.results import Floats
 from search.selectors.selector import Common, Evaluate, Request, Selector
 
 if TYPE_CHECKING:
-    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
 
 _EQUAL_DIGITS = 9
 """Improvements that agree to so many digits are equal: the rounding of floats has no favourite."""
@@ -67,7 +67,7 @@ def log_expected_improvement(means: Floats, deviations: Floats, best: float) -> 
 
     It is finite far below `best` too, where the improvement itself is too small for a float.
     """
-    from scipy.special import erfcx, log_ndtr
+    from scipy.special import erfcx, log_ndtr  # type: ignore[import-untyped]
 
     deviations = np.maximum(deviations, np.finfo(np.float64).eps)
     z = (means - best) / deviations
@@ -87,9 +87,13 @@ def _fitted(
 ) -> GaussianProcessRegressor:
     """A process that went through these scores; with the kernel of another one, or one fitted to them."""
     # A second of imports that only this selector needs.
-    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
     from sklearn.gaussian_process import GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+    from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
+        ConstantKernel,
+        Matern,
+        WhiteKernel,
+    )
 
     # Combinations that share no choice lie 2 or more apart: each is to tell something of all others.
     kernel = ConstantKernel(1.0, (0.5, 20.0)) * Matern(3.0, (2.0, 30.0), nu=2.5)

@@ -40,7 +40,7 @@ Prices = Mapping[str, tuple[float, float]]
 """By model, what a million prompt tokens and a million completion tokens cost."""
 
 
-class Ask(Protocol):
+class AskModel(Protocol):
     """What a user's function asks with."""
 
     def __call__(
@@ -63,7 +63,7 @@ class Ask(Protocol):
         ...
 
 
-UserFunction = Callable[[Combination, Any, Ask], float | Evaluation]
+UserFunction = Callable[[Combination, Any, AskModel], float | Evaluation]
 EvaluateByCalls = Callable[[Combination, Any, Callable[[Call], Completion]], float | Evaluation]
 _PER_TOKENS = 1_000_000
 _PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
@@ -101,7 +101,7 @@ def problem_lines(problems: Sequence[Problem]) -> list[Any]:
     return [asdict(problem) for problem in problems]
 
 
-class Evaluated:
+class UserEvaluation:
     """Evaluates with a user's function, and counts what its calls took.
 
     Args:
@@ -237,10 +237,10 @@ def own_evaluation(
         return function(combination, datapoint, _ask_for(combination, send, calls))
 
     lines = read_lines(Path(path)) if path else problem_lines(task.problems if task else ())
-    return Evaluated(evaluate, pool.generate, prices, seed).evaluate, lines
+    return UserEvaluation(evaluate, pool.generate, prices, seed).evaluate, lines
 
 
-class Heeded:
+class WatchedEvaluation:
     """An evaluation whose errors count, but for those that end the search.
 
     These are a reply that cannot be kept, a scorer that fails, and a user's own evaluation that does not
@@ -331,7 +331,7 @@ def _load(spec: str) -> UserFunction:
     return function
 
 
-def _ask_for(combination: Combination, send: _Send, calls: CallFlags) -> Ask:
+def _ask_for(combination: Combination, send: _Send, calls: CallFlags) -> AskModel:
     def ask(question: str | Call, *, model: str | None = None, system: str | None = None) -> Completion:
         if isinstance(question, Call):
             if model is not None or system is not None:

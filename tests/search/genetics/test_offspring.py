@@ -1,4 +1,4 @@
-"""Children on their way: the same whatever the concurrency, no two alike, no lane without work."""
+"""Children on their way: the same whatever the concurrency, no two alike, no plan without work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ollama_utils.plans import play_plans
 from ollama_utils.types import Call, Completion
 from search.genetics.fitness import Panel, Trial
 from search.genetics.genome import Genome
-from search.genetics.population import Child, Nursery
-from search.genetics.variation import Birth, Variation
+from search.genetics.offspring import Child, Offspring
+from search.genetics.variation import ChildSpec, Variation
 from search.task import Problem, ask_problem
 
 SEED = Genome("Solve it.")
@@ -63,12 +63,12 @@ def raise_all(cap: int, seed: int, *, count: int = 8, ahead: int = 3) -> tuple[l
         crossovers=(),
         ask=lambda prompt, told: Call(model="mutator", prompt=prompt, options={"seed": told}),
     )
-    births = [Birth(parents=(SEED,), steps=("advise",), seed=i) for i in range(count)]
+    specs = [ChildSpec(parents=(SEED,), steps=("advise",), seed=i) for i in range(count)]
     trials = panel()
-    nursery = Nursery(births, variation, [SEED], lambda genome: Trial(genome, trials), ahead)
+    offspring = Offspring(specs, variation, [SEED], lambda genome: Trial(genome, trials), ahead)
     server = Server(seed)
-    play_plans(nursery.lanes(), lambda asking: asking.answer(server), cap)
-    return nursery.children(), server
+    play_plans(offspring.plans(), lambda asking: asking.answer(server), cap)
+    return offspring.children(), server
 
 
 @settings(max_examples=25)
@@ -110,8 +110,8 @@ def test_a_draft_that_hangs_keeps_nobody_from_working(blocked: int) -> None:
         crossovers=(),
         ask=lambda prompt, told: Call(model="mutator", prompt=prompt, options={"seed": told}),
     )
-    births = [Birth(parents=(SEED,), steps=("advise",), seed=i) for i in range(8)]
-    nursery = Nursery(births, variation, [SEED], lambda genome: Trial(genome, panel()), 8)
+    specs = [ChildSpec(parents=(SEED,), steps=("advise",), seed=i) for i in range(8)]
+    offspring = Offspring(specs, variation, [SEED], lambda genome: Trial(genome, panel()), 8)
     server = Server(1)
-    play_plans(nursery.lanes(), lambda asking: asking.answer(lambda call: slow(server, call)), 5)
-    assert nursery.children() == reference
+    play_plans(offspring.plans(), lambda asking: asking.answer(lambda call: slow(server, call)), 5)
+    assert offspring.children() == reference
