@@ -94,7 +94,7 @@ def unsure() -> str:
 
 
 @pytest.mark.parametrize("file", FLOORS, ids=lambda file: file.stem)
-def test_replies_in_voices_that_no_fit_has_heard_are_told_apart(file: Path, minilm: Encoder) -> None:
+def test_replies_in_voices_that_no_fit_has_heard_are_distinguished(file: Path, minilm: Encoder) -> None:
     rows = voices(file)
     said = RefusalDetector(encoder=minilm).label_many([row["completion"] for row in rows])
     assert f1([row["label"] for row in rows], said) >= FLOORS[file][0]
@@ -192,7 +192,7 @@ def test_with_another_encoder_ngrams_have_the_last_word_and_that_is_said_once(
     assert [detector.encoder for detector in detectors] == [None, None]
     assert [record.message for record in caplog.records if "hashing:77" in record.message] == [
         (
-            "refusals are told by rules and word n-grams alone: the third stage needs the encoder "
+            "refusals are found by rules and word n-grams alone: the third stage needs the encoder "
             "'all-MiniLM-L6-v2', not 'hashing:77'"
         )
     ]
