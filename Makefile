@@ -28,10 +28,11 @@ check: install ## Lint, format, types, the arrows between folders
 	$(BIN)/lint-imports --no-cache
 
 test: check ## check, then every test, on two processes
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist worksteal
 
-soak: install ## The long checks: 20 kills of a trainer, 10,000 fuzzed inputs of each kind (about ten minutes)
-	MUTAGYM_KILLS=20 $(BIN)/pytest tests/train/test_resume.py
+soak: install ## The long checks: every kill and schedule, 20 kills of a trainer, 10,000 fuzzed inputs of each kind
+	MUTAGYM_KILLS=20 $(BIN)/pytest --timeout 0 tests/train/test_resume.py
+	$(BIN)/pytest --timeout 0 -m soak
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)

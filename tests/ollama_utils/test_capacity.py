@@ -14,7 +14,10 @@ from tests.simulator.virtual import Scene
 SERVED = Usage(completion_tokens=50, decode_s=0.2, total_s=0.2)
 
 
-@pytest.mark.parametrize(("slots", "wait"), [(1, 0.6), (2, 0.3), (4, 0.3), (8, 0.3), (32, 0.3)])
+@pytest.mark.parametrize(
+    ("slots", "wait"),
+    [(1, 0.6), (8, 0.3), *(pytest.param(n, 0.3, marks=pytest.mark.soak) for n in (2, 4, 32))],
+)
 def test_the_limit_found_gives_nearly_the_throughput_of_the_best_fixed_one_at_a_short_wait(
     slots: int, wait: float
 ) -> None:
@@ -25,7 +28,7 @@ def test_the_limit_found_gives_nearly_the_throughput_of_the_best_fixed_one_at_a_
     assert traffic.capacity.slots in (slots, None)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2))])
 def test_the_limit_follows_the_slots_down_and_up(seed: int) -> None:
     scene = Scene(slots=8)
     traffic = Traffic(scene, Capacity(), seed=seed)
@@ -50,7 +53,7 @@ def test_beside_a_client_that_takes_half_the_slots_the_limit_is_the_other_half()
     assert traffic.rate(25, 40) >= 1.7 * traffic.rate(5, 20)
 
 
-@pytest.mark.parametrize("slots", [4, 8, 32])
+@pytest.mark.parametrize("slots", [8, *(pytest.param(n, marks=pytest.mark.soak) for n in (4, 32))])
 def test_what_a_reply_holds_beside_its_service_is_not_taken_for_a_wait_for_a_slot(slots: int) -> None:
     best = Traffic(Scene(slots=slots), Fixed(64), overhead_s=0.1).run(60).rate(10, 60)
     traffic = Traffic(Scene(slots=slots), Capacity(), overhead_s=0.1).run(60)
@@ -64,7 +67,9 @@ def test_where_throughput_stops_growing_before_the_slots_do_so_does_the_limit() 
     assert traffic.rate(500, 3000) >= 0.95 * best
 
 
-@pytest.mark.parametrize("profile", ["gb10", "rtx3090", "rtx4090"])
+@pytest.mark.parametrize(
+    "profile", ["rtx4090", *(pytest.param(name, marks=pytest.mark.soak) for name in ("gb10", "rtx3090"))]
+)
 def test_where_every_slot_adds_throughput_all_are_used(profile: str) -> None:
     best = Traffic(Scene(profile, slots=8), Fixed(16)).run(100).rate(10, 100)
     assert Traffic(Scene(profile, slots=8), Capacity()).run(100).rate(10, 100) >= 0.95 * best

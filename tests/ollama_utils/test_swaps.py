@@ -237,7 +237,7 @@ def ask(server: Server, model: str, prompt: str) -> str:
     return reply.text
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_lanes_at_a_server_of_one_model_share_its_swaps(small: EmbeddedServer, server: Server) -> None:
     small.reset_stats()
 
