@@ -88,7 +88,7 @@ def embedded_dispatcher(
         with Dispatcher(
             [server.host],
             timeout_s=timeout_s,
-            obituary=server.obituary,
+            exit_reason=server.exit_reason,
             rate_limit_per_minute=rate_limit_per_minute,
         ) as dispatcher:
             yield dispatcher
