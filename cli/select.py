@@ -280,7 +280,6 @@ class _Select:
         names: Mapping[str, str],
     ) -> Outcome:
         from search.selectors.results import NoWinnerError
-        from search.selectors.selector import no_winner_reason
 
         done = 0
 
@@ -314,7 +313,7 @@ class _Select:
         except NoWinnerError as error:
             found, told_best = error.results, "none can be named"
             failure = (
-                f"{no_winner_reason(selector)}: mend that, or go on with --resume and a larger --max-errors"
+                f"{selector.no_winner_reason()}: mend that, or go on with --resume and a larger --max-errors"
             )
         print(f"evaluations: {done} made, {told_best}", file=sys.stderr)
         results, spent = split_results(found, names, self._prices)
