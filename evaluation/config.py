@@ -249,11 +249,11 @@ def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> 
 
 
 MAY_CHANGE = (
-    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts", "max-unscored", "jobs", "parallel-policy"),
-    *("policy-wrapper", "action-timeout-ms", "power", "judge-accuracy", "format", "save-transitions"),
+    *("max-unscored", "jobs", "parallel-policy", "policy-wrapper", "action-timeout-ms", "power"),
+    *("judge-accuracy", "format", "save-transitions"),
 )
-"""What a resumed evaluation may be told anew: nothing that its results depend on, but for failing calls."""
+"""The options that a resumed evaluation may change, beside those of hosts and limits: no result depends on
+them, but for failing calls."""
 BASELINES = ("noop", "random", "best_fixed")
 
 Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]

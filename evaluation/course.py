@@ -5,7 +5,6 @@ The live progress line of an evaluation, on stderr: a bar on a terminal, elsewhe
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from envs.episode import derive_seed
 from evaluation.config import EvalConfig
 from evaluation.episodes import EpisodeRun
 from evaluation.fit import BanditFit, BestFixedFit, Fit, Terms
-from evaluation.jobs import Jobs, UnscoredLimit, play
+from evaluation.jobs import Jobs, play
 from evaluation.policies.sources import make_bandit
 from evaluation.policies.specs import PolicySpec
 from evaluation.setup import Mission, Place, Sources, make_episode, places, records, sources_of
@@ -25,13 +24,14 @@ from evaluation.wrappers.wrapper import Wrapper
 from ollama_utils.connect import Connection
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.findings import Findings
+from records.failures import StepLimit
 from records.json_lines import JsonLines
-from records.live_bar import LiveBar, shares
+from records.progress import ProgressDisplay
 from records.run_folder import RunFolder
 
 
-class EvalProgress(LiveBar):
-    """Tells how far an evaluation is, what calls fail, and what is found out about the servers.
+class EvalProgress(ProgressDisplay):
+    """Shows how far an evaluation is, what calls fail, and what is found out about the servers.
 
     Args:
         dispatcher: where the calls go.
@@ -42,30 +42,19 @@ class EvalProgress(LiveBar):
         super().__init__()
         self._dispatcher = dispatcher
         self._findings = findings
-        self._told = ""
 
-    def begin(self, what: str, total: int) -> Callable[[int], None]:
-        """A part of the evaluation begins; returns what is to be told how much of it is done."""
-        task = self.progress.add_task(what, total=total)
-        steps = shares(total)
+    def start(self, what: str, total: int) -> Callable[[int], None]:
+        """A part of the evaluation begins; returns what takes how much of it is done."""
+        self.begin(what, total)
 
         def tick(done: int) -> None:
             for line in self._findings.news(self._dispatcher.capacities()):
                 self.say(line)
-            self.progress.update(task, completed=done)
-            reached = {step for step in steps if step <= done}
-            if reached and not self.is_shown:
-                print(f"{what}: {done} of {total}", file=sys.stderr)
-            steps.difference_update(reached)
+            self.update(done)
+            if self.plain_line_is_due(done):
+                self.print_plain(f"{what}: {done} of {total}")
 
         return tick
-
-    def complain(self, errors: Sequence[str]) -> None:
-        """Say why a step could not be scored, when it is another reason than the last time."""
-        kinds = [error for error in errors if error]
-        if kinds and kinds[0].partition(":")[0] != self._told:
-            self._told = kinds[0].partition(":")[0]
-            self.say(f"not scored: {kinds[0]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +97,7 @@ class Course:
         if not wanted:
             return []
         makers = [partial(self._make_fit, m, spec) for m, spec in wanted]
-        tick = self.progress.begin("policies fitted", len(wanted))
+        tick = self.progress.start("policies fitted", len(wanted))
         return [(m, fit) for (m, _), fit in zip(wanted, play(makers, self.jobs, tick), strict=True)]
 
     def _make_fit(self, mission: int, spec: PolicySpec) -> Fit:
@@ -132,15 +121,16 @@ class Course:
         runs = play(
             [partial(make, place) for place in order],
             self.jobs,
-            self.progress.begin("episodes played", len(order)),
+            self.progress.start("episodes played", len(order)),
         )
-        limit = UnscoredLimit(self.config.max_unscored)
+        limit = StepLimit(self.config.max_unscored)
         told: dict[Place, dict[str, Any]] = {}
         for place, run in zip(order, runs, strict=True):
             write(place, run)
             errors = [error for player in run.players for error in player.attempts]
-            self.progress.complain(errors)
-            limit.heed(errors)
+            for error in filter(None, errors):
+                self.progress.complain(error)
+            limit.add(errors)
             told[place] = run.result()
         limit.check()
         by_place = sorted(told.items(), key=lambda item: (item[0].mission, item[0].team, item[0].episode))

@@ -16,10 +16,11 @@ from typing import Any
 
 from envs.episode import derive_seed
 from evaluation.episodes import Ground, Player
-from evaluation.jobs import Jobs, UnscoredLimit
+from evaluation.jobs import Jobs
 from evaluation.policies.bandits import Bandit, BestFixed
 from evaluation.policies.policy import PolicySource
 from records.errors import RunStoppedError
+from records.failures import StepLimit
 
 LANES = 16
 """Pulls of a bandit that are made side by side."""
@@ -55,7 +56,7 @@ class Fit(ABC):
         self._ground = terms.ground
         self._queries = sorted(terms.queries, key=lambda query: derive_seed(terms.ground.seed, "fit", query))
         self._jobs = jobs
-        self._limit = UnscoredLimit(terms.max_unscored)
+        self._limit = StepLimit(terms.max_unscored)
         self._names = [mutator.name for mutator in terms.ground.rules.mutators]
         self._sums: dict[int, float] = defaultdict(float)
         self._counts: Counter[int] = Counter()
@@ -146,7 +147,7 @@ class BanditFit(Fit):
         for player, arm in zip(players, arms, strict=True):
             self.calls += player.calls["questions"]
             self._left -= 1  # a rewrite that fails asks nothing, and is paid for all the same: fits end
-            self._limit.heed(player.attempts)
+            self._limit.add(player.attempts)
             for transition in player.transitions:
                 if not transition.info["unscored"]:
                     success = float(transition.info["success"])
@@ -198,7 +199,7 @@ class BestFixedFit(Fit):
             questions = result["calls"]["questions"]
             self.calls += questions
             self._left[arm] -= max(questions, 1)
-            self._limit.heed(player.attempts)
+            self._limit.add(player.attempts)
             if result["status"] == "scored":
                 self._found.tell(arm, result["return"])
                 self._note(arm, result["return"])

@@ -9,7 +9,6 @@ Plays what an evaluation consists of: side by side within the budget, told of in
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,8 +16,6 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
-
-from records.errors import RunStoppedError
 
 T = TypeVar("T")
 
@@ -90,8 +87,6 @@ class Jobs:
 
 LOOK_UP_S = 0.2
 """Whoever waits looks up as often: for Ctrl-C, for an error, to say how far it is."""
-UNSCORED_WINDOW = 128
-"""Steps over which the share of unscored ones is judged."""
 
 
 class Playable(Protocol):
@@ -143,40 +138,3 @@ def play(
             tick(due + len(waiting))
         waiting.discard(due)
         yield opened.pop(due)
-
-
-class UnscoredLimit:
-    """Stops an evaluation when calls keep failing.
-
-    Args:
-        most: the share of the latest steps that may be unscored.
-    """
-
-    def __init__(self, most: float) -> None:
-        self._most = most
-        self._recent: deque[str] = deque(maxlen=UNSCORED_WINDOW)
-
-    def heed(self, errors: Sequence[str]) -> None:
-        """Note further steps, each by why it could not be scored; "" is one that was.
-
-        Raises:
-            RunStoppedError: too many of the latest could not be scored.
-        """
-        for error in errors:
-            self._recent.append(error)
-            if len(self._recent) == UNSCORED_WINDOW:
-                self.check()
-
-    def check(self) -> None:
-        """Judge the latest steps, however few they are.
-
-        Raises:
-            RunStoppedError: too many of them could not be scored.
-        """
-        errors = [error for error in self._recent if error]
-        share = len(errors) / max(len(self._recent), 1)
-        if share > self._most:
-            raise RunStoppedError(
-                f"{share:.0%} of the last {len(self._recent)} steps could not be scored "
-                f"(--max-unscored {self._most:g}); last error: {errors[-1]}"
-            )

@@ -263,7 +263,7 @@ class AsyncEvaluationPipeline:
             batch_size=schedule.batch_size,
             batches_at_once=schedule.batches_at_once,
             max_unscored=config.max_unscored,
-            hopeless=config.hopeless,
+            hopeless=config.hopeless or None,
         )
 
     def evaluate(self, genomes: Sequence[Genome], rival: Evaluated | None = None) -> list[Evaluated]:

@@ -116,7 +116,7 @@ def test_a_run_folder_that_holds_something_is_refused(
 ) -> None:
     (tmp_path / "mine").write_text("x")
     assert "not empty" in refused(capsys, "train", "--run-dir", str(tmp_path))
-    assert "is no folder" in refused(capsys, "train", "--run-dir", str(tmp_path / "mine"))
+    assert "is not a folder" in refused(capsys, "train", "--run-dir", str(tmp_path / "mine"))
 
 
 def test_help_imports_neither_torch_nor_sentence_transformers() -> None:
