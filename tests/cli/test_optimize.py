@@ -9,8 +9,8 @@ from statistics import fmean
 import pytest
 
 from cli.main import execute
-from cli.optimize import HybridSettings, OptimizeConfig
-from search.hybrid import ActorCriticParams
+from cli.optimize import OptimizeConfig
+from search.hybrid import ActorCriticParams, HybridSettings
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
 from tests.cli.searches import metrics, read, search
