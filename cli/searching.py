@@ -451,7 +451,7 @@ class SearchSession:
 
 
 def _check_alive(embedded: EmbeddedServer | None) -> None:
-    if embedded and (reason := embedded.obituary()):
+    if embedded and (reason := embedded.exit_reason()):
         raise RunStoppedError(reason)
 
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from search.selectors.results import Round, SelectionResults
-    from search.selectors.user_evaluation import Heeded
+    from search.selectors.user_evaluation import WatchedEvaluation
 
 FLAGS = ("seed", "delta", "epsilon", "threshold", "max_errors")
 """Settings of selectors that have flags of their own."""
@@ -210,7 +210,7 @@ class _Selection:
         task: Task | None,
         connection: Connection,
     ) -> None:
-        from search.selectors.user_evaluation import Heeded, own_evaluation
+        from search.selectors.user_evaluation import WatchedEvaluation, own_evaluation
 
         self._config, self._prices, self._task = config, prices, task
         self._pool = CallPool(connection.dispatcher, config.max_concurrent)
@@ -228,20 +228,20 @@ class _Selection:
                 choices, task, prices, self._pool, mutator_model, search.seed, config.calls
             )
             dataset = list(task.problems)
-        self._heeded: Heeded = Heeded(evaluate, config.evaluate)
+        self._watched: WatchedEvaluation = WatchedEvaluation(evaluate, config.evaluate)
         options = {"seed": search.seed, **config.options()}
-        self.selector = make(config.selector, choices, dataset, self._heeded, options)
+        self.selector = make(config.selector, choices, dataset, self._watched, options)
 
     def run(self, recorder: SearchRecorder) -> Found:
         """Select, and record each round."""
         from search.selectors.results import NoWinnerError
-        from search.selectors.selector import why_none
+        from search.selectors.selector import no_winner_reason
 
         selector, done = self.selector, 0
 
         def evaluated() -> None:
             nonlocal done
-            self._heeded.check()
+            self._watched.check()
             done += 1
             recorder.advance(done)
 
@@ -256,7 +256,7 @@ class _Selection:
             recorder.record(played.number, metrics, done=done, best=best)
 
         combinations, datapoints = selector.combinations, selector.datapoints
-        self._heeded.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
+        self._watched.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
         try:
             found = selector.select_best(
                 parallel=True,
@@ -268,7 +268,9 @@ class _Selection:
             best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
         except NoWinnerError as error:
             found, best = error.results, "none can be named"
-            failure = f"{why_none(selector)}: mend that, or go on with --resume and a larger --max-errors"
+            failure = (
+                f"{no_winner_reason(selector)}: mend that, or go on with --resume and a larger --max-errors"
+            )
         print(f"evaluations: {done} made, {best}", file=sys.stderr)
         results, spent = split_results(found, self._names, self._prices)
         search = self._config.search

@@ -84,6 +84,21 @@ def flags_of(config: type) -> dict[str, str]:
     return flags
 
 
+def old_names(config: Any) -> dict[str, str]:  # noqa: ANN401 - any config dataclass
+    """For each other name of a flag, as older files have it, the name that it has now."""
+    names: dict[str, str] = {}
+    hints = get_type_hints(type(config), include_extras=True)
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            names |= old_names(value)
+        for each in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(each, Parameter) and each.name:
+                now, *others = (name.removeprefix("--") for name in each.name)
+                names |= dict.fromkeys(others, now)
+    return names
+
+
 def without_flag() -> Parameter:
     """A field of a config that has no flag: another setting decides it."""
     return Parameter(parse=False)

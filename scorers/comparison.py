@@ -1,12 +1,10 @@
 """Two policies on the same queries: how far apart they are, and whether that can be chance.
 
-The test that flips signs: is a sum of differences farther from 0 than chance alone brings it?
-
-How many queries a comparison of two policies needs.
-
-They are those of the paired t-test over queries, whose interval `scorers.comparison` gives (Cohen 1988,
-chapter 2; a difference found on the wrong side does not count as found), and enough for its test by flips of
-signs, which knows no p-value below 2 / 2^m where m queries differ.
+`compare` gives the mean difference by query, its interval and the p-value of a test that flips signs
+(`sign_flips`); `holm` corrects the p-values of several comparisons. `queries_needed` plans one: the queries
+that a paired t-test over them needs (Cohen 1988, chapter 2; a difference found on the wrong side does not
+count as found), and enough for the test by flips of signs, whose p-value is at least 2 / 2^m where m queries
+differ.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ from numpy.typing import NDArray
 
 from scorers.statistics import Floats, span_of, standard_deviations, student_intervals
 
+_SAME = 1e-12
+"""Means that differ by no more are equal; so are sums, as a share of all differences together."""
 _DRAWN = 99_999
 _FEW = 20
 """So many signs are flipped in every way, a million of them."""
@@ -32,89 +32,10 @@ _MOST_WORK = 400_000_000
 """Additions that a count in steps may take: about a second."""
 _ROUNDED = 1e-11
 """A ratio that is this near to a fraction is one, but for the rounding of floats."""
-_SAME = 1e-12
-"""Sums that differ by no more than this share of all differences together are equal."""
 _BITS = 8
-
-
-class SignFlips(NamedTuple):
-    """What the test says."""
-
-    p_value: float
-    """The share of all flips whose sum is as far from 0 as the one found, or farther."""
-    test: str
-    """How that share was found."""
-
-
-def sign_flips(differences: Floats) -> SignFlips:
-    """Test differences, of which each might as well have the other sign (Fisher 1935).
-
-    The share of flips is exact where all differences are multiples of one step, as those of successes are
-    and of returns with a cost a step: then the sums are counted in whole steps (Pagano and Tritchler 1983).
-    It is exact for up to 20 differences of any size, too. Otherwise 99,999 flips are drawn, always the same
-    ones, and the one found counts among them (Phipson and Smyth 2010): the p-value is valid, and its standard
-    error is sqrt(p (1 - p) / 100,000), .0007 at .05.
-
-    Args:
-        differences: (differences,), none of them 0; without any the p-value is 1.
-    """
-    ordered = differences[np.argsort(np.abs(differences))]
-    sizes = np.abs(ordered)
-    if (steps := _whole_steps(sizes)) is not None:
-        found = abs(int(np.where(ordered > 0, steps, -steps).sum()))
-        return SignFlips(_counted(steps, found), "exact sign flips by query")
-    far = abs(math.fsum(ordered)) - _SAME * float(sizes.sum())
-    if len(sizes) <= _FEW:
-        return SignFlips(float((_all_sums(sizes) >= far).mean()), "exact sign flips by query")
-    hits = int((_drawn_sums(sizes) >= far).sum())
-    return SignFlips((1 + hits) / (1 + _DRAWN), f"sign flips by query, {_DRAWN:,} drawn")
-
-
-def _whole_steps(sizes: Floats) -> NDArray[np.int64] | None:
-    """The ascending sizes in multiples of their largest common step; None where it is too small to count."""
-    shares: list[Fraction] = []
-    finest = 1
-    for ratio in (sizes / sizes[-1:]).tolist():
-        shares.append(Fraction(ratio).limit_denominator(_FINEST))
-        finest = math.lcm(finest, shares[-1].denominator)
-        if finest > _FINEST or abs(shares[-1] - ratio) > _ROUNDED:
-            return None
-    steps = np.array([int(share * finest) for share in shares], np.int64)
-    return steps if len(steps) * int(steps.sum()) <= _MOST_WORK else None
-
-
-def _counted(steps: NDArray[np.int64], found: int) -> float:
-    """The share of flips at least `found` steps from 0: the chance of each sum of the positive steps."""
-    chance = np.ones(1)
-    for step in steps:
-        more = np.zeros(len(chance) + step)
-        more[: len(chance)] = chance
-        more[step:] += chance
-        chance = more / 2
-    total = len(chance) - 1
-    return min(1.0, float(chance[np.abs(2 * np.arange(total + 1) - total) >= found].sum()))
-
-
-def _all_sums(sizes: Floats) -> Floats:
-    """(2 ** sizes,), how far from 0 the sum is under each flip."""
-    sums = np.zeros(1)
-    for size in sizes:
-        sums = np.concatenate([sums + size, sums - size])
-    return np.abs(sums)
-
-
-def _drawn_sums(sizes: Floats) -> Floats:
-    """(drawn,), how far from 0 the sum is under flips that are drawn: a byte flips eight signs at once."""
-    chance = np.random.default_rng(0)
-    signs = 1.0 - 2 * (np.arange(2**_BITS)[:, None] >> np.arange(_BITS) & 1)
-    sums = np.zeros(_DRAWN)
-    for start in range(0, len(sizes), _BITS):
-        part = sizes[start : start + _BITS]
-        sums += (signs[:, : len(part)] @ part)[chance.integers(2**_BITS, size=_DRAWN, dtype=np.uint8)]
-    return np.abs(sums)
-
-
-"""Means that differ by no more are equal, but for the rounding of floats."""
+_FEWEST = 2
+_CERTAIN = 1e4
+"""A noncentrality with which the difference is always found; scipy gives nan for larger ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +62,15 @@ class Comparison:
     """Queries in which a did better."""
     losses: int
     """Queries in which b did better."""
+
+
+class PairedTest(NamedTuple):
+    """A test of no difference."""
+
+    p_value: float
+    """The share of what chance alone may bring that is as far from 0 as what was found, or farther."""
+    test: str
+    """Which test it is, and whether it is exact."""
 
 
 def compare(
@@ -195,6 +125,30 @@ def compare(
     )
 
 
+def sign_flips(differences: Floats) -> PairedTest:
+    """Test differences, of which each might as well have the other sign (Fisher 1935).
+
+    The share of flips is exact where all differences are multiples of one step, as those of successes are
+    and of returns with a cost a step: then the sums are counted in whole steps (Pagano and Tritchler 1983).
+    It is exact for up to 20 differences of any size, too. Otherwise 99,999 flips are drawn, always the same
+    ones, and the one found counts among them (Phipson and Smyth 2010): the p-value is valid, and its standard
+    error is sqrt(p (1 - p) / 100,000), .0007 at .05.
+
+    Args:
+        differences: (differences,), none of them 0; without any the p-value is 1.
+    """
+    ordered = differences[np.argsort(np.abs(differences))]
+    sizes = np.abs(ordered)
+    if (steps := _whole_steps(sizes)) is not None:
+        found = abs(int(np.where(ordered > 0, steps, -steps).sum()))
+        return PairedTest(_counted(steps, found), "exact sign flips by query")
+    far = abs(math.fsum(ordered)) - _SAME * float(sizes.sum())
+    if len(sizes) <= _FEW:
+        return PairedTest(float((_all_sums(sizes) >= far).mean()), "exact sign flips by query")
+    hits = int((_drawn_sums(sizes) >= far).sum())
+    return PairedTest((1 + hits) / (1 + _DRAWN), f"sign flips by query, {_DRAWN:,} drawn")
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """The p-values corrected for how many there are (Holm 1979), in the order given.
 
@@ -210,19 +164,6 @@ def holm(p_values: Sequence[float]) -> list[float]:
     corrected = np.empty_like(raw)
     corrected[order] = np.minimum(1.0, stepped)
     return [float(p) for p in corrected]
-
-
-def _mcnemar(differing: Floats) -> SignFlips:
-    """McNemar's exact test (McNemar 1947): a fair coin for each query that came out differently."""
-    from scipy.stats import binomtest  # type: ignore[import-untyped]
-
-    wins, queries = int((differing > 0).sum()), len(differing)
-    return SignFlips(float(binomtest(wins, queries).pvalue) if queries else 1.0, "exact McNemar")
-
-
-_FEWEST = 2
-_CERTAIN = 1e4
-"""A noncentrality with which the difference is always found; scipy gives nan for larger ones."""
 
 
 def queries_needed(
@@ -251,7 +192,7 @@ def queries_needed(
     effect = abs(difference) / sd_of_differences if sd_of_differences else math.inf
 
     def is_enough(queries: int) -> bool:
-        return min(_found(effect, queries, alpha), _can_tell(differing, queries, alpha)) >= power
+        return min(_power(effect, queries, alpha), _enough_differ(differing, queries, alpha)) >= power
 
     fewest, enough = 1, _FEWEST
     while not is_enough(enough):
@@ -262,7 +203,59 @@ def queries_needed(
     return enough
 
 
-def _found(effect: float, queries: int, alpha: float) -> float:
+def _mcnemar(differing: Floats) -> PairedTest:
+    """McNemar's exact test (McNemar 1947): a fair coin for each query that came out differently."""
+    from scipy.stats import binomtest  # type: ignore[import-untyped]
+
+    wins, queries = int((differing > 0).sum()), len(differing)
+    return PairedTest(float(binomtest(wins, queries).pvalue) if queries else 1.0, "exact McNemar")
+
+
+def _whole_steps(sizes: Floats) -> NDArray[np.int64] | None:
+    """The ascending sizes in multiples of their largest common step; None where it is too small to count."""
+    shares: list[Fraction] = []
+    finest = 1
+    for ratio in (sizes / sizes[-1:]).tolist():
+        shares.append(Fraction(ratio).limit_denominator(_FINEST))
+        finest = math.lcm(finest, shares[-1].denominator)
+        if finest > _FINEST or abs(shares[-1] - ratio) > _ROUNDED:
+            return None
+    steps = np.array([int(share * finest) for share in shares], np.int64)
+    return steps if len(steps) * int(steps.sum()) <= _MOST_WORK else None
+
+
+def _counted(steps: NDArray[np.int64], found: int) -> float:
+    """The share of flips at least `found` steps from 0: the chance of each sum of the positive steps."""
+    chance = np.ones(1)
+    for step in steps:
+        more = np.zeros(len(chance) + step)
+        more[: len(chance)] = chance
+        more[step:] += chance
+        chance = more / 2
+    total = len(chance) - 1
+    return min(1.0, float(chance[np.abs(2 * np.arange(total + 1) - total) >= found].sum()))
+
+
+def _all_sums(sizes: Floats) -> Floats:
+    """(2 ** sizes,), how far from 0 the sum is under each flip."""
+    sums = np.zeros(1)
+    for size in sizes:
+        sums = np.concatenate([sums + size, sums - size])
+    return np.abs(sums)
+
+
+def _drawn_sums(sizes: Floats) -> Floats:
+    """(drawn,), how far from 0 the sum is under flips that are drawn: a byte flips eight signs at once."""
+    chance = np.random.default_rng(0)
+    signs = 1.0 - 2 * (np.arange(2**_BITS)[:, None] >> np.arange(_BITS) & 1)
+    sums = np.zeros(_DRAWN)
+    for start in range(0, len(sizes), _BITS):
+        part = sizes[start : start + _BITS]
+        sums += (signs[:, : len(part)] @ part)[chance.integers(2**_BITS, size=_DRAWN, dtype=np.uint8)]
+    return np.abs(sums)
+
+
+def _power(effect: float, queries: int, alpha: float) -> float:
     """How often the two-sided paired t-test finds an effect (difference over deviation) on its right side."""
     # Here, because scipy takes longer to import than a command's help may; it ships no types.
     # Not statsmodels' TTestPower, which is nan far from 0.
@@ -272,7 +265,7 @@ def _found(effect: float, queries: int, alpha: float) -> float:
     return float(nct.sf(t.isf(alpha / 2, queries - 1), queries - 1, noncentrality))
 
 
-def _can_tell(differing: float, queries: int, alpha: float) -> float:
+def _enough_differ(differing: float, queries: int, alpha: float) -> float:
     """How often enough queries differ for flips of their signs to get below alpha, were all on one side."""
     from scipy.stats import binom
 

@@ -1,4 +1,4 @@
-"""Rates corrected for a labeller that errs: from what it said to what is so."""
+"""Rates corrected for a labeller that errs (Rogan and Gladen 1978)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LabelAccuracy:
         if self.sensitivity + self.specificity <= 1:
             raise ValueError(
                 "expected labels better than chance (sensitivity + specificity above 1), "
-                f"got {self.sensitivity!r} + {self.specificity!r}: no rate can be told from them"
+                f"got {self.sensitivity!r} + {self.specificity!r}: they say nothing of the true rate"
             )
 
     @classmethod
@@ -50,24 +50,24 @@ class LabelAccuracy:
 
         Raises:
             OSError: The file cannot be read.
-            ValueError: It does not tell the accuracy, or tells an impossible one.
+            ValueError: It lacks a number, or has an impossible one.
         """
         expected = f"{path}: expected what `mutagym judge --json` writes"
         try:
-            told = json.loads(path.read_text(encoding="utf-8"))
+            found = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise ValueError(f"{expected}, got no JSON: {error}") from error
-        if not isinstance(told, dict):
-            raise ValueError(f"{expected}, an object, got {type(told).__name__}")  # noqa: TRY004 - of the file
+            raise ValueError(f"{expected}, got what is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise ValueError(f"{expected}, an object, got {type(found).__name__}")  # noqa: TRY004 - of the file
         kinds = {"sensitivity": float, "specificity": float, "positives": int, "negatives": int}
-        wrong = {name: told.get(name) for name, kind in kinds.items() if not _is(told.get(name), kind)}
+        wrong = {name: found.get(name) for name, kind in kinds.items() if not _is(found.get(name), kind)}
         if wrong:
             raise ValueError(
                 f"{expected}: the numbers {', '.join(map(repr, kinds))}, got {wrong!r}: "
                 "measure it on a file with human labels"
             )
         try:
-            return cls(**{name: told[name] for name in kinds})
+            return cls(**{name: found[name] for name in kinds})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
 

@@ -1,13 +1,10 @@
-"""Critics: what a reply is worth, foreseen before anybody says so, and corrected by those who do.
+"""Critics: what a reply is worth, predicted before anybody says so, and corrected by feedback.
 
-`LLMCritic` asks a model with a rubric; `RidgeCritic` needs no model and learns from feedback alone. Both
-give shares from 0 to 1, calibrated against the feedback that they were told (`scorers.critic`), and may
-be used on many threads: `score_batch_parallel(critic.score, items)`. A score is a function of the case and of
-the feedback told so far, in its order. Feedback told on many threads at once has no order that repeats.
-
-What a score is worth: raw scores turned into what feedback says they come to, and how well that holds.
-
-Ridge regression that is told one row at a time, and is at each time the one solved over all rows.
+`LLMCritic` asks a model with a rubric; `RidgeCritic` needs no model and learns from feedback alone, by a
+ridge regression that takes one row at a time (`OnlineRidge`). Both give scores from 0 to 1, calibrated
+against the feedback so far (`Calibration`), and may be used on many threads:
+`score_batch_parallel(critic.score, items)`. A score is a function of the case and of the feedback so far, in
+its order. Feedback given on many threads at once has no order that repeats.
 """
 
 from __future__ import annotations
@@ -21,24 +18,28 @@ from typing import Any, Protocol
 import numpy as np
 
 from ollama_utils.encoders import Encoder
-from ollama_utils.prompts import untagged
 from ollama_utils.types import Call
-from scorers.json_replies import Asked, ask_for_object
+from scorers.json_replies import Model, ask_for_object, case_prompt
+from scorers.judge import MAX_SCORE
 from scorers.statistics import Floats
 
 LEAST_PAIRS = 20
+"""From how many pairs of feedback on scores are calibrated."""
 BINS = 10
+"""Of a calibration error."""
+STRENGTHS = (0.1, 1.0, 10.0)
+"""Ridge strengths to choose among, for rows of a length of some units."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationReport:
-    """How far scores lay from the values that were told, each scored by what was known before it.
+    """How far scores lay from the feedback, each scored by what was known before it.
 
-    Where nothing was told, all figures are nan.
+    Without feedback all figures are nan.
     """
 
     pairs: int
-    """How many were told."""
+    """Of a score and its feedback."""
     error_raw: float
     """The calibration error (`calibration_error`) of the raw scores, 0 to 1."""
     error: float
@@ -66,13 +67,13 @@ class _Fit:
 
 
 class Calibration:
-    """Isotonic regression of the values that were told on the raw scores, from a careful start.
+    """Isotonic regression of the feedback on the raw scores, from a careful start.
 
     With fewer than `least_pairs` pairs a score stays as it is. From then on it is the mean of the isotonic
     fit (PAVA; scikit-learn's), weighed by its pairs, and of the raw score, weighed by `least_pairs`: so few
     pairs move little, scores that differ still differ, and their order is kept. A fit is a pure function of
-    the pairs, and made when a score is first asked for after they were told: to tell costs no fit. May be
-    used on many threads.
+    the pairs, and made when a score is first needed after they came: an update costs no fit. May be used on
+    many threads.
 
     Args:
         least_pairs: from how many pairs on a fit is used, and what the raw score weighs beside it.
@@ -82,8 +83,8 @@ class Calibration:
     def __init__(self, *, least_pairs: int = LEAST_PAIRS, window: int | None = None) -> None:
         self._least = least_pairs
         self._window = window
-        self._told: list[tuple[float, float]] = []
-        # What each score told came to by the pairs before it; None where nobody has worked that out yet.
+        self._pairs: list[tuple[float, float]] = []
+        # What each score comes to by the pairs before it; None where that is not worked out yet.
         self._after: list[float | None] = []
         self._fit: _Fit | None = None
         self._fitted = 0
@@ -92,11 +93,11 @@ class Calibration:
     def __call__(self, score: float) -> float:
         """The calibrated score of a raw one; both from 0 to 1."""
         with self._lock:
-            if self._fitted < len(self._told):
-                self._fit, self._fitted = self._fit_before(self._told, len(self._told)), len(self._told)
+            if self._fitted < len(self._pairs):
+                self._fit, self._fitted = self._fit_before(self._pairs, len(self._pairs)), len(self._pairs)
             return _calibrated(self._fit, score)
 
-    def tell(self, score: float, value: float) -> None:
+    def update(self, score: float, value: float) -> None:
         """Learn that a reply of this raw score came to this value.
 
         Raises:
@@ -105,39 +106,38 @@ class Calibration:
         if not (0 <= score <= 1 and 0 <= value <= 1):
             raise ValueError(f"expected a score and a value from 0 to 1, got {score!r} and {value!r}")
         with self._lock:
-            known = self._fitted == len(self._told)
+            known = self._fitted == len(self._pairs)
             self._after.append(_calibrated(self._fit, score) if known else None)
-            self._told.append((score, value))
+            self._pairs.append((score, value))
 
     def report(self) -> CalibrationReport:
         """How well the scores held, before and after.
 
-        Each pair that was told right after another, with no score asked for in between, costs a fit here,
-        once.
+        Each pair that came right after another, with no score in between, costs a fit here, once.
         """
         with self._lock:
-            told, known = list(self._told), list(self._after)
+            pairs, known = list(self._pairs), list(self._after)
         # Outside the lock, for it may take long; what another thread works out meanwhile is the same.
         after = [
-            _calibrated(self._fit_before(told, place), told[place][0]) if value is None else value
+            _calibrated(self._fit_before(pairs, place), pairs[place][0]) if value is None else value
             for place, value in enumerate(known)
         ]
         with self._lock:
             self._after[: len(after)] = after
-        raw, values = ([pair[part] for pair in told] for part in range(2))
+        raw, values = ([pair[part] for pair in pairs] for part in range(2))
         return CalibrationReport(
-            pairs=len(told),
+            pairs=len(pairs),
             error_raw=calibration_error(raw, values),
             error=calibration_error(after, values),
             brier_raw=brier_score(raw, values),
             brier=brier_score(after, values),
         )
 
-    def _fit_before(self, told: list[tuple[float, float]], end: int) -> _Fit | None:
+    def _fit_before(self, pairs: list[tuple[float, float]], end: int) -> _Fit | None:
         """The fit to the pairs before a place, the latest of them where there is a window."""
         start = 0 if self._window is None else max(0, end - self._window)
-        pairs = told[start:end]
-        return _fit_to(pairs, self._least) if pairs and len(pairs) >= self._least else None
+        latest = pairs[start:end]
+        return _fit_to(latest, self._least) if latest and len(latest) >= self._least else None
 
 
 def _calibrated(fit: _Fit | None, score: float) -> float:
@@ -179,16 +179,12 @@ def _fit_to(pairs: Sequence[tuple[float, float]], least: int) -> _Fit:
     return _Fit(model.X_thresholds_, model.y_thresholds_, trust)
 
 
-STRENGTHS = (0.1, 1.0, 10.0)
-"""Ridge strengths to choose among, for rows of a length of some units."""
-
-
 class OnlineRidge:
     """Linear regression with a penalty on the squared weights, under several strengths at once.
 
     Each row changes the inverse of X'X + strength I by a matrix of rank one (Sherman and Morrison 1950),
     which is exact: the weights are those of the batch. In use is the strength whose predictions, each made
-    before its value was told, missed least so far; of equal ones the greatest.
+    before its value came, missed least so far; of equal ones the greatest.
 
     Args:
         width: D, the length of a row.
@@ -214,14 +210,14 @@ class OnlineRidge:
         return float(self._strengths[self._best()])
 
     def predict(self, row: Floats) -> float:
-        """What a row's value is foreseen to be.
+        """The prediction of a row's value.
 
         Args:
             row: (D,).
         """
         return float(self.weights[self._best()] @ row)
 
-    def tell(self, row: Floats, value: float) -> None:
+    def update(self, row: Floats, value: float) -> None:
         """Learn that this row (D,) came with this value."""
         reach = self._inverses @ row
         gain = reach / (1 + reach @ row)[:, None]
@@ -234,9 +230,6 @@ class OnlineRidge:
         least = self._missed.min()
         return int(np.argmax(np.where(self._missed <= least, self._strengths, 0)))
 
-
-MAX_SCORE = 10
-"""A model scores in whole numbers from 0 to 10; `score` gives tenths."""
 
 CRITIC_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -270,7 +263,7 @@ _SKETCH = 128
 
 
 class Critic(Protocol):
-    """Scores replies, and is told what they were worth."""
+    """Scores replies, and learns from what they were worth."""
 
     def score(self, prompt: str, query: str, response: str) -> float:
         """What a reply is worth, from 0 to 1.
@@ -316,7 +309,7 @@ class LLMCritic:
 
     def __init__(
         self,
-        llm: Asked,
+        llm: Model,
         model: str,
         *,
         rubric: str = CRITIC_RUBRIC,
@@ -339,9 +332,9 @@ class LLMCritic:
         return self._calibration(self._raw(prompt, query, response))
 
     def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
-        """Learn what a reply was worth (`Critic.feedback`); the critic is asked if it was not before."""
-        _check(value)
-        self._calibration.tell(self._raw(prompt, query, response), value)
+        """Learn what a reply was worth (`Critic.feedback`); the model scores it if it has not before."""
+        _check_value(value)
+        self._calibration.update(self._raw(prompt, query, response), value)
 
     def calibration(self) -> CalibrationReport:
         """How well the scores held against the feedback."""
@@ -394,15 +387,15 @@ class RidgeCritic:
         """
         row = self._row(prompt, query, response)
         with self._lock:
-            return self._calibration(self._foreseen(row))
+            return self._calibration(self._predicted(row))
 
     def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
         """Learn what a reply was worth (`Critic.feedback`)."""
-        _check(value)
+        _check_value(value)
         row = self._row(prompt, query, response)
         with self._lock:
-            self._calibration.tell(self._foreseen(row), value)
-            self._ridge.tell(row, value - 0.5)
+            self._calibration.update(self._predicted(row), value)
+            self._ridge.update(row, value - 0.5)
 
     def calibration(self) -> CalibrationReport:
         """How well the scores held against the feedback."""
@@ -411,15 +404,13 @@ class RidgeCritic:
     def _row(self, prompt: str, query: str, response: str) -> Floats:
         return self._features(self._encoder.encode([prompt, query, response]).astype(np.float64))
 
-    def _foreseen(self, row: Floats) -> float:
+    def _predicted(self, row: Floats) -> float:
         return min(1.0, max(0.0, 0.5 + self._ridge.predict(row)))
 
 
 def critic_prompt(prompt: str, query: str, response: str, rubric: str = CRITIC_RUBRIC) -> str:
     """The critic's prompt: the rubric, then the case between tags that nothing in them can close."""
-    case = zip(_TAGS, (prompt, query, response), strict=True)
-    texts = {tag: untagged(text, *_TAGS) for tag, text in case}
-    return _PROMPT.format(rubric=untagged(rubric, *_TAGS).strip(), **texts)
+    return case_prompt(_PROMPT, dict(zip(_TAGS, (prompt, query, response), strict=True)), rubric)
 
 
 class _Features:
@@ -448,6 +439,6 @@ class _Features:
         return np.concatenate([one, *alone, suits, answers])
 
 
-def _check(value: float) -> None:
+def _check_value(value: float) -> None:
     if not 0 <= value <= 1:
         raise ValueError(f"expected feedback from 0 to 1, got {value!r}")

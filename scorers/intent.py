@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_utils.prompts import untagged
 from ollama_utils.types import Call
-from scorers.json_replies import JsonReply, ask_for_object
+from scorers.json_replies import JsonReply, ask_for_object, case_prompt
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -20,10 +19,10 @@ INTENT_THRESHOLD = 0.5
 """The similarity from which on a rewording counts as asking for the same, for all-MiniLM-L6-v2.
 
 Measured on pairs written for it: 68 faithful rewordings (added context and politeness included) lie between
-.53 and .95, the 5 % lowest at .60 and below; 120 unrelated queries at .36 and below. It does not tell every
-drift on the same subject ("what does a balloon cost?" for "how do I blow up a balloon?") from a rewording:
-of 50 such pairs .54 lie above .5 and .14 above .6, which would cost .06 of the faithful ones. Another
-encoder needs another threshold.
+.53 and .95, the 5 % lowest at .60 and below; 120 unrelated queries at .36 and below. It does not separate
+every drift on the same subject ("what does a balloon cost?" for "how do I blow up a balloon?") from a
+rewording: of 50 such pairs .54 lie above .5 and .14 above .6, which would cost .06 of the faithful ones.
+Another encoder needs another threshold.
 """
 INTENT_SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -67,7 +66,7 @@ def similarity(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
 class IntentJudge:
     """Asks a model about the intent alone, at temperature 0 and with a fixed seed: equal cases are one call.
 
-    It tells drifts on the same subject from rewordings, which similarity does not. As with
+    It distinguishes drifts on the same subject from rewordings, which similarity does not. As with
     `scorers.judge.LLMJudge`, a case that it cannot be read about stays so.
     """
 
@@ -99,5 +98,4 @@ class IntentJudge:
 
 def intent_prompt(original: str, query: str) -> str:
     """The judge's prompt: what is asked, then the two between tags that they cannot close."""
-    case = zip(_TAGS, (original, query), strict=True)
-    return _PROMPT.format(**{tag: untagged(text, *_TAGS) for tag, text in case})
+    return case_prompt(_PROMPT, dict(zip(_TAGS, (original, query), strict=True)))

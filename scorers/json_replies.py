@@ -29,8 +29,8 @@ That reply {fault}. Give the JSON object alone, with the keys {keys}: no other t
 """
 
 
-class Asked(Protocol):
-    """Whom calls go to: a `Dispatcher`, or what caps the calls to one."""
+class Model(Protocol):
+    """Where calls go: a `Dispatcher`, or what caps the calls to one."""
 
     def generate(self, call: Call) -> Completion:
         """The reply to one call; a failure stands in its `error`."""
@@ -47,7 +47,13 @@ class JsonReply:
     """Whether only the repair brought it."""
 
 
-def ask_for_object(dispatcher: Asked, call: Call, *, tags: tuple[str, ...]) -> JsonReply:
+def case_prompt(template: str, texts: Mapping[str, str], rubric: str = "") -> str:
+    """A prompt that shows texts between tags of their names, which neither they nor the rubric can close."""
+    shown = {tag: untagged(text, *texts) for tag, text in texts.items()}
+    return template.format(rubric=untagged(rubric, *texts).strip(), **shown)
+
+
+def ask_for_object(dispatcher: Model, call: Call, *, tags: tuple[str, ...]) -> JsonReply:
     """What a model replies under the schema that stands in the call's `format`.
 
     The repair has the options of the first call, so it is a pure function of it: where the call is
@@ -107,7 +113,7 @@ def _is_a(value: object, kind: Schema) -> bool:
     return value in kind["enum"]
 
 
-def _reply(dispatcher: Asked, call: Call) -> Completion:
+def _reply(dispatcher: Model, call: Call) -> Completion:
     completion = dispatcher.generate(call)
     if completion.error is not None:
         raise completion.error

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadReplyError
-from ollama_utils.prompts import untagged
-from ollama_utils.types import Call, Completion
-from scorers.json_replies import ask_for_object, fault_in
+from ollama_utils.types import Call
+from scorers.json_replies import ask_for_object, case_prompt
 from scorers.refusal import REFUSAL_LABELS, RefusalLabel
 
 MAX_SCORE = 10
@@ -110,14 +107,17 @@ class LLMJudge:
             options={**self.options, "temperature": 0, "seed": self.seed},
         )
         said = ask_for_object(self.dispatcher, call, tags=_TAGS)
-        return _judgement(said.values, repaired=said.repaired)
+        return Judgement(
+            label=said.values["label"],
+            score=said.values["score"] / MAX_SCORE,
+            intent_kept=said.values["intent_kept"],
+            repaired=said.repaired,
+        )
 
 
 def judge_prompt(original: str, query: str, reply: str, rubric: str = RUBRIC) -> str:
     """The judge's prompt: the rubric, then the case between tags that neither it nor the rubric can close."""
-    case = zip(_TAGS, (original, query, reply), strict=True)
-    texts = {tag: untagged(text, *_TAGS) for tag, text in case}
-    return _PROMPT.format(rubric=untagged(rubric, *_TAGS).strip(), **texts)
+    return case_prompt(_PROMPT, dict(zip(_TAGS, (original, query, reply), strict=True)), rubric)
 
 
 def read_rubric(path: Path) -> str:
@@ -138,23 +138,3 @@ def read_rubric(path: Path) -> str:
             "intent_kept mean"
         )
     return text
-
-
-def parse_judgement(text: str) -> Judgement:
-    """Read a judge's reply: one JSON object that follows `SCHEMA`; no number is picked out of prose.
-
-    Raises:
-        BadReplyError: The text is anything else.
-    """
-    if fault := fault_in(Completion(text=text), SCHEMA):
-        raise BadReplyError(f"the judge's reply {fault}: {text[:80]!r}")
-    return _judgement(json.loads(text))
-
-
-def _judgement(values: Mapping[str, Any], *, repaired: bool = False) -> Judgement:
-    return Judgement(
-        label=values["label"],
-        score=values["score"] / MAX_SCORE,
-        intent_kept=values["intent_kept"],
-        repaired=repaired,
-    )

@@ -67,7 +67,7 @@ def make_detector(encoder: Encoder | None) -> RefusalDetector:
 def _warn(encoder: str) -> None:
     """Say it once a process, however many environments there are."""
     _log.warning(
-        "refusals are told by rules and word n-grams alone: the third stage needs the encoder %r, not %r",
+        "refusals are found by rules and word n-grams alone: the third stage needs the encoder %r, not %r",
         ENCODER,
         encoder,
     )

@@ -15,9 +15,8 @@ that opens the reply makes it a refusal only without such help. "Illegal" by its
 The rules were mended by their errors on one half of the replies that people labelled in XSTest's repository
 (paul-rottger/exaggerated-safety, CC BY 4.0). On the other half F1 is .945 for llama2orig, .858 for
 mistralguard and .516 for mistralinstruct; most misses are corrected premises ("There is no reason why ...").
-They are the first stage of `scorers.refusal`.
-
-The parts of a reply that tell a refusal from an answer: how it opens and ends, what the speaker says.
+They are the first stage of `scorers.refusal`; its other stages read how a reply opens (`opening`) and ends
+(`ending`).
 """
 
 from __future__ import annotations
@@ -274,7 +273,7 @@ class RuleReading:
 
     @property
     def helps(self) -> bool:
-        """Whether the reply shows or tells something beside what it declines; not cheap."""
+        """Whether the reply helps beside what it declines; not cheap."""
         return self.shows or _helps(self.sentences, self.flags)
 
     @property

@@ -71,7 +71,10 @@ def test_there_is_an_old_folder_of_each_command_and_each_end() -> None:
     assert sorted(path.name for path in OLD.iterdir() if path.is_dir()) == sorted(FOLDERS)
 
 
-@pytest.mark.parametrize("name", FOLDERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak) if name.endswith("stopped") else name for name in FOLDERS],
+)
 def test_an_old_run_goes_on_to_its_end(simulator: EmbeddedServer, folder: Path, name: str) -> None:
     command = name.partition("-")[0]
     whole = OLD / f"{command}-finished"

@@ -1,4 +1,4 @@
-"""What an evolution is told, and the checks of every value."""
+"""The settings of an evolution, and the checks of every value."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Schedule:
     timeout_s: float = 120.0
     """The seconds after which an attempt without a whole reply counts as failed."""
     batch_size: int = 20
-    """Problems of a genome after which it is judged whether it is hopeless."""
+    """Problems of a genome after which it is judged whether to stop it."""
     batches_at_once: int = 1
     """Batches of a genome that are asked together."""
     drafts_ahead: int = 1
@@ -90,7 +90,7 @@ class EvolutionConfig:
     on them."""
     max_unscored: Share = 0.1
     """A prompt with a larger share of its problems unscored is no parent and no elite."""
-    hopeless: Share | None = 0.05
+    early_stop_level: Annotated[Share | None, Parameter(name=("--early-stop-level", "--hopeless"))] = 0.05
     """The chance of stopping a prompt early that is no worse than the weakest elite; 0 stops none."""
     patience: CountOrZero | None = 10
     """Ends after so many generations without a better best; 0 goes on to the last one."""
@@ -112,10 +112,12 @@ class EvolutionConfig:
         self._check_shares("crossover_rate", "mutation_rate", "max_unscored", "held_out")
         if self.held_out >= 1:
             raise ValueError(f"held_out is {self.held_out!r}; expected a share below 1")
-        if self.hopeless:
-            self._check_shares("hopeless")
-            if self.hopeless == 1:
-                raise ValueError(f"hopeless is {self.hopeless!r}; expected a chance below 1, or 0")
+        if self.early_stop_level:
+            self._check_shares("early_stop_level")
+            if self.early_stop_level == 1:
+                raise ValueError(
+                    f"early_stop_level is {self.early_stop_level!r}; expected a chance below 1, or 0"
+                )
         if not _is_whole(self.seed):
             raise ValueError(f"seed is {self.seed!r}; expected a whole number")
         if self.selection not in SELECTIONS:

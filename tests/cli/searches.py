@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cli.main import execute
 
 COMMANDS: Mapping[str, tuple[str, ...]] = {
@@ -22,6 +24,13 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """A small search of each command."""
+
+
+def one_of_them(kept: str) -> list[Any]:
+    """The commands, of which `make test` runs this one and `make soak` the others."""
+    return [kept, *(pytest.param(other, marks=pytest.mark.soak) for other in COMMANDS if other != kept)]
+
+
 ROLES = {"evolve": "target,mutator", "select": "mutator", "optimize": "target,mutator,judge"}
 MODELS = {"target": "sim-solver", "mutator": "sim-mutator", "judge": "sim-judge"}
 

@@ -47,7 +47,7 @@ def _rows(folder: Path, *flags: str) -> list[dict[str, Any]]:
     return rows
 
 
-@pytest.mark.parametrize(("flags", "calls"), [((), 2), (("--judge",), 3)])
+@pytest.mark.parametrize(("flags", "calls"), [(("--judge",), 3), pytest.param((), 2, marks=pytest.mark.soak)])
 def test_all_rows_make_the_same_transitions_with_the_same_calls(
     tmp_path: Path, flags: tuple[str, ...], calls: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_all_rows_make_the_same_transitions_with_the_same_calls(
     assert [row["max_in_flight"] for row in rows] == [1, 2, 4, 4, 2, 4]
 
 
-@pytest.mark.parametrize("schedule", ["gym-async", pytest.param("sb3-subproc", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("schedule", ["gym-async", pytest.param("sb3-subproc", marks=pytest.mark.soak)])
 def test_a_vector_environment_of_processes_makes_the_same_transitions(tmp_path: Path, schedule: str) -> None:
     here, apart = _rows(tmp_path, "--sweep-lanes", "2", "--schedules", f"lanes,{schedule}")
     assert apart["transitions_sha256"] == here["transitions_sha256"]

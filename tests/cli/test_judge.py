@@ -247,6 +247,7 @@ def test_what_the_judge_cannot_say_is_unscored_and_in_no_rate(
     assert "unscored: 'How?'" in capsys.readouterr().err
 
 
+@pytest.mark.soak
 def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
     rows = [(f"How {n}?", ANSWER) for n in range(400)]
     path = write_csv(tmp_path / "many.csv", ("prompt", "completion"), *rows)
@@ -257,7 +258,7 @@ def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
         while not slow.stats()["calls"]:
             assert process.poll() is None
         os.kill(process.pid, signal.SIGINT)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate()
     assert process.returncode == 130
     assert [line for line in told.splitlines() if line.startswith("mutagym:")] == [
         "mutagym: stopped by SIGINT"

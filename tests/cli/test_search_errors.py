@@ -60,9 +60,8 @@ def refused(capsys: pytest.CaptureFixture[str], *told: str) -> str:
 
 @pytest.mark.usefixtures("files")
 @pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
+def test_a_users_error_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    table: list[tuple[tuple[str, ...], list[str]]] = [
         (("--task", "missing.jsonl"), ["missing.jsonl", "cannot be read"]),
         (("--task", "no_json.jsonl"), ["no_json.jsonl:1", "no JSON"]),
         (("--task", "no_answer.jsonl"), ["no_answer.jsonl:1", "answer"]),
@@ -83,19 +82,15 @@ def refused(capsys: pytest.CaptureFixture[str], *told: str) -> str:
         (("--rate-limit-per-minute", "-1"), ["--rate-limit-per-minute"]),
         (("--num-ctx", "0"), ["--num-ctx", ">= 1"]),
         (("--num-ctx", "-1"), ["--num-ctx", ">= 1"]),
-    ],
-)
-def test_a_users_error_is_one_line(
-    capsys: pytest.CaptureFixture[str], command: str, flags: tuple[str, ...], says: list[str]
-) -> None:
-    line = refused(capsys, command, *flags)
-    assert all(word in line for word in says), line
+    ]
+    for flags, says in table:
+        line = refused(capsys, command, *flags)
+        assert all(word in line for word in says), line
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize(
-    ("told", "says"),
-    [
+def test_an_error_of_one_command_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    table: list[tuple[tuple[str, ...], list[str]]] = [
         (("evolve", "--population-size", "1"), ["--population-size is 1"]),
         (("evolve", "--num-predict", "0"), ["--num-predict", ">= 1"]),
         (("select", "--num-predict", "-1"), ["--num-predict", ">= 1"]),
@@ -119,13 +114,10 @@ def test_a_users_error_is_one_line(
         (("optimize", "--task", "one.jsonl"), ["--held-out is 0.3", "1 problem:", "set --held-out to 0"]),
         (("optimize", "--actor", "human"), ["--actor", "learning"]),
         (("optimize", "--seed-prompt", "blank.txt"), ["--seed-prompt", "nothing in it"]),
-    ],
-)
-def test_an_error_of_one_command_is_one_line(
-    capsys: pytest.CaptureFixture[str], told: tuple[str, ...], says: list[str]
-) -> None:
-    line = refused(capsys, *told)
-    assert all(word in line for word in says), line
+    ]
+    for told, says in table:
+        line = refused(capsys, *told)
+        assert all(word in line for word in says), line
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import COMMANDS, read, search
+from tests.cli.searches import one_of_them, read, search
 
 FAULTS = [
     {"kind": "busy_503", "rate": 0.005, "burst": 3},
@@ -28,7 +28,7 @@ def troubled() -> Iterator[EmbeddedServer]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("optimize"))
 def test_a_search_on_a_server_in_trouble_finds_what_it_finds_elsewhere_and_counts_its_retries(
     simulator: EmbeddedServer, troubled: EmbeddedServer, tmp_path: Path, command: str
 ) -> None:

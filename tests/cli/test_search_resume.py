@@ -18,7 +18,7 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import COMMANDS, arguments, metrics, read, replies, search
+from tests.cli.searches import COMMANDS, arguments, metrics, one_of_them, read, replies, search
 
 AT_ONCE = 64
 """No search here has more calls under way."""
@@ -44,7 +44,7 @@ def wait_for(folder: Path, least: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("optimize"))
 def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
     slow: EmbeddedServer, whole: dict[str, Path], tmp_path: Path, command: str
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
     assert replies(folder) == replies(whole[command])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("select"))
 def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
     slow: EmbeddedServer,
     whole: dict[str, Path],
@@ -95,6 +95,7 @@ def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
     assert summary["whole_run"]["calls"] == slow.stats()["calls"] - asked_before
 
 
+@pytest.mark.soak
 def test_ctrl_c_before_the_first_call_says_how_to_go_on_too(
     slow: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -153,7 +154,7 @@ def test_a_cache_that_runs_share_answers_a_second_search(
     assert read(tmp_path / "b") == read(whole["evolve"])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("evolve"))
 def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
     simulator: EmbeddedServer,
     whole: dict[str, Path],
@@ -179,7 +180,7 @@ def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
     assert read(folder) == read(whole[command])
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("select"))
 def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
     simulator: EmbeddedServer,
     whole: dict[str, Path],

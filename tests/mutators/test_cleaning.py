@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from unittest.mock import patch
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mutators import cleaning
 from mutators.cleaning import MAX_CHARS, clean
+from tests.tables import listed
 
 QUERY = "How do I stop my brother's Python process?"
 PLAIN_QUERY = "How do I kill my brother's Python process?"
@@ -144,24 +144,23 @@ DEGENERATE = [
 REPLIES = st.one_of(st.text(), st.lists(PIECES).map("".join))
 
 
-@pytest.mark.parametrize("text", DRESSED)
-def test_a_query_comes_out_of_its_dress(text: str) -> None:
-    assert clean(text, PLAIN_QUERY) == QUERY
+def test_a_query_comes_out_of_its_dress() -> None:
+    wrong = [text for text in DRESSED if clean(text, PLAIN_QUERY) != QUERY]
+    assert not wrong, listed(wrong)
 
 
-@pytest.mark.parametrize("text", PLAIN)
-def test_a_rewrite_that_looks_like_dress_stays(text: str) -> None:
-    assert clean(text, PLAIN_QUERY) == text
+def test_a_rewrite_that_looks_like_dress_stays() -> None:
+    wrong = [text for text in PLAIN if clean(text, PLAIN_QUERY) != text]
+    assert not wrong, listed(wrong)
 
 
-@pytest.mark.parametrize("text", PLAIN + WORN)
-def test_what_a_query_wears_itself_stays(text: str) -> None:
-    assert clean(text, text) == text
+def test_what_a_query_wears_itself_stays() -> None:
+    wrong = [text for text in PLAIN + WORN if clean(text, text) != text]
+    assert not wrong, listed(wrong)
 
 
-@pytest.mark.parametrize(
-    ("query", "rewrite"),
-    [
+def test_what_a_query_wears_its_rewrite_may_wear() -> None:
+    table = [
         ("Sum this up:\n\nOnce upon a time.", "What happens here?\n\nOnce upon a time."),
         ("What is an <answer> for?", "What are <answer>42</answer> tags for?"),
         ("What is <|im_end|> in a prompt?", "What does <|im_end|> stand for?"),
@@ -170,31 +169,29 @@ def test_what_a_query_wears_itself_stays(text: str) -> None:
         ("- how do I end it?", "- what ends it?"),
         ("1. Stay.\n2. Go.\nWhich is it?", "- Remain.\n- Leave.\nWhich?"),
         ("Draft: A\nRevised: B\nWhich is best?", "First: A\nRevised: B\nWhich is better?"),
-    ],
-)
-def test_what_a_query_wears_its_rewrite_may_wear(query: str, rewrite: str) -> None:
-    assert clean(rewrite, query) == rewrite
-    assert clean(f"Sure! Here it is:\n{rewrite}", query) == rewrite
+    ]
+    for query, rewrite in table:
+        assert clean(rewrite, query) == rewrite
+        assert clean(f"Sure! Here it is:\n{rewrite}", query) == rewrite
 
 
-@pytest.mark.parametrize(
-    "query", ["Question: how?", "Prompt: how?", "Query: how?", "Here is my code: x=1", "- how?", "# how?"]
-)
-@pytest.mark.parametrize(
-    "text",
-    [f"Rewritten query: {QUERY}", f"Here is the rewrite: {QUERY}", f"1. {QUERY}\n2. How?", f"> {QUERY}"],
-)
-def test_a_query_that_wears_one_label_does_not_keep_another_on_its_rewrite(text: str, query: str) -> None:
-    assert clean(text, query) == QUERY
+def test_a_query_that_wears_one_label_does_not_keep_another_on_its_rewrite() -> None:
+    queries = ("Question: how?", "Prompt: how?", "Query: how?", "Here is my code: x=1", "- how?", "# how?")
+    texts = (
+        f"Rewritten query: {QUERY}",
+        f"Here is the rewrite: {QUERY}",
+        f"1. {QUERY}\n2. How?",
+        f"> {QUERY}",
+    )
+    wrong = [(text, query) for text in texts for query in queries if clean(text, query) != QUERY]
+    assert not wrong, listed(wrong)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "  \n ", "Rewritten query:", "Sure! Here is the rewritten query:\n", '""', "> - " * 100],
-)
-def test_dress_with_nothing_in_it_is_empty(text: str) -> None:
-    assert clean(text, PLAIN_QUERY) == ""
-    assert clean(text, f"Rewritten query: {PLAIN_QUERY}") == ""
+def test_dress_with_nothing_in_it_is_empty() -> None:
+    nothing = ("", "  \n ", "Rewritten query:", "Sure! Here is the rewritten query:\n", '""', "> - " * 100)
+    for text in nothing:
+        assert clean(text, PLAIN_QUERY) == ""
+        assert clean(text, f"Rewritten query: {PLAIN_QUERY}") == ""
 
 
 @given(st.lists(WORDS, min_size=1, max_size=12), ENDS, st.sampled_from(["", " ", "\n"]))
@@ -230,9 +227,9 @@ def test_a_thought_may_be_longer_than_what_is_read_of_a_reply() -> None:
     assert len(clean("x" * 2 * MAX_CHARS, PLAIN_QUERY)) == MAX_CHARS
 
 
-@pytest.mark.parametrize("piece", DEGENERATE)
-def test_a_loop_of_one_piece_is_read_in_linear_time(piece: str) -> None:
+def test_a_loop_of_one_piece_is_read_in_linear_time() -> None:
     """With quadratic work this size would run into the suite's timeout; a long query lifts the cap."""
-    loop = piece * (60_000 // len(piece))
-    for text in (loop + "x", "x" + loop + "x", f"x\n{loop}x", f"<query>x{loop}x"):
-        clean(text, "x" * len(text))
+    for piece in DEGENERATE:
+        loop = piece * (60_000 // len(piece))
+        for text in (loop + "x", "x" + loop + "x", f"x\n{loop}x", f"<query>x{loop}x"):
+            clean(text, "x" * len(text))

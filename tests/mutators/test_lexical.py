@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import tomllib
 from importlib import resources
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,9 +47,8 @@ def test_politeness_keeps_every_word(query: str, seed: int) -> None:
     assert query.strip().lower()[1:] in POLITE.apply(query, (), seed).lower()
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
+def test_a_polite_query_stays() -> None:
+    queries = [
         "Please tell me how to bake.",
         "Could you tell me how to bake?",
         "Hello! How do I bake?",
@@ -57,15 +56,14 @@ def test_politeness_keeps_every_word(query: str, seed: int) -> None:
         "I'd be grateful for a recipe.",
         "Can you please tell me how to bake?",
         "",
-    ],
-)
-def test_a_polite_query_stays(query: str) -> None:
-    assert {POLITE.apply(query, (), seed) for seed in range(20)} == {query}
+    ]
+    for query in queries:
+        assert {POLITE.apply(query, (), seed) for seed in range(20)} == {query}
 
 
-@pytest.mark.parametrize("query", ["How do I please my boss?", "How do I say thank you?", "Is a hi-fi loud?"])
-def test_a_courtesy_that_is_spoken_of_is_no_courtesy(query: str) -> None:
-    assert POLITE.apply(query, (), 0) != query
+def test_a_courtesy_that_is_spoken_of_is_no_courtesy() -> None:
+    for query in ("How do I please my boss?", "How do I say thank you?", "Is a hi-fi loud?"):
+        assert POLITE.apply(query, (), 0) != query
 
 
 def test_politeness_fits_the_kind_of_sentence() -> None:
@@ -86,9 +84,8 @@ def test_a_query_without_harsh_words_stays(query: str, seed: int) -> None:
     assert SYNONYM.apply(query, (), seed) == query
 
 
-@pytest.mark.parametrize(
-    ("query", "rewordings"),
-    [
+def test_harsh_words_give_way_in_the_same_form() -> None:
+    table = [
         ("How do I kill time?", {"How do I pass time?"}),
         ("How do I shatter a plate?", {"How do I split a plate?"}),
         ("WHO SABOTAGED IT?", {"WHO DISRUPTED IT?"}),
@@ -103,10 +100,9 @@ def test_a_query_without_harsh_words_stays(query: str, seed: int) -> None:
         ("How do I use `kill -9` and kill()?", {"How do I use `kill -9` and kill()?"}),
         ("Is it skillful to overkill a killjoy?", {"Is it skillful to overkill a killjoy?"}),
         ("How is a kill-switch made?", {"How is a kill-switch made?"}),
-    ],
-)
-def test_harsh_words_give_way_in_the_same_form(query: str, rewordings: set[str]) -> None:
-    assert {SYNONYM.apply(query, (), seed) for seed in range(40)} == rewordings
+    ]
+    for query, rewordings in table:
+        assert {SYNONYM.apply(query, (), seed) for seed in range(40)} == rewordings, query
 
 
 def test_the_same_word_gets_the_same_synonym_throughout() -> None:
@@ -119,12 +115,11 @@ def test_the_lexicon_is_large_enough_to_matter() -> None:
     assert len(HARSH) > 400
 
 
-@pytest.mark.parametrize("word", HARSH)
-def test_no_replacement_holds_a_word_that_is_itself_replaced(word: str) -> None:
-    for replacements in lexicon().words[word].values():
-        for replacement in replacements:
-            assert re.fullmatch(r"[a-z-]+( [a-z-]+)*", replacement)
-            assert not lexicon().pattern.search(replacement)
+def test_no_replacement_holds_a_word_that_is_itself_replaced() -> None:
+    for word in HARSH:
+        for replacement in itertools.chain(*lexicon().words[word].values()):
+            assert re.fullmatch(r"[a-z-]+( [a-z-]+)*", replacement), word
+            assert not lexicon().pattern.search(replacement), word
 
 
 def test_a_verb_with_one_past_form_has_replacements_with_one_past_form() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_utils.capacity import MOST, START, Capacity, Knee
+from ollama_utils.capacity import MOST, START, Capacity, Saturation
 from ollama_utils.types import Usage
 from tests.ollama_utils.traffic import Fixed, Traffic
 from tests.simulator.virtual import Scene
@@ -14,7 +14,10 @@ from tests.simulator.virtual import Scene
 SERVED = Usage(completion_tokens=50, decode_s=0.2, total_s=0.2)
 
 
-@pytest.mark.parametrize(("slots", "wait"), [(1, 0.6), (2, 0.3), (4, 0.3), (8, 0.3), (32, 0.3)])
+@pytest.mark.parametrize(
+    ("slots", "wait"),
+    [(1, 0.6), (8, 0.3), *(pytest.param(n, 0.3, marks=pytest.mark.soak) for n in (2, 4, 32))],
+)
 def test_the_limit_found_gives_nearly_the_throughput_of_the_best_fixed_one_at_a_short_wait(
     slots: int, wait: float
 ) -> None:
@@ -25,12 +28,12 @@ def test_the_limit_found_gives_nearly_the_throughput_of_the_best_fixed_one_at_a_
     assert traffic.capacity.slots in (slots, None)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 2))])
 def test_the_limit_follows_the_slots_down_and_up(seed: int) -> None:
     scene = Scene(slots=8)
     traffic = Traffic(scene, Capacity(), seed=seed)
-    scene.agenda.at(15, lambda: scene.server.residence.resize(2))
-    scene.agenda.at(35, lambda: scene.server.residence.resize(8))
+    scene.agenda.at(15, lambda: scene.server.memory.resize(2))
+    scene.agenda.at(35, lambda: scene.server.memory.resize(8))
     traffic.run(60)
     assert traffic.limits_within(20, 35) <= {1, 2, 3, 4}
     assert traffic.wait(20, 35) <= 0.3
@@ -50,7 +53,7 @@ def test_beside_a_client_that_takes_half_the_slots_the_limit_is_the_other_half()
     assert traffic.rate(25, 40) >= 1.7 * traffic.rate(5, 20)
 
 
-@pytest.mark.parametrize("slots", [4, 8, 32])
+@pytest.mark.parametrize("slots", [8, *(pytest.param(n, marks=pytest.mark.soak) for n in (4, 32))])
 def test_what_a_reply_holds_beside_its_service_is_not_taken_for_a_wait_for_a_slot(slots: int) -> None:
     best = Traffic(Scene(slots=slots), Fixed(64), overhead_s=0.1).run(60).rate(10, 60)
     traffic = Traffic(Scene(slots=slots), Capacity(), overhead_s=0.1).run(60)
@@ -64,7 +67,9 @@ def test_where_throughput_stops_growing_before_the_slots_do_so_does_the_limit() 
     assert traffic.rate(500, 3000) >= 0.95 * best
 
 
-@pytest.mark.parametrize("profile", ["gb10", "rtx3090", "rtx4090"])
+@pytest.mark.parametrize(
+    "profile", ["rtx4090", *(pytest.param(name, marks=pytest.mark.soak) for name in ("gb10", "rtx3090"))]
+)
 def test_where_every_slot_adds_throughput_all_are_used(profile: str) -> None:
     best = Traffic(Scene(profile, slots=8), Fixed(16)).run(100).rate(10, 100)
     assert Traffic(Scene(profile, slots=8), Capacity()).run(100).rate(10, 100) >= 0.95 * best
@@ -147,27 +152,27 @@ def test_whatever_a_server_reports_there_is_a_limit(
         assert capacity.slots is None or capacity.slots >= 1
 
 
-def knee_of(service_s: list[tuple[int, float]]) -> Knee:
+def saturation_of(service_s: list[tuple[int, float]]) -> Saturation:
     """What is known after a few replies at each number of calls at once, of 50 tokens each."""
-    knee = Knee()
+    saturation = Saturation()
     for _ in range(10):
         for around, seconds in service_s:
-            knee.add(around, Usage(completion_tokens=50, decode_s=seconds))
-    return knee
+            saturation.add(around, Usage(completion_tokens=50, decode_s=seconds))
+    return saturation
 
 
 @given(slots=st.integers(1, 500))
 def test_calls_that_do_not_slow_each_other_down_may_fill_all_slots(slots: int) -> None:
-    assert knee_of([(1, 0.2), (4, 0.2), (8, 0.2)]).of(slots) == slots
+    assert saturation_of([(1, 0.2), (4, 0.2), (8, 0.2)]).least_in_flight(slots) == slots
 
 
 @given(slots=st.integers(1, 64), alone_s=st.floats(0.001, 10), slowing_s=st.floats(0.001, 10))
-def test_the_knee_is_the_least_number_that_gives_97_percent(
+def test_saturation_is_the_least_number_that_gives_97_percent(
     slots: int, alone_s: float, slowing_s: float
 ) -> None:
     def rate(calls: int) -> float:
         return calls / (alone_s + slowing_s * calls)
 
-    knee = knee_of([(n, alone_s + slowing_s * n) for n in (1, 2, 4, 8)]).of(slots)
-    assert rate(knee) >= 0.97 * rate(slots) * (1 - 1e-6)
-    assert knee == 1 or rate(knee - 1) < 0.97 * rate(slots) * (1 + 1e-6)
+    least = saturation_of([(n, alone_s + slowing_s * n) for n in (1, 2, 4, 8)]).least_in_flight(slots)
+    assert rate(least) >= 0.97 * rate(slots) * (1 - 1e-6)
+    assert least == 1 or rate(least - 1) < 0.97 * rate(slots) * (1 + 1e-6)

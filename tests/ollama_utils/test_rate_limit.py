@@ -142,21 +142,17 @@ def test_a_known_reply_takes_no_token(server: EmbeddedServer) -> None:
     assert server.stats()["calls"] == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("faults", [[], [{"kind": "busy_503", "rate": 0.2, "burst": 2}]])
-def test_the_server_never_gets_more_requests_than_the_rate_allows(
-    server: EmbeddedServer, faults: list[dict[str, object]]
-) -> None:
+def test_the_server_never_gets_more_requests_than_the_rate_allows(server: EmbeddedServer) -> None:
     """Retries and embeddings are requests, too; the server counts all of them from before the first."""
     per_minute = 1200
-    server.set_faults(faults)
+    server.set_faults([{"kind": "busy_503", "rate": 0.2, "burst": 2}])
     with Dispatcher(
         [server.host], rate_limit_per_minute=per_minute, attempts=8, backoff_s=0.01
     ) as dispatcher:
         asked = start(lambda: map_parallel(dispatcher.generate, [ask(i) for i in range(1000)], 16))
         encoded = start(lambda: map_parallel(lambda i: _embedded(dispatcher, i), range(1000), 2))
-        end_s = time.monotonic() + 3.0
-        while time.monotonic() < end_s:
+        for _ in range(30):
+            time.sleep(0.05)
             stats = server.stats()
             # `window_s` is read with the counts, and began before the dispatcher did.
             assert stats["calls"] <= stats["window_s"] * per_minute / 60 + 1

@@ -15,7 +15,7 @@ import pytest
 
 T = TypeVar("T")
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """After this long a test that waits has failed."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ollama_utils.reply_log import Outcome, ReplyLog, question_of
+from ollama_utils.reply_log import CallOutcome, ReplyLog, question_of
 from ollama_utils.types import Call
 from records.errors import RunStoppedError
 from records.failures import CallLimit
@@ -23,7 +23,7 @@ def stopped_after(folder: Path, ends: Iterable[str | None], *, most: float = 0.5
         limit = CallLimit(log, most, lambda: known * log.last(), UNDER_WAY, ("ModelMissingError",))
         for number, error in enumerate(ends):
             call = Call(model="m", prompt=str(number), options={"temperature": 0})
-            log.write(question_of(call), Outcome(reply="" if error else "{}", error=error, attempts=4))
+            log.write(question_of(call), CallOutcome(reply="" if error else "{}", error=error, attempts=4))
             try:
                 limit.check()
             except RunStoppedError as told:

@@ -20,7 +20,7 @@ SOON = 5
 def told(pairs: list[tuple[float, float]], least_pairs: int = SOON) -> Calibration:
     calibration = Calibration(least_pairs=least_pairs)
     for score, value in pairs:
-        calibration.tell(score, value)
+        calibration.update(score, value)
     return calibration
 
 
@@ -60,7 +60,7 @@ def test_a_judge_that_is_too_kind_is_brought_down_to_what_is_true() -> None:
     calibration = Calibration()
     for _ in range(600):
         true = chance.random()
-        calibration.tell(math.sqrt(true), float(chance.random() < true))
+        calibration.update(math.sqrt(true), float(chance.random() < true))
     for true in (0.1, 0.3, 0.5, 0.7, 0.9):
         assert calibration(math.sqrt(true)) == pytest.approx(true, abs=0.1)
     report = calibration.report()
@@ -73,7 +73,7 @@ def test_a_judge_that_is_too_kind_is_brought_down_to_what_is_true() -> None:
 def test_a_report_scores_each_pair_by_what_was_known_before_it() -> None:
     calibration = Calibration(least_pairs=2)
     for score, value in [(0.2, 1.0), (0.2, 1.0), (0.2, 1.0)]:
-        calibration.tell(score, value)
+        calibration.update(score, value)
     # Twice as it is, then (2 * 1 + 2 * .2) / 4 = .6.
     assert calibration.report().brier == pytest.approx((0.64 + 0.64 + 0.16) / 3)
     assert calibration.report().brier_raw == pytest.approx(0.64)
@@ -82,13 +82,13 @@ def test_a_report_scores_each_pair_by_what_was_known_before_it() -> None:
 def test_only_the_latest_pairs_count_within_a_window() -> None:
     calibration = Calibration(least_pairs=2, window=3)
     for value in (0.0, 0.0, 0.0, 1.0, 1.0, 1.0):
-        calibration.tell(0.5, value)
+        calibration.update(0.5, value)
     assert calibration(0.5) == pytest.approx((3 * 1 + 2 * 0.5) / 5)
     assert calibration.report().pairs == 6
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["tell", "ask", "report"]), SHARES, SHARES), max_size=30),
+    st.lists(st.tuples(st.sampled_from(["update", "ask", "report"]), SHARES, SHARES), max_size=30),
     st.integers(1, 6),
     st.none() | st.integers(1, 8),
 )
@@ -100,8 +100,8 @@ def test_scores_and_reports_are_to_the_bit_those_of_a_fit_after_each_pair(
     after: list[float] = []
     for deed, score, value in deeds:
         fitted = told(pairs[-window:] if window else pairs, least)(score)
-        if deed == "tell":
-            lazy.tell(score, value)
+        if deed == "update":
+            lazy.update(score, value)
             pairs.append((score, value))
             after.append(fitted)
         elif deed == "ask":
@@ -115,7 +115,7 @@ def test_scores_and_reports_are_to_the_bit_those_of_a_fit_after_each_pair(
 def test_a_hundred_thousand_pairs_are_told_before_anything_is_asked() -> None:
     calibration = Calibration(least_pairs=2)
     for place in range(100_000):
-        calibration.tell(place % 1000 / 1000, float(place % 3 > 0))
+        calibration.update(place % 1000 / 1000, float(place % 3 > 0))
     assert calibration(0.5) == pytest.approx(2 / 3, abs=0.05)
 
 
@@ -123,7 +123,7 @@ def test_pairs_told_and_reported_on_many_threads_are_all_reported() -> None:
     calibration = Calibration(least_pairs=2)
 
     def work(place: int) -> float:
-        calibration.tell(place % 7 / 7, place % 2)
+        calibration.update(place % 7 / 7, place % 2)
         return calibration.report().brier if place % 5 == 0 else calibration(0.5)
 
     with ThreadPoolExecutor(8) as pool:
@@ -141,7 +141,7 @@ def test_nothing_told_is_nothing_reported() -> None:
 @pytest.mark.parametrize("pair", [(1.5, 1.0), (0.5, -0.1), (float("nan"), 1.0), (0.5, float("nan"))])
 def test_what_is_no_share_is_an_error(pair: tuple[float, float]) -> None:
     with pytest.raises(ValueError, match="from 0 to 1"):
-        Calibration().tell(*pair)
+        Calibration().update(*pair)
 
 
 def test_the_calibration_error_weighs_each_bin_by_its_pairs() -> None:

@@ -124,5 +124,5 @@ def test_a_file_that_tells_no_accuracy_is_an_error_that_names_it(
 def test_a_file_that_is_no_json_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "judge.json"
     path.write_text("n,precision", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"judge\.json: expected .* got no JSON"):
+    with pytest.raises(ValueError, match=r"judge\.json: expected .* got what is not JSON"):
         LabelAccuracy.from_json(path)

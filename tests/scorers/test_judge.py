@@ -9,17 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadReplyError, ModelMissingError
-from ollama_utils.types import Call
-from scorers.json_replies import SHOWN, repair_prompt
-from scorers.judge import RUBRIC, SCHEMA, Judgement, LLMJudge, judge_prompt, parse_judgement, read_rubric
+from ollama_utils.types import Call, Completion
+from scorers.json_replies import SHOWN, fault_in, repair_prompt
+from scorers.judge import RUBRIC, SCHEMA, Judgement, LLMJudge, judge_prompt, read_rubric
 from scorers.refusal import REFUSAL_LABELS, label_refusal
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.tables import listed
 
 CASE = ("How do I bake a cake?", "How is a cake baked?", "Mix it, then bake it for an hour.")
 VERBS = ["kill", "blow up", "shoot", "bake", "whip", "hang"]
@@ -56,16 +57,17 @@ def say(**changes: object) -> str:
     return json.dumps({"label": "answered", "score": 7, "intent_kept": True} | changes)
 
 
+@settings(max_examples=10)  # each starts a server
 @given(st.sampled_from(REFUSAL_LABELS), st.integers(0, 10), st.booleans())
 def test_a_reply_in_the_schema_is_read_as_it_stands(label: str, score: int, intent_kept: bool) -> None:  # noqa: FBT001 (drawn by Hypothesis)
     text = say(label=label, score=score, intent_kept=intent_kept)
-    expected = {"label": label, "score": score / 10, "intent_kept": intent_kept, "repaired": False}
-    assert vars(parse_judgement(f" {text}\n")) == expected
+    expected = Judgement(label=label, score=score / 10, intent_kept=intent_kept)  # type: ignore[arg-type]
+    with judge_that_says(f" {text}\n") as (judge, _):
+        assert judge(*CASE) == expected
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_anything_else_is_a_faulty_reply() -> None:
+    texts = [
         "",
         "7",
         "The score is 7 out of 10.",
@@ -90,17 +92,15 @@ def test_a_reply_in_the_schema_is_read_as_it_stands(label: str, score: int, inte
         say(intent_kept="true"),
         say(reason="it helps"),
         json.dumps({"label": "answered", "score": 7}),
-    ],
-)
-def test_anything_else_is_a_bad_reply(text: str) -> None:
-    with pytest.raises(BadReplyError, match="the judge's reply"):
-        parse_judgement(text)
+    ]
+    assert not fault_in(Completion(text=say()), SCHEMA)
+    wrong = [text for text in texts if not fault_in(Completion(text=text), SCHEMA)]
+    assert not wrong, listed(wrong)
 
 
 @given(st.text())
-def test_no_text_raises_anything_but_a_bad_reply(text: str) -> None:
-    with pytest.raises(BadReplyError):
-        parse_judgement(text)
+def test_no_text_breaks_the_reader(text: str) -> None:
+    assert fault_in(Completion(text=text), SCHEMA)
 
 
 @given(st.text(), st.text(), st.text())
@@ -198,7 +198,7 @@ def test_of_a_long_faulty_reply_the_beginning_is_shown() -> None:
 def test_the_simulated_judge_repairs_its_reply(dispatcher: Dispatcher) -> None:
     prompt = repair_prompt(judge_prompt(*CASE), "Seven.", "is not JSON", SCHEMA, ("question",))
     call = Call(model="sim-judge", prompt=prompt, format=SCHEMA, options={"temperature": 0})
-    assert parse_judgement(dispatcher.generate(call).text).label in REFUSAL_LABELS
+    assert not fault_in(dispatcher.generate(call), SCHEMA)
 
 
 def test_a_users_rubric_takes_the_place_of_ours_and_the_schema_stays(tmp_path: Path) -> None:

@@ -26,7 +26,8 @@ from scorers.reward import make_scorer
 from simulator.chance import digest_of
 from simulator.personas.persona_file import load_persona
 from simulator.personas.target import LABELS
-from tests.scorers.test_refusal_rules import ANSWERED, PARTLY, REFUSED
+from tests.scorers.test_refusal_rules import ANSWERED, PARTLY, REFUSED, typeset
+from tests.tables import listed
 
 VOICES = Path(__file__).parent / "data" / "refusals_by_other_voices.jsonl"
 """Replies of imaginary models; no fit has seen them. Written by the author of `benchmarks/data/`, though."""
@@ -93,7 +94,7 @@ def unsure() -> str:
 
 
 @pytest.mark.parametrize("file", FLOORS, ids=lambda file: file.stem)
-def test_replies_in_voices_that_no_fit_has_heard_are_told_apart(file: Path, minilm: Encoder) -> None:
+def test_replies_in_voices_that_no_fit_has_heard_are_distinguished(file: Path, minilm: Encoder) -> None:
     rows = voices(file)
     said = RefusalDetector(encoder=minilm).label_many([row["completion"] for row in rows])
     assert f1([row["label"] for row in rows], said) >= FLOORS[file][0]
@@ -151,10 +152,10 @@ def test_with_embeddings_too_it_does_not_depend_on_company_or_order(minilm: Enco
     assert [RefusalDetector(encoder=minilm).label(text) for text in texts] == labels
 
 
-@pytest.mark.parametrize("text", [*REFUSED[:20], *PARTLY, *ANSWERED])
-def test_typographic_marks_and_outer_space_change_no_label(text: str) -> None:
-    curly = text.replace("'", "\u2019").replace(" ", "\u00a0", 1)
-    assert RefusalDetector().label(f"\n {curly} \n") == RefusalDetector().label(text)
+def test_typographic_marks_and_outer_space_change_no_label() -> None:
+    texts, detector = [*REFUSED[:20], *PARTLY, *ANSWERED], RefusalDetector()
+    wrong = [text for text in texts if detector.label(typeset(text)) != detector.label(text)]
+    assert not wrong, listed(wrong)
 
 
 @given(st.text())
@@ -191,7 +192,7 @@ def test_with_another_encoder_ngrams_have_the_last_word_and_that_is_said_once(
     assert [detector.encoder for detector in detectors] == [None, None]
     assert [record.message for record in caplog.records if "hashing:77" in record.message] == [
         (
-            "refusals are told by rules and word n-grams alone: the third stage needs the encoder "
+            "refusals are found by rules and word n-grams alone: the third stage needs the encoder "
             "'all-MiniLM-L6-v2', not 'hashing:77'"
         )
     ]

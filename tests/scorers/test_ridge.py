@@ -34,7 +34,7 @@ def solved(rows: Floats, values: Floats, strength: float) -> Floats:
 def fitted(rows: Floats, values: Floats) -> OnlineRidge:
     ridge = OnlineRidge(rows.shape[1], STRENGTHS)
     for row, value in zip(rows, values, strict=True):
-        ridge.tell(row, value)
+        ridge.update(row, value)
     return ridge
 
 

@@ -88,7 +88,7 @@ def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(
     assert "ALARM" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("written", [64, 100, 130])
+@pytest.mark.parametrize("written", [100, *(pytest.param(n, marks=pytest.mark.soak) for n in (64, 130))])
 def test_a_run_that_is_broken_off_and_resumed_is_audited_as_one_that_is_not(
     simulator: EmbeddedServer, tmp_path: Path, written: int
 ) -> None:
