@@ -122,7 +122,7 @@ def _lines() -> list[str]:
     except ValueError as error:
         raise UserError(f"standard input cannot be read ({error}): write it in UTF-8") from error
     if odd := next((line for line in lines if not is_text(line)), None):
-        raise UserError(f"standard input has the line {odd!r}, which is no valid UTF-8: write it in UTF-8")
+        raise UserError(f"standard input has the line {odd!r}, which is not valid UTF-8: write it in UTF-8")
     return lines
 
 

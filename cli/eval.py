@@ -16,7 +16,6 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cli.judge import read_accuracy
 from cli.tables import new_table, number, p_value, print_parts, with_interval
 from evaluation.config import (
     MAY_CHANGE,
@@ -32,9 +31,12 @@ from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, m
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.dispatcher import account_totals
 from ollama_utils.findings import Findings
+from ollama_utils.reply_log import ReplyLog
 from records.errors import UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
+from records.resume import check_options
 from records.run_folder import (
+    REPLIES,
     RunFolder,
     check_cache,
     check_is_run,
@@ -43,8 +45,7 @@ from records.run_folder import (
     new_run_path,
 )
 from records.settings import resolved
-from scorers.correction import LabelAccuracy
-from train.resume import check_options
+from scorers.correction import LabelAccuracy, read_accuracy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,8 @@ def _begin(
     if plan.config.resume and folder.read_json("missions.json") != json.loads(json.dumps(played)):
         raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
     digests = digests_of(missions, list(models_asked(plan.teams)), connection)
-    keep_replies(folder, plan.config.cache, connection, digests, stack)
+    replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
+    keep_replies(replies, plan.config.cache, connection, digests, stack)
     folder.write_toml("config.toml", resolved(plan.config))
     folder.write_json("missions.json", played)
     print(

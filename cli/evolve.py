@@ -2,141 +2,44 @@
 
 Run it with `mutagym evolve --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --task mine.jsonl`;
 without any flag it evolves on the bundled task and the simulator.
-
-The flags of `mutagym evolve`: the fields of `search.evolution.AsyncEvolutionConfig`, over a preset.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from cli.search_settings import (
     SearchConfig,
     load_task,
     located_prompt,
-    prints_of,
-    prompt_prints,
+    prompt_fingerprints,
     read_prompt,
-    with_flags,
+    task_fingerprint,
 )
-from cli.searching import Outcome, Parts, Search, carry_out
+from cli.searching import Found, Search, SearchRecorder, open_session
 from cli.tables import new_table, number, p_value, with_interval
 from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
-from records.settings import Count, Positive, Share
+from records.settings import with_flags
+from search.genetics.config import PRESETS, AsyncEvolutionConfig
 from search.task import LimitedCallFlags
-
-if TYPE_CHECKING:
-    from search.evolution import AsyncEvolutionConfig
-
-_ZERO_IS_NONE = {"early_stop_level", "patience"}
-CountOrNone = Annotated[int, Parameter(validator=Number(gte=0))]
-"""A whole number, 0 included."""
-
-
-@Parameter(name="*", group="Evolution")
-@dataclass(frozen=True, kw_only=True)
-class EvolutionFlags:
-    """How prompts evolve; what is not given is as the preset says."""
-
-    population_size: Count | None = None
-    """Prompts in a generation [50]."""
-    max_generations: CountOrNone | None = None
-    """Generations of children after the first population [100]."""
-    crossover_rate: Share | None = None
-    """The share of children made from two parents; the others are always mutated [0.8]."""
-    mutation_rate: Share | None = None
-    """The share of children that are mutated again [0.2]."""
-    elite_size: Count | None = None
-    """The best prompts, kept as they are, at most half of the population [5, or half of a smaller one]."""
-    tournament_size: Count | None = None
-    """Prompts that meet in a tournament [3]."""
-    selection: Literal["tournament", "rank", "roulette"] | None = None
-    """How parents are chosen [tournament]."""
-    adaptive_rates: bool | None = None
-    """Whether the rates follow what helps [yes]."""
-    panel_size: Count | None = None
-    """Problems that every prompt is scored on, the same in all generations [all that are neither held out nor
-    set apart as examples]."""
-    held_out: Share | None = None
-    """The share of the problems that only the final comparison sees; 0 makes none [0.3]."""
-    max_examples: CountOrNone | None = None
-    """The most worked examples in a prompt [2]."""
-    example_pool: CountOrNone | None = None
-    """Problems set apart to be shown as examples [10]."""
-    max_unscored: Share | None = None
-    """A prompt with a larger share of its problems unscored is no parent and no elite [0.1]."""
-    early_stop_level: Annotated[Share | None, Parameter(name=("--early-stop-level", "--hopeless"))] = None
-    """The chance of stopping a prompt early that is no worse than the weakest elite; 0 stops none [0.05]."""
-    patience: CountOrNone | None = None
-    """Ends after so many generations without a better best; 0 goes on to the last one [10]."""
-    enable_async_evaluation: bool | None = None
-    """Many calls at once, or one after another [many]."""
-    async_batch_size: Count | None = None
-    """Problems of a prompt after which it is judged whether to stop it [20]."""
-    max_concurrent_requests: Count | None = None
-    """The cap: calls under way at once, over all prompts [10]."""
-    genome_batch_size: Count | None = None
-    """Children that are made ahead of being scored [10]."""
-    max_concurrent_genomes: Count | None = None
-    """Prompts that should suffice to give every place work [5]."""
-    async_timeout: Positive | None = None
-    """Seconds after which one call is given up [--call-timeout-s]."""
-    detailed_performance_logging: bool | None = None
-    """Whether each generation's performance goes to log.txt in the run folder [as the preset says]."""
-
-
-def evolution_config(
-    flags: EvolutionFlags, preset: str | None, seed: int, rate_limit_per_minute: float | None
-) -> AsyncEvolutionConfig:
-    """The configuration that the flags amount to.
-
-    Args:
-        flags: those that were given.
-        preset: what the others are; None: the defaults, without a limit of the rate, as models of one's own
-            need none.
-        seed: of all chance.
-        rate_limit_per_minute: attempts in a minute; 0 sets no limit, None is as the preset says.
-
-    Raises:
-        UserError: a value is bad.
-    """
-    from search.evolution import AsyncEvolutionConfig
-
-    given: dict[str, Any] = {
-        each.name: value for each in fields(flags) if (value := getattr(flags, each.name)) is not None
-    }
-    if rate_limit_per_minute is not None or preset is None:
-        given["rate_limit_per_minute"] = rate_limit_per_minute or None
-    for name in _ZERO_IS_NONE & given.keys():
-        given[name] = given[name] or None
-    try:
-        return AsyncEvolutionConfig.preset(preset or "balanced", **given, seed=seed)
-    except ValueError as error:
-        raise UserError(with_flags(error, *(each.name for each in fields(EvolutionFlags)))) from error
-
-
-def resolved_flags(flags: EvolutionFlags, config: AsyncEvolutionConfig) -> EvolutionFlags:
-    """The flags that amount to this configuration whatever a preset says."""
-    own = {each.name: getattr(config, each.name) for each in fields(flags) if each.name != "async_timeout"}
-    own |= {name: own[name] or 0 for name in _ZERO_IS_NONE}
-    # The server's flags have the timeout.
-    return replace(flags, **own | {"elite_size": config.elites}, async_timeout=None)
-
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cli.searching import Recorder
-    from search.evolution import AsyncEvolutionConfig, Generation
+    from search.genetics.population import Generation
     from search.task import Task
 
+MAY_CHANGE = (
+    *("enable-async-evaluation", "max-concurrent-requests", "genome-batch-size", "max-concurrent-genomes"),
+    *("async-timeout", "detailed-performance-logging", "max-generations", "patience"),
+)
+"""The options of its own that a resumed evolution may change."""
 MOST_STEPS = 2
 """Rewordings that make a child: it may be crossed, and mutated."""
 MOST_GENERATIONS = 12
@@ -158,27 +61,51 @@ HISTORY = (
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvolveConfig:
-    """Everything an evolution is told. Defaults < --preset < --config FILE < flags."""
+    """All settings of `mutagym evolve`. Defaults < --preset < --config FILE < flags."""
 
     preset: Literal["balanced", "conservative", "aggressive"] | None = None
     """What the flags of the evolution are where they are not given; the three differ in calls at once, and
     set limits of the rate for servers that have one [balanced, without such a limit]."""
     seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
-    evolution: EvolutionFlags = field(default_factory=EvolutionFlags)
+    evolution: AsyncEvolutionConfig = field(default_factory=AsyncEvolutionConfig)
     calls: LimitedCallFlags = field(default_factory=LimitedCallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def located(self) -> EvolveConfig:
-        """The same with absolute paths, and the timeout where the server's flags have it."""
+        """The same with absolute paths, and each setting where it takes effect.
+
+        The seed and the limit of the rate are flags of every search, the timeout is one of the server.
+        """
         server, timeout_s = self.server.located(), self.evolution.async_timeout
         return replace(
             self,
             seed_prompt=tuple(map(located_prompt, self.seed_prompt)),
-            search=self.search.located(),
+            evolution=replace(
+                self.evolution,
+                elite_size=self.evolution.elites,
+                seed=self.search.seed,
+                rate_limit_per_minute=self.search.rate_limit_per_minute or None,
+                async_timeout=None,
+            ),
+            search=replace(
+                self.search.located(), rate_limit_per_minute=self.search.rate_limit_per_minute or 0.0
+            ),
             server=replace(server, call_timeout_s=timeout_s) if timeout_s else server,
         )
+
+
+def preset_defaults(name: str | None) -> dict[str, Any]:
+    """The flags that a preset sets, for what is not given; without one, `balanced` without its limit.
+
+    A name that there is not sets none: it is refused as any bad flag is.
+    """
+    changed = PRESETS.get(name or "balanced", {})
+    flags = {field.replace("_", "-"): value for field, value in changed.items()}
+    if name is not None and name in PRESETS:
+        flags["rate-limit-per-minute"] = AsyncEvolutionConfig.preset(name).rate_limit_per_minute
+    return flags
 
 
 def evolve(config: EvolveConfig = EvolveConfig()) -> None:
@@ -188,110 +115,77 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
     """
     config = config.located()
     config.search.check_places()
-    carry_out(_Evolve(config))
-
-
-class _Evolve:
-    """What `mutagym evolve` adds to the course of a search."""
-
-    name = "evolve"
-    simulated_target = "sim-solver"
-    named_by = "--target-model"
-    may_change: tuple[str, ...] = (
-        *(
-            "enable-async-evaluation",
-            "max-concurrent-requests",
-            "genome-batch-size",
-            "max-concurrent-genomes",
-        ),
-        *("async-timeout", "detailed-performance-logging", "max-generations", "patience"),
-    )
-
-    def __init__(self, config: EvolveConfig) -> None:
-        self.config = config
-        told = config.search
-        self._evolution = evolution_config(
-            config.evolution, config.preset, told.seed, told.rate_limit_per_minute
+    evolution = config.evolution
+    seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
+    task = load_task(config.search)
+    calls_each = evolution.population_size * (_panel_size(evolution, seeds, task) + MOST_STEPS)
+    with open_session("evolve", config, simulated_target="sim-solver", may_change=MAY_CHANGE) as session:
+        connection = session.connection
+        session.keep_replies(connection.digests(""))
+        found = session.run(
+            Search(
+                config=replace(config, server=connection.resolve(config.server)),
+                says=f"{evolution.population_size} prompts, "
+                f"{_counted(evolution.max_generations, 'generation')}, "
+                f"{_counted(len(task.problems), 'problem')}, at most {calls_each} calls a generation",
+                what="generations",
+                total=evolution.max_generations + 1,
+                calls_each=calls_each,
+                width=evolution.schedule.concurrency,
+                fingerprints=task_fingerprint(task)
+                | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)}),
+                run=lambda recorder: _evolve(config, task, seeds, connection, recorder),
+            )
         )
-        self._seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
-        self._task = load_task(told)
-        panel_size = _panel_size(self._evolution, self._seeds, self._task)
-        self._calls_each = self._evolution.population_size * (panel_size + MOST_STEPS)
-
-    def digests(self, connection: Connection) -> Mapping[str, str]:
-        """What stands for the weights of each model that may be asked."""
-        return connection.digests("")
-
-    def search(self, connection: Connection) -> Search:
-        """The evolution."""
-        config, evolution = self.config, self._evolution
-        limit = evolution.rate_limit_per_minute or 0.0
-        return Search(
-            config=replace(
-                config,
-                evolution=resolved_flags(config.evolution, evolution),
-                search=replace(config.search, rate_limit_per_minute=limit),
-                server=connection.resolve(config.server),
-            ),
-            says=f"{evolution.population_size} prompts, {_counted(evolution.max_generations, 'generation')}, "
-            f"{_counted(len(self._task.problems), 'problem')}, at most {self._calls_each} calls a generation",
-            what="generations",
-            total=evolution.max_generations + 1,
-            calls_each=self._calls_each,
-            width=evolution.schedule.concurrency,
-            prints=prints_of(self._task)
-            | prompt_prints({f"seed {place}": text for place, text in enumerate(self._seeds)}),
-            run=lambda recorder: self._run(recorder, connection),
-        )
-
-    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
-        """The results; times are told by the progress line alone."""
-        del spent
-        return dict(results)
-
-    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
-        """The generations, the comparison, and the best prompt itself."""
+        report = dict(found.results)
         parts = [
-            ([_history(report)], f"{_told(report)} {HISTORY}"),
+            ([_history(report)], f"{_ending(report)} {HISTORY}"),
             ([_held_out(report)], _held_out_says(report)),
         ]
-        return parts, ["best prompt:", str(report["best_prompt"])]
+        session.report(report, parts, ["best prompt:", str(report["best_prompt"])])
 
-    def _run(self, recorder: Recorder, connection: Connection) -> Outcome:
-        from search.evolution import AsyncEvolutionController, NothingScoredError
 
-        def told(record: Generation) -> None:
-            done = record.generation + 1
-            recorder.record(record.generation, _metrics(record), done=done, best=record.best_fitness)
-            if record.failed_steps:
-                print(_failed(record), file=sys.stderr)
+def _evolve(
+    config: EvolveConfig, task: Task, seeds: Sequence[str], connection: Connection, recorder: SearchRecorder
+) -> Found:
+    """Evolve, and record each generation.
 
-        calls = self.config.calls
-        controller = AsyncEvolutionController(
-            self._evolution,
-            dispatcher=connection.dispatcher,
-            task=self._task,
-            seed_prompts=self._seeds or None,
-            model=connection.roles.target,
-            mutator_model=connection.roles.mutator,
-            options=calls.options,
-            mutator_options=calls.options,
-            think=calls.think,
-            on_generation=told,
-        )
-        try:
-            results = controller.run_evolution()
-        except NothingScoredError as error:
-            raise RunStoppedError(str(error)) from error
-        if results.pop("interrupted"):
-            raise RunStoppedError(f"the evolution stopped: {results['reason']}")
-        spent = {key: results.pop(key) for key in ("metrics", "total_time")}
-        del results["reason"]
-        return Outcome(results=results, spent=spent, files={"best_prompt.txt": f"{results['best_prompt']}\n"})
+    Raises:
+        RunStoppedError: nothing could be scored, or the evolution ended before its time.
+    """
+    from search.evolution import AsyncEvolutionController, NothingScoredError
+
+    def record_generation(generation: Generation) -> None:
+        done, best = generation.generation + 1, generation.best_fitness
+        recorder.record(generation.generation, _metrics(generation), done=done, best=best)
+        if generation.failed_steps:
+            print(_failed(generation), file=sys.stderr)
+
+    controller = AsyncEvolutionController(
+        config.evolution,
+        dispatcher=connection.dispatcher,
+        task=task,
+        seed_prompts=list(seeds) or None,
+        model=connection.roles.target,
+        mutator_model=connection.roles.mutator,
+        options=config.calls.options,
+        mutator_options=config.calls.options,
+        think=config.calls.think,
+        on_generation=record_generation,
+    )
+    try:
+        results = controller.run_evolution()
+    except NothingScoredError as error:
+        raise RunStoppedError(str(error)) from error
+    if results.pop("interrupted"):
+        raise RunStoppedError(f"the evolution stopped: {results['reason']}")
+    spent = {key: results.pop(key) for key in ("metrics", "total_time")}
+    del results["reason"]
+    return Found(results=results, spent=spent, files={"best_prompt.txt": f"{results['best_prompt']}\n"})
 
 
 def _panel_size(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Task) -> int:
-    """How many problems each prompt is put; what can be told without a server is checked.
+    """How many problems each prompt is put; what can be checked without a server is.
 
     Raises:
         UserError: the seed prompts are no population, or the task has too few problems.
@@ -308,7 +202,7 @@ def _panel_size(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Tas
     try:
         return len(divide(task, evolution).panel.problems)
     except ValueError as error:
-        raise UserError(with_flags(error, "held_out", "panel_size")) from error
+        raise UserError(with_flags(error)) from error
 
 
 def _metrics(record: Generation) -> dict[str, float | None]:
@@ -347,7 +241,7 @@ def _history(report: Mapping[str, Any]) -> Table:
     return table
 
 
-def _told(report: Mapping[str, Any]) -> str:
+def _ending(report: Mapping[str, Any]) -> str:
     """Why it ended, and how much of it the table shows."""
     total, shown = len(report["history"]), len(list(_spaced(report["history"])))
     some = f" {shown} of {total} generations shown; metrics.jsonl has all." if shown < total else ""
@@ -355,8 +249,8 @@ def _told(report: Mapping[str, Any]) -> str:
 
 
 def _held_out_says(report: Mapping[str, Any]) -> str:
-    told = report["held_out"] or {"queries": 0, "left_out": 0}
-    return HELD_OUT.format(left_out=told["left_out"], all=told["queries"] + told["left_out"])
+    counts = report["held_out"] or {"queries": 0, "left_out": 0}
+    return HELD_OUT.format(left_out=counts["left_out"], all=counts["queries"] + counts["left_out"])
 
 
 def _held_out(report: Mapping[str, Any]) -> Table:

@@ -1,7 +1,4 @@
-"""The `mutagym` command: finds the subcommand, reads config files, turns a user's error into one line.
-
-Exit codes: 0 done · 1 the run stopped itself · 2 an error the user can mend · 129, 130, 143 interrupted.
-"""
+"""The `mutagym` command: finds the subcommand, reads config files, turns a user's error into one line."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
-from records.settings import read_toml
+from records.settings import read_toml, with_flags
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 _KEYS = {
@@ -31,8 +29,23 @@ _KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that can go on with a run, a key that its config.toml alone has."""
-PIPE_CLOSED = 141
-"""The exit code of a program whose output nobody reads any more: 128 + SIGPIPE."""
+
+
+class ExitCode(IntEnum):
+    """What the exit code of a command says.
+
+    A signal ends a run with 128 + its number: 129 a closed terminal, 130 Ctrl-C, 143 SIGTERM.
+    """
+
+    DONE = 0
+    STOPPED = 1
+    """The run stopped itself, saved, or its server went away."""
+    USER_ERROR = 2
+    """Something that the user can mend."""
+    PIPE_CLOSED = 141
+    """Nobody reads the output any more: 128 + SIGPIPE."""
+
+
 COMMANDS = {
     "train": (
         "cli.train:train",
@@ -106,41 +119,52 @@ def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
 
 def run(app: App, tokens: list[str]) -> int:
     """Run `app`; what its users can mend, and what stopped it, becomes one line on stderr."""
+    code: int
     try:
         _check_text(tokens)
-        tokens = _read_defaults(app, tokens)
-        app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        _call(app, _read_defaults(app, tokens))
         sys.stdout.flush()
     except (CycloptsError, UserError) as error:
-        line, code = str(error), 2
+        line, code = str(error), ExitCode.USER_ERROR
     except RunStoppedError as error:
-        line, code = str(error), 1
+        line, code = str(error), ExitCode.STOPPED
     except Interrupted as error:
         line, code = str(error), error.exit_code
     except BrokenPipeError:  # whoever read our output has seen enough, as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return PIPE_CLOSED
+        return ExitCode.PIPE_CLOSED
     except OSError as error:  # a full disk, a folder that may not be written
-        line, code = f"{type(error).__name__}: {error}", 2
+        line, code = f"{type(error).__name__}: {error}", ExitCode.USER_ERROR
     except OllamaError as error:  # a server that went away
-        line, code = f"{type(error).__name__}: {error}", 1
+        line, code = f"{type(error).__name__}: {error}", ExitCode.STOPPED
     else:
-        return 0
+        return ExitCode.DONE
     print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
     return code
+
+
+def _call(app: App, tokens: list[str]) -> None:
+    """Parse the tokens and call what they name; a value that a config refuses is the user's error."""
+    try:
+        command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    except CycloptsError:
+        raise
+    except ValueError as error:
+        raise UserError(with_flags(error)) from error
+    command(*bound.args, **bound.kwargs)
 
 
 def _check_text(tokens: Sequence[str]) -> None:
     """Refuse what could not be written down again."""
     for token in tokens:
         if not is_text(token):
-            raise UserError(f"the argument {token!r} is no valid UTF-8: write it in UTF-8")
+            raise UserError(f"the argument {token!r} is not valid UTF-8: write it in UTF-8")
 
 
 def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     """Make the keys of `--config FILE`, or those of the run that `--resume` names, defaults under the flags.
 
-    Under these come the keys of the run that `--policy` names. `--config` is taken out of the tokens.
+    Under these come those that `--policy` or `--preset` sets. `--config` is taken out of the tokens.
     """
     rest, named = _taken(tokens, "--config")
     _, resumed = _taken(tokens, "--resume")
@@ -157,15 +181,27 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     if resumed:
         _check_kind(tokens[0], resumed[0], table)
     layers: list[Callable[..., None]] = [Toml(path, use_commands_as_keys=False)] if path else []
-    if not resumed and tokens[:1] and tokens[0] in {"eval", "ask"}:
+    if not resumed and rest and (defaults := _command_defaults(rest, table)):
+        layers.append(Dict(defaults[0], source=defaults[1], use_commands_as_keys=False))
+    app.config = tuple(layers)
+    return rest
+
+
+def _command_defaults(tokens: list[str], table: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
+    """The defaults that a flag of the command sets for others, and where they come from."""
+    if tokens[0] == "evolve":
+        from cli.evolve import preset_defaults
+
+        _, named = _taken(tokens, "--preset")
+        preset = named[0] if named else table.get("preset")
+        return preset_defaults(preset), f"--preset {preset}"
+    if tokens[0] in {"eval", "ask"}:
         # Here, because Gymnasium takes longer to import than the help of another command may.
         from evaluation.config import defaults_of_run, mission_keys, run_named
 
         if run := run_named(tokens, table):
-            defaults = defaults_of_run(run, mission_keys())
-            layers.append(Dict(defaults, source=str(run), use_commands_as_keys=False))
-    app.config = tuple(layers)
-    return rest
+            return defaults_of_run(run, mission_keys()), str(run)
+    return None
 
 
 def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:

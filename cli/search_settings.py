@@ -1,37 +1,28 @@
-"""The flags that all searches share, and the task that they amount to.
-
-How the models of a search are called: the flags of `mutagym train` by the same names.
-
-System prompts that a user brings, as text or in files.
-"""
+"""What all searches share: their flags, the task that is searched on, the prompts that a user brings."""
 
 from __future__ import annotations
 
-import re
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.run_folder import check_cache, check_is_run, check_new_or_empty, check_writable
-from records.settings import NotNegative, Seed, Share, absolute
+from records.settings import NotNegative, Seed, Share, absolute, with_flags
 
 if TYPE_CHECKING:
     from search.task import Task
 
-MAY_CHANGE = (
-    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts", "rate-limit-per-minute", "max-failed", "format"),
-    "scorer",
-)
-"""What any resumed search may be told anew: nothing that a reply depends on. It is played again from its
-start over the replies it has: another scorer may lead it elsewhere, and it is still one search."""
+MAY_CHANGE = ("rate-limit-per-minute", "max-failed", "format", "scorer")
+"""The options that any resumed search may change, beside those of hosts and limits: nothing that a reply
+depends on. It is played again from its start over the replies it has: another scorer may lead it elsewhere,
+and it is still one search."""
 
 
 @Parameter(name="*")
@@ -69,7 +60,7 @@ class SearchConfig:
         return replace(self, task=absolute(self.task), scorer=located_function(self.scorer))
 
     def check_places(self) -> None:
-        """Check what can be told of the folders and files without a server.
+        """Check the folders and files, without a server.
 
         Raises:
             UserError: one of them cannot be used.
@@ -85,20 +76,6 @@ class SearchConfig:
             check_new_or_empty(self.run_dir)
         check_writable(self.json)
         check_cache(self.cache)
-
-
-class Told(Protocol):
-    """The config of a command that searches."""
-
-    @property
-    def search(self) -> SearchConfig:
-        """What all searches are told."""
-        ...
-
-    @property
-    def server(self) -> ServerConfig:
-        """The server and its models."""
-        ...
 
 
 def load_task(config: SearchConfig) -> Task:
@@ -127,40 +104,16 @@ def split_task(task: Task, held_out: float, seed: int) -> tuple[Task, Task]:
     try:
         return task.split(held_out, seed)
     except ValueError as error:
-        raise UserError(with_flags(error, "held_out")) from error
+        raise UserError(with_flags(error)) from error
 
 
-def with_flags(error: ValueError, *names: str) -> str:
-    """What an error says of these fields, said of their flags: `elite_size is 9` as `--elite-size is 9`."""
-    written_as_fields = [f"^{name}(?= is )" for name in names] + [
-        rf"\b{name}\b" for name in names if "_" in name
-    ]
-    return re.sub("|".join(written_as_fields), lambda name: f"--{name[0].replace('_', '-')}", str(error))
-
-
-def prints_of(task: Task) -> dict[str, str]:
-    """What stands for the task, by its name; its scorer may change."""
+def task_fingerprint(task: Task) -> dict[str, str]:
+    """What identifies the task, by its name; its scorer may change."""
     digest = sha256()
     for problem in task.problems:
         parts = (problem.id, problem.question, str(problem.answer), problem.kind, "")
         digest.update("\0".join(parts).encode())
     return {f"task {task.name}": digest.hexdigest()}
-
-
-def files_of(**functions: str | None) -> dict[str, str]:
-    """What stands for the files of a user's functions, `FILE.py:NAME`, by what they are for.
-
-    Raises:
-        UserError: one cannot be read.
-    """
-    try:
-        return {
-            f"{what} {text}": sha256(Path(text.rpartition(":")[0]).read_bytes()).hexdigest()
-            for what, text in functions.items()
-            if text
-        }
-    except OSError as error:
-        raise UserError(f"{error.filename!r} cannot be read: {error.strerror}") from error
 
 
 def located_function(text: str | None) -> str | None:
@@ -207,8 +160,8 @@ def read_prompt_file(path: Path, flag: str) -> str:
     return _checked(text.strip(), flag, repr(str(path)))
 
 
-def prompt_prints(prompts: dict[str, str]) -> dict[str, str]:
-    """What stands for prompts, by their names."""
+def prompt_fingerprints(prompts: Mapping[str, str]) -> dict[str, str]:
+    """What identifies prompts, by their names."""
     return {f"prompt {name}": sha256(text.encode()).hexdigest() for name, text in prompts.items()}
 
 

@@ -1,12 +1,8 @@
-"""The course of every command that searches: servers, folder, log of replies, the search, its report.
+"""What every command that searches does: connect, open the folder, keep replies, search, report.
 
-A search on a thread of its own: a signal interrupts the wait for it, and never the search itself.
-
-Stops a search when calls keep failing: results that rest on failures are worth nothing.
-
-The live progress line of a search, on stderr: a bar on a terminal, elsewhere a line now and then.
-
-Writes a search down as it goes: metrics.jsonl, TensorBoard, the progress line.
+A command opens a session, says what identifies its models (`keep_replies`), runs its search (`run`), and
+shows what came of it (`report`). The search is done on a thread of its own: a signal interrupts the wait for
+it, and never the search itself.
 """
 
 from __future__ import annotations
@@ -15,174 +11,61 @@ import logging
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass, field, replace
-from math import isfinite
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar
 
 from rich.progress import TextColumn
 from rich.table import Column
 
-from cli.search_settings import MAY_CHANGE, Told
+from cli.search_settings import MAY_CHANGE, SearchConfig
 from cli.tables import as_json, as_yaml, print_parts
-from ollama_utils.connect import DRAIN_S, Connection, connect, keep_replies
+from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.errors import OllamaError
 from ollama_utils.findings import Findings
+from ollama_utils.plans import start_thread
 from ollama_utils.reply_log import ReplyLog
 from records.errors import RunStoppedError, UserError
+from records.failures import CallLimit
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.json_lines import JsonLines
-from records.live_bar import LiveBar, shares
-from records.run_folder import RunFolder, new_run_path
+from records.metrics import CallRates, MetricsWriter, TensorBoard
+from records.progress import ProgressDisplay
+from records.resume import check_fingerprints, check_options
+from records.run_folder import REPLIES, RunFolder, new_run_path
 from records.settings import resolved
-from records.tensorboard import TensorBoard
 from search.call_pool import callers_for
 from search.task import ScorerError
-from train.resume import check_options, check_parts
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from simulator.process import EmbeddedServer
 
 T = TypeVar("T")
+Parts = Iterable[tuple[Sequence["Table"], str]]
+"""Tables of one kind, with the sentence that explains them."""
 
-LOOK_UP_S = 0.2
-"""Whoever waits looks up as often: for Ctrl-C, for failing calls, to say how far it is."""
-
-
-class Background(Generic[T]):
-    """Work that is done while this thread waits.
-
-    Args:
-        work: done once, on a thread that never keeps the process alive.
-    """
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self._work = work
-        self._results: list[T] = []
-        self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._do, name="search", daemon=True)
-
-    def result(self, look_up: Callable[[bool], None]) -> T:
-        """Begin the work, and wait for what comes of it.
-
-        Args:
-            look_up: called now and then, and at last with whether it is over; where it raises, nobody waits
-                any more, and what the work itself raised is left untold.
-
-        Raises:
-            Exception: whatever the work raised.
-        """
-        self._thread.start()
-        over = False
-        while not over:
-            self._thread.join(LOOK_UP_S)
-            over = not self._thread.is_alive()
-            look_up(over)
-        if self._failure is not None:
-            raise self._failure
-        return self._results[0]
-
-    def abandon(self, wait_s: float) -> None:
-        """Give it some time to notice that it is to end; what comes of it is dropped."""
-        if self._thread.ident is not None:
-            self._thread.join(wait_s)
-
-    def _do(self) -> None:
-        try:
-            self._results.append(self._work())
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
-            self._failure = error
-
-
-_WINDOWS = 4
-"""The share is judged over so many times the calls that may be under way."""
-
-
-class FailedLimit:
-    """Looks at the log of replies now and then; what it held before is left out.
-
-    Calls that fail come to an end late, after all their attempts: where nothing new begins meanwhile, the
-    last to end are failed ones, at most as many as may be under way. So one more than that without a single
-    reply is a server that is gone, and the share is judged over several times as many.
-
-    A call whose reply is known counts beside those that a server is asked at about that time: a resumed
-    search asks again for what failed, and for little else.
-
-    Args:
-        replies: the run's.
-        most: the share of recent calls that may have failed, after all their attempts.
-        known: how many calls got a reply that was known, so far.
-        under_way: how many calls may be under way, those that wait for their next attempt included.
-        spared: errors that do not count, as the search itself takes them into account.
-    """
-
-    def __init__(
-        self,
-        replies: ReplyLog,
-        most: float,
-        known: Callable[[], int],
-        under_way: int,
-        spared: Sequence[type[OllamaError]] = (),
-    ) -> None:
-        self._replies = replies
-        self._most = most
-        self._known = known
-        self._under_way = under_way
-        self._spared = {kind.__name__ for kind in spared}
-        self._since = replies.last()
-        self._looks = deque([(self._since, known())])
-        """At earlier looks, the last row of the log and how many replies had been known."""
-
-    def check(self, *, over: bool = False) -> None:
-        """Judge the latest calls.
-
-        Args:
-            over: the search has ended, so that fewer calls have to do.
-
-        Raises:
-            RunStoppedError: too many of them failed.
-        """
-        window = _WINDOWS * self._under_way
-        latest = self._replies.latest(window, since=self._since)
-        self._looks.append((self._replies.last(), self._known()))
-        gone = latest[: self._under_way + 1]
-        if len(gone) > self._under_way and len(self._failed(gone)) == len(gone):
-            latest = gone
-        elif not over and len(latest) < window:
-            return
-        errors, calls = self._failed(latest), len(latest) + self._known_since(len(latest))
-        if len(errors) > self._most * calls:
-            raise RunStoppedError(
-                f"{len(errors) / calls:.0%} of the last {calls} calls failed "
-                f"(--max-failed {self._most:g}); last error: {errors[0]}"
-            )
-
-    def _failed(self, latest: Sequence[str]) -> list[str]:
-        """The errors that count."""
-        return [error for error in latest if error and error.partition(":")[0] not in self._spared]
-
-    def _known_since(self, rows: int) -> int:
-        """How many replies were known since the look before the last so many rows of the log."""
-        last, known = self._looks[-1]
-        while len(self._looks) > 1 and self._looks[1][0] <= last - _WINDOWS * self._under_way:
-            self._looks.popleft()
-        before = max((look for look in self._looks if look[0] <= last - rows), default=self._looks[0])
-        return known - before[1]
-
-
+LOOK_S = 0.2
+"""Whoever waits looks up as often: for Ctrl-C, for failing calls, to show how far it is."""
+FINDINGS_APART_S = 1.0
+"""Seconds between two looks at what is known of the servers' slots."""
 SILENT_S = 30.0
 """Where there is no bar, there is a plain line at least as often."""
 
 
-class SearchProgress(LiveBar):
-    """Tells how far a search is, how fast, how well it does, and what is found out about the servers.
+class SearchProgress(ProgressDisplay):
+    """Shows how far a search is, how fast, how well it does, and what is found out about the servers.
 
     Args:
         what: what is counted, as in "generations".
         total: how many there are at most.
         dispatcher: where the calls go.
         findings: what is found out about the servers.
-        calls_each: replies that one of them takes at most; where it is not 0, those so far are told.
+        calls_each: replies that one of them takes at most; where it is not 0, those so far are shown.
     """
 
     def __init__(
@@ -190,18 +73,16 @@ class SearchProgress(LiveBar):
     ) -> None:
         # On a narrow terminal this column breaks into lines, so that the others stay whole.
         super().__init__(TextColumn("{task.fields[says]}", table_column=Column()))
-        self._what, self._total = what, total
+        self.begin(what, total, says="")
         self._dispatcher = dispatcher
         self._findings = findings
-        self._task = self.progress.add_task(what, total=total, says="")
-        self._shares = shares(total)
         self._standing = ""
         self._calls_each = calls_each
         self._done, self._replies_before = 0, self._replies()
         """How many are done, and the replies that there were then."""
-        self._began_s = self._told_s = time.monotonic()
-        self._asked_from = 0, self._began_s
-        """How much was done, and when, before a server was first asked."""
+        self._began_s = self._printed_s = time.monotonic()
+        self._first_call = 0, self._began_s
+        """How much was done, and when, before a server was first called."""
 
     def advance(self, done: int, best: float | None = None, standing: str | None = None) -> None:
         """So much is done; `best` is the best score so far, where there is another; or `standing` says it."""
@@ -210,27 +91,27 @@ class SearchProgress(LiveBar):
         if standing is not None:
             self._standing = f"{standing}, "
         self._done, self._replies_before = done, self._replies()
-        self.progress.update(self._task, completed=self._far())
         if not account_totals(self._dispatcher)["calls"]:
-            self._asked_from = done, time.monotonic()
-        reached = {share for share in self._shares if share <= done}
-        self._shares -= reached
-        if reached:
+            self._first_call = done, time.monotonic()
+        self.update(self._far())
+        if self.plain_line_is_due(done):
             self._print()
 
     def tick(self) -> None:
-        """Bring the rate up to date, and tell what was found out; to be called again and again."""
+        """Bring the rate up to date, and say what was found out; to be called again and again."""
         for line in self._findings.news(self._dispatcher.capacities()):
             self.say(line)
-        self.progress.update(self._task, completed=self._far(), says=self._says())
-        if time.monotonic() - self._told_s > SILENT_S:
+        self.update(self._far(), says=self._says())
+        if time.monotonic() - self._printed_s > SILENT_S:
             self._print()
 
     def _says(self) -> str:
         spent = account_totals(self._dispatcher)
         rate = spent["calls"] / max(time.monotonic() - self._began_s, 1e-9)
         hits = spent["cache_hits"] / max(spent["calls"] + spent["cache_hits"], 1)
-        return f"{self._within()}{self._standing}{rate:.1f} calls/s, {hits:.0%} hits"
+        since = self._since()
+        within = f"then {since} of at most {self._calls_each} calls, " if since else ""
+        return f"{within}{self._standing}{rate:.1f} calls/s, {hits:.0%} hits"
 
     def _replies(self) -> int:
         """That came so far, or were known; a failed attempt brings none."""
@@ -243,42 +124,34 @@ class SearchProgress(LiveBar):
             return 0
         return min(self._replies() - self._replies_before, self._calls_each)
 
-    def _within(self) -> str:
-        """How far the one under way is."""
-        since = self._since()
-        return f"then {since} of at most {self._calls_each} calls, " if since else ""
-
     def _far(self) -> float:
         """How many are done, with the share of the one under way."""
         return self._done + self._since() / max(1, self._calls_each)
 
     def _print(self) -> None:
-        """A plain line, where there is no bar."""
-        self._told_s = time.monotonic()
-        if not self.is_shown:
-            far = f"{self._what}: {self._done} of {self._total}"
-            print(f"{far}, {self._says()}{self._left()}", file=sys.stderr)
+        self._printed_s = time.monotonic()
+        self.print_plain(f"{self._what}: {self._done} of {self._total}, {self._says()}{self._left()}")
 
     def _left(self) -> str:
-        """At the pace since a server was first asked: what a resumed search tells again takes no time."""
-        (known, from_s), far = self._asked_from, self._far()
+        """At the pace since a server was first called: what a resumed search repeats takes no time."""
+        (known, from_s), far = self._first_call, self._far()
         if not known < far < self._total:
             return ""
         left_s = (time.monotonic() - from_s) * (self._total - far) / (far - known)
         return f", about {left_s:.0f} s left"
 
     def __enter__(self) -> Self:
-        self._began_s = self._told_s = time.monotonic()
-        self._asked_from = 0, self._began_s
+        self._began_s = self._printed_s = time.monotonic()
+        self._first_call = 0, self._began_s
         return super().__enter__()
 
 
-class SearchStoppedError(Exception):
-    """The search is told that nobody waits for it any more."""
+class NobodyWaitsError(Exception):
+    """The search is to end: nobody waits for it any more."""
 
 
-class Recorder:
-    """What a search tells its rounds to; a resumed one tells all of them again, so the files begin anew.
+class SearchRecorder:
+    """Takes the rounds of a search; a resumed one plays all of them again, so the files begin anew.
 
     Args:
         folder: the run's.
@@ -287,14 +160,13 @@ class Recorder:
     """
 
     def __init__(self, folder: RunFolder, dispatcher: Dispatcher, progress: SearchProgress) -> None:
-        self._lines = JsonLines(folder.path / "metrics.jsonl")
-        self._board = TensorBoard(folder.tensorboard)
+        lines, board = JsonLines(folder.path / "metrics.jsonl"), TensorBoard(folder.tensorboard)
+        self._metrics = MetricsWriter(lines, board)
         self._dispatcher = dispatcher
         self._progress = progress
         self._stopped = False
         self._lock = threading.Lock()
-        self._began_s = time.monotonic()
-        self._before = account_totals(dispatcher)
+        self._rates = CallRates(account_totals(dispatcher))
 
     def record(
         self,
@@ -309,32 +181,31 @@ class Recorder:
 
         Args:
             step: its number.
-            metrics: by TensorBoard's names; None and what is no finite number is left out there.
+            metrics: by TensorBoard's names; None and what is not finite is left out there.
             done: how much of the search is done, in the unit of its progress line.
             best: the best score so far, where there is another one.
             standing: how well the search does, in words, in the place of a best score.
 
         Raises:
-            SearchStoppedError: nothing is to be recorded any more.
+            NobodyWaitsError: nothing is to be recorded any more.
         """
         with self._lock:
             if self._stopped:
-                raise SearchStoppedError
-            told = {k: v if v is not None and isfinite(v) else None for k, v in metrics.items()}
-            told |= self._speed()
-            self._lines.write({"step": step, **told})
-            self._lines.flush()
-            self._board.write(step, {name: value for name, value in told.items() if value is not None})
+                raise NobodyWaitsError
+            totals = account_totals(self._dispatcher)
+            spent = {**self._rates.metrics(totals), "time/wall_s": self._rates.wall_s}
+            self._rates.restart(totals)
+            self._metrics.write(step, {**metrics, **spent})
         self._progress.advance(done, best, standing)
 
     def advance(self, done: int) -> None:
         """Say how much of the search is done, within a round; cheap.
 
         Raises:
-            SearchStoppedError: nobody waits for it any more.
+            NobodyWaitsError: nobody waits for it any more.
         """
         if self._stopped:
-            raise SearchStoppedError
+            raise NobodyWaitsError
         self._progress.advance(done)
 
     def stop(self) -> None:
@@ -342,37 +213,11 @@ class Recorder:
         with self._lock:
             if not self._stopped:
                 self._stopped = True
-                self._lines.close()
-                self._board.close()
-
-    def _speed(self) -> dict[str, float | None]:
-        """Calls since the last round, as the dispatcher counts them."""
-        now, came_s = account_totals(self._dispatcher), time.monotonic()
-        spent = {key: now[key] - self._before[key] for key in now}
-        wall_s = max(came_s - self._began_s, 1e-9)
-        self._before, self._began_s = now, came_s
-        asked = spent["calls"] + spent["cache_hits"]
-        return {
-            "calls/per_s": spent["calls"] / wall_s,
-            "calls/cache_hit_rate": spent["cache_hits"] / max(asked, 1),
-            "calls/retries": spent["retries"],
-            "calls/failures": spent["failures"],
-            "calls/busy_slots": spent["busy_s"] / wall_s,
-            "time/wall_s": wall_s,
-        }
-
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-_LOOK_S = 1.0
-"""Seconds between two looks at what is known of the servers' slots."""
-Parts = Iterable[tuple[Sequence["Table"], str]]
-"""Tables of one kind, with the sentence that explains them."""
+                self._metrics.close()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Found:
     """What came of a search."""
 
     results: Mapping[str, Any]
@@ -383,14 +228,14 @@ class Outcome:
     files: Mapping[str, str] = field(default_factory=dict)
     """Texts that are written into the folder, by the files' names."""
     failure: str = ""
-    """Why it did not come to what it was for, although it went through; told after the report."""
+    """Why it did not come to what it was for, although it went through; said after the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Search:
     """A search that is ready to begin."""
 
-    config: Told
+    config: SearchCommand
     """As it is resolved: `--config` reads it back."""
     says: str
     """What it is, in a few words."""
@@ -399,93 +244,233 @@ class Search:
     total: int
     """How many of these there are at most."""
     calls_each: int = 0
-    """Calls that one of these takes at most, told where it takes long; 0 tells of none."""
+    """Calls that one of these takes at most, shown where it takes long; 0 shows none."""
     width: int
     """Calls side by side at most."""
-    prints: Mapping[str, str]
-    """What stands for the parts that a config only names, by their names."""
-    run: Callable[[Recorder], Outcome]
+    fingerprints: Mapping[str, str]
+    """What identifies the parts that a config only names, by their names."""
+    run: Callable[[SearchRecorder], Found]
     spared: Sequence[type[OllamaError]] = ()
     """Failures of a call that the search itself takes into account: they do not end it."""
 
 
-class Command(Protocol):
-    """What a command adds to the course that all searches take."""
-
-    name: str
-    simulated_target: str
-    """The target where none is named and the embedded simulator stands in."""
-    named_by: str
-    """The flag that names the target."""
-    may_change: tuple[str, ...]
-    """Options of its own that a resumed search may be told anew."""
+class SearchCommand(Protocol):
+    """The config of a command that searches."""
 
     @property
-    def config(self) -> Told:
-        """What it was told."""
+    def search(self) -> SearchConfig:
+        """What all searches share."""
         ...
 
-    def digests(self, connection: Connection) -> Mapping[str, str]:
-        """What stands for the weights of each model that it asks.
-
-        Raises:
-            UserError: a model is not pulled.
-        """
+    @property
+    def server(self) -> ServerConfig:
+        """The server and its models."""
         ...
-
-    def search(self, connection: Connection) -> Search:
-        """The search; replies are kept by now.
-
-        Raises:
-            UserError: it cannot be made.
-        """
-        ...
-
-    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
-        """What is said of the results, and of the times that go with them, as plain data."""
-        ...
-
-    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
-        """The report for people, and the lines that come last."""
-        ...
-
-
-def carry_out(command: Command) -> None:
-    """Run a command that searches.
-
-    Raises:
-        UserError: it cannot begin.
-        RunStoppedError: it stopped itself, saved.
-        Interrupted: a signal stopped it, saved.
-    """
-    told, stdout = command.config.search, sys.stdout
-    if told.resume:
-        may_change = (*MAY_CHANGE, *command.may_change)
-        check_options(command.config, told.resume, may_change, run_dir=told.run_dir)
-    server = connect(
-        command.config.server, simulated_target=command.simulated_target, named_by=command.named_by
-    )
-    with interruptible() as interrupt, server as connection, ExitStack() as stack:
-        stack.enter_context(
-            redirect_stdout(sys.stderr)
-        )  # a user's functions may print; stdout is the report's
-        path = told.resume or told.run_dir or new_run_path(command.name, told.seed)
-        folder = stack.enter_context(RunFolder(path, resume=told.resume is not None))
-        digests = command.digests(connection)
-        keep_replies(folder, told.cache, connection, digests, stack)
-        stack.enter_context(_logged(folder))
-        search = command.search(connection)
-        interrupt.allow(allowed=False)  # until it can be said how to go on
-        _begin(search, digests, folder)
-        outcome = _run(command.name, search, folder, connection, interrupt)
-        with redirect_stdout(stdout):
-            _report(command, outcome, folder)
-        if outcome.failure:
-            raise RunStoppedError(outcome.failure)
 
 
 @contextmanager
-def _logged(folder: RunFolder) -> Iterator[None]:
+def open_session(
+    command: str,
+    config: SearchCommand,
+    *,
+    simulated_target: str,
+    named_by: str = "--target-model",
+    may_change: Sequence[str] = (),
+) -> Iterator[SearchSession]:
+    """Connect to the servers, and open the run's folder.
+
+    Args:
+        command: its name, as in `mutagym evolve`.
+        config: what was said.
+        simulated_target: the target where none is named and the embedded simulator stands in.
+        named_by: the flag that names the target.
+        may_change: options of this command that a resumed search may change.
+
+    Raises:
+        UserError: it cannot begin.
+    """
+    search = config.search
+    if search.resume:
+        check_options(config, search.resume, (*MAY_CHANGE, *may_change), run_dir=search.run_dir)
+    server = connect(config.server, simulated_target=simulated_target, named_by=named_by)
+    with interruptible() as interrupt, server as connection, ExitStack() as stack:
+        path = search.resume or search.run_dir or new_run_path(command, search.seed)
+        stdout = sys.stdout
+        stack.enter_context(redirect_stdout(sys.stderr))  # a user's functions may print
+        folder = stack.enter_context(RunFolder(path, resume=search.resume is not None))
+        yield SearchSession(command, search, folder, connection, interrupt, stack, stdout)
+
+
+class SearchSession:
+    """A search from its first call to its report; see `open_session`."""
+
+    def __init__(
+        self,
+        command: str,
+        config: SearchConfig,
+        folder: RunFolder,
+        connection: Connection,
+        interrupt: Interrupt,
+        stack: ExitStack,
+        stdout: TextIO,
+    ) -> None:
+        self.connection = connection
+        self._command = command
+        self._config = config
+        self._folder = folder
+        self._interrupt = interrupt
+        self._stack = stack
+        self._stdout = stdout
+
+    def keep_replies(self, digests: Mapping[str, str]) -> None:
+        """Keep every reply from now on; what was answered is not asked again.
+
+        Args:
+            digests: what identifies the weights of each model that may be called.
+        """
+        self._digests = digests
+        replies = ReplyLog(self._folder.path / REPLIES, digests=digests)
+        self._replies = self._stack.enter_context(replies)
+        keep_replies(replies, self._config.cache, self.connection, digests, self._stack)
+        self._stack.enter_context(_log_file(self._folder))
+
+    def run(self, search: Search) -> Found:
+        """Search, and keep the results; whatever ends it, what was answered is kept.
+
+        The counts in summary.json are of this process, and below `whole_run` of those before it, too.
+
+        Raises:
+            UserError: a resumed search is not the one that began.
+            RunStoppedError: it stopped itself, saved.
+            Interrupted: a signal stopped it, saved.
+        """
+        self._interrupt.allow(allowed=False)  # until it can be said how to go on
+        self._begin(search)
+        began_s = time.monotonic()
+        try:
+            self._interrupt.allow(allowed=True)
+            found = self._searched(search)
+            self._interrupt.allow(allowed=False)  # what came of it is written whole
+        except (Interrupted, Exception) as error:
+            print(f"to go on: mutagym {self._command} --resume {self._folder.path}", file=sys.stderr)
+            if isinstance(error, ScorerError):
+                raise UserError(str(error)) from error
+            raise self._folder.reported(error) from error
+        spent = {
+            "wall_s": round(time.monotonic() - began_s, 3),
+            **account_totals(self.connection.dispatcher),
+            "whole_run": asdict(self._replies.totals()),
+            **found.spent,
+        }
+        results = {"simulated": self.connection.simulated, **found.results}
+        self._folder.write_json("results.json", results)
+        self._folder.write_json("summary.json", spent)
+        for file, text in found.files.items():
+            self._folder.write_text(file, text)
+        return Found(results=results, spent=spent, failure=found.failure)
+
+    def report(self, report: Mapping[str, Any], parts: Parts, last: Iterable[str], failure: str = "") -> None:
+        """Write the report to stdout and where else it is wanted.
+
+        Args:
+            report: plain data.
+            parts: the same as tables for people.
+            last: lines behind the tables.
+            failure: why the search did not come to what it was for.
+
+        Raises:
+            RunStoppedError: there is a failure.
+        """
+        self._folder.write_json("report.json", report)
+        if self._config.json:
+            self._config.json.write_text(as_json(report) + "\n", encoding="utf-8")
+        with redirect_stdout(self._stdout):
+            match self._config.format:
+                case "table":
+                    closing = (*last, "", self._folder.closing_message)
+                    print_parts(parts, closing, simulated=report["simulated"])
+                case "json":
+                    print(as_json(report))
+                case "yaml":
+                    print(as_yaml(report))
+        if failure:
+            raise RunStoppedError(failure)
+
+    def _begin(self, search: Search) -> None:
+        """Write down what the search is, config.toml first; a resumed one must be the same."""
+        folder = self._folder
+        models = {f"model {name}": digest for name, digest in self._digests.items()}
+        fingerprints = models | dict(search.fingerprints)
+        if self._config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
+            check_fingerprints(fingerprints, folder)
+        folder.write_toml("config.toml", resolved(search.config))
+        folder.write_json("parts.json", fingerprints)
+        print(f"run folder {folder.path}: {search.says}", file=sys.stderr)
+
+    def _searched(self, search: Search) -> Found:
+        """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
+        dispatcher, embedded = self.connection.dispatcher, self.connection.embedded
+        if search.config.search.rate_limit_per_minute:
+            dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
+        findings = Findings(
+            search.width,
+            "--slots " if embedded else "OLLAMA_NUM_PARALLEL=",
+            apart_s=FINDINGS_APART_S,
+            slots=embedded.settings.slots if embedded else None,
+        )
+        progress = SearchProgress(
+            search.what, search.total, dispatcher, findings, calls_each=search.calls_each
+        )
+        recorder = SearchRecorder(self._folder, dispatcher, progress)
+        limit = CallLimit(
+            self._replies,
+            self._config.max_failed,
+            lambda: int(account_totals(dispatcher)["cache_hits"]),
+            callers_for(search.width),
+            [kind.__name__ for kind in search.spared],
+        )
+        found: Future[Found] | None = None
+        try:
+            with progress:
+                found = in_background(lambda: search.run(recorder))
+                while True:
+                    over = not wait([found], LOOK_S).not_done
+                    progress.tick()
+                    _check_alive(embedded)
+                    limit.check(over=over)
+                    if over:
+                        return found.result()
+        except (Interrupted, Exception):
+            self._interrupt.allow(allowed=False)
+            dispatcher.cancel()
+            recorder.stop()
+            wait(filter(None, [found]), DRAIN_S)
+            raise
+        finally:
+            recorder.stop()
+
+
+def _check_alive(embedded: EmbeddedServer | None) -> None:
+    if embedded and (reason := embedded.exit_reason()):
+        raise RunStoppedError(reason)
+
+
+def in_background(work: Callable[[], T]) -> Future[T]:
+    """Do something on a thread of its own, which never keeps the process alive."""
+    future: Future[T] = Future()
+
+    def job() -> None:
+        try:
+            future.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised by whoever waits
+            future.set_exception(error)
+
+    start_thread(job)
+    return future
+
+
+@contextmanager
+def _log_file(folder: RunFolder) -> Iterator[None]:
     """What the search logs goes to log.txt, which is made when there is something."""
     handler = logging.FileHandler(folder.path / "log.txt", encoding="utf-8", delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
@@ -499,106 +484,3 @@ def _logged(folder: RunFolder) -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(before)
         handler.close()
-
-
-def _begin(search: Search, digests: Mapping[str, str], folder: RunFolder) -> None:
-    """Write down what the search is, config.toml first; a resumed one must be the same."""
-    prints = {f"model {name}": digest for name, digest in digests.items()} | dict(search.prints)
-    if search.config.search.resume and (folder.path / "parts.json").exists():  # killed before: nothing asked
-        check_parts(prints, folder)
-    folder.write_toml("config.toml", resolved(search.config))
-    folder.write_json("parts.json", prints)
-    print(f"run folder {folder.path}: {search.says}", file=sys.stderr)
-
-
-def _run(
-    name: str, search: Search, folder: RunFolder, connection: Connection, interrupt: Interrupt
-) -> Outcome:
-    """Search, and keep the results; whatever ends it, what was answered is kept.
-
-    The counts in summary.json are of this process, and below `whole_run` of those before it, too.
-    """
-    began_s = time.monotonic()
-    try:
-        interrupt.allow(allowed=True)
-        outcome = _searched(search, folder, connection, interrupt)
-        interrupt.allow(allowed=False)  # what came of it is written whole
-    except (Interrupted, Exception) as error:
-        print(f"to go on: mutagym {name} --resume {folder.path}", file=sys.stderr)
-        raise UserError(str(error)) if isinstance(error, ScorerError) else folder.reported(error) from error
-    spent = {
-        "wall_s": round(time.monotonic() - began_s, 3),
-        **account_totals(connection.dispatcher),
-        "whole_run": asdict(folder.replies.totals()),
-        **outcome.spent,
-    }
-    results = {"simulated": connection.simulated, **outcome.results}
-    return _kept(replace(outcome, results=results, spent=spent), folder)
-
-
-def _searched(search: Search, folder: RunFolder, connection: Connection, interrupt: Interrupt) -> Outcome:
-    """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
-    dispatcher, told = connection.dispatcher, search.config.search
-    if told.rate_limit_per_minute:
-        dispatcher.rate_limit_per_minute = told.rate_limit_per_minute
-    embedded = connection.embedded
-    findings = Findings(
-        search.width,
-        "--slots " if embedded else "OLLAMA_NUM_PARALLEL=",
-        apart_s=_LOOK_S,
-        slots=embedded.settings.slots if embedded else None,
-    )
-    progress = SearchProgress(search.what, search.total, dispatcher, findings, calls_each=search.calls_each)
-    recorder = Recorder(folder, dispatcher, progress)
-    limit = FailedLimit(
-        folder.replies,
-        told.max_failed,
-        lambda: int(account_totals(dispatcher)["cache_hits"]),
-        callers_for(search.width),
-        search.spared,
-    )
-
-    def look_up(over: bool) -> None:  # noqa: FBT001 - as it is called
-        progress.tick()
-        if connection.embedded and (reason := connection.embedded.exit_reason()):
-            raise RunStoppedError(reason)
-        limit.check(over=over)
-
-    work = Background(lambda: search.run(recorder))
-    try:
-        with progress:
-            outcome = work.result(look_up)
-    except (Interrupted, Exception):
-        interrupt.allow(allowed=False)
-        dispatcher.cancel()
-        recorder.stop()
-        work.abandon(DRAIN_S)
-        raise
-    recorder.stop()
-    return outcome
-
-
-def _kept(outcome: Outcome, folder: RunFolder) -> Outcome:
-    """What came of a search, written down."""
-    folder.write_json("results.json", outcome.results)
-    folder.write_json("summary.json", outcome.spent)
-    for file, text in outcome.files.items():
-        folder.write_text(file, text)
-    return outcome
-
-
-def _report(command: Command, outcome: Outcome, folder: RunFolder) -> None:
-    """Write the report to stdout and where else it is wanted."""
-    told = command.config.search
-    report = command.report(outcome.results, outcome.spent)
-    folder.write_json("report.json", report)
-    if told.json:
-        told.json.write_text(as_json(report) + "\n", encoding="utf-8")
-    match told.format:
-        case "table":
-            parts, last = command.tables(report)
-            print_parts(parts, (*last, "", folder.last_words), simulated=report["simulated"])
-        case "json":
-            print(as_json(report))
-        case "yaml":
-            print(as_yaml(report))

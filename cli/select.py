@@ -2,17 +2,13 @@
 
 Run it with `mutagym select --models llama3.2,qwen3 --prompts short.txt --prompts long.txt --task mine.jsonl`;
 without any flag it compares the simulator's three solvers on the bundled task.
-
-The table of `mutagym select`: a row for each combination, and what may be said of them.
-
-A model selection that is ready to begin: choices, dataset, evaluation, and the selector itself.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -22,20 +18,20 @@ from cyclopts.validators import Number
 
 from cli.search_settings import (
     SearchConfig,
-    files_of,
     load_task,
     located_function,
-    prints_of,
-    prompt_prints,
+    prompt_fingerprints,
     read_prompt_file,
+    task_fingerprint,
 )
-from cli.searching import Outcome, Parts, Search, carry_out
+from cli.searching import Found, Search, SearchRecorder, open_session
 from cli.tables import new_table, number, with_interval
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, ServerConfig
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
 from ollama_utils.types import short_name
 from records.errors import UserError
+from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
 from search.call_pool import CallPool
 from search.selectors.registry import SELECTORS, make_selector, settings_of
@@ -47,6 +43,13 @@ from search.task import SEED_INSTRUCTIONS, CallFlags, LimitedCallFlags, Task
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from search.selectors.results import Round, SelectionResults
+    from search.selectors.user_evaluation import WatchedEvaluation
+
+FLAGS = ("seed", "delta", "epsilon", "threshold", "max_errors")
+"""Settings of selectors that have flags of their own."""
+SPARED = (BadReplyError, BadRequestError, ModelMissingError, ServerFaultError)
+"""Failures that count against a model, and do not end the selection."""
 SAYS = (
     "Score: the mean over n datapoints, an error counting as 0, with an interval that holds at any time, so "
     "also where the search stopped. Seconds and tokens, and price in the currency of --price, are of one "
@@ -54,52 +57,6 @@ SAYS = (
     "not rule out. Verdicts are of these datapoints, on which two combinations are compared one by one; "
     "intervals are of all datapoints there might be, so that of one that is ruled out may overlap the best's."
 )
-
-
-def table_of(report: Mapping[str, Any]) -> Table:
-    """The combinations, the one that is named first."""
-    rows = report["combinations"]
-    names = list(rows[0]["combination"])
-    title = (
-        f"{report['selector']} on {report['dataset']}: {report['evaluations']} evaluations, "
-        f"{100 * report['savings']:.0f} % less than brute force"
-    )
-    prices = ("price",) if any(row["price"] is not None for row in rows) else ()
-    numbers = ("score", "seconds", "tokens", *prices, "n", "errors")
-    table = new_table(title, "", *names, "verdict", *numbers, names=2 + len(names))
-    for row in rows:
-        seen = row["datapoints"]
-        table.add_row(
-            "*" if row["is_best"] else "",
-            *row["combination"].values(),
-            row["verdict"],
-            with_interval(row, "score", "{:.3f}"),
-            number(row["latency_s"] if seen else None, "{:.2f}"),
-            number(row["prompt_tokens"] + row["completion_tokens"] if seen else None, "{:.0f}"),
-            *[number(row[price] if seen else None, "{:.6f}") for price in prices],
-            str(seen),
-            str(row["errors"]),
-        )
-    return table
-
-
-def problems_of(report: Mapping[str, Any]) -> list[str]:
-    """What went wrong, a line for each combination."""
-    return [
-        f"errors: {' '.join(map(str, row['combination'].values()))}: {row['errors']} of {row['datapoints']}, "
-        f"first {row['first_error']}"
-        for row in report["combinations"]
-        if row["errors"]
-    ]
-
-
-if TYPE_CHECKING:
-    from cli.searching import Recorder
-    from search.call_pool import CallPool
-    from search.selectors.results import Round
-    from search.selectors.selector import Selector
-    from search.selectors.user_evaluation import WatchedEvaluation
-
 SOLVERS = ("sim-solver-small", "sim-solver", "sim-solver-large")
 """What is compared where no model is named and the embedded simulator stands in."""
 
@@ -111,7 +68,7 @@ Open = Annotated[float | None, Parameter(validator=Number(gt=0, lt=1))]
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class SelectConfig:
-    """Everything a selection is told. Defaults < --config FILE < flags."""
+    """All settings of `mutagym select`. Defaults < --config FILE < flags."""
 
     models: Annotated[tuple[str, ...], comma_list()] = ()
     """Models to choose from, by comma [the target model; on the simulator its three solvers]."""
@@ -159,14 +116,14 @@ class SelectConfig:
         )
 
     def options(self) -> dict[str, Any]:
-        """What the selector is told.
+        """The settings of the selector.
 
         Raises:
             UserError: an --option is not written so.
         """
         named = ("delta", "epsilon", "threshold", "max_errors")
-        told = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
-        return told | dict(map(_option, self.option))
+        given = {name: getattr(self, name) for name in named if getattr(self, name) is not None}
+        return given | dict(map(_option, self.option))
 
 
 def select(config: SelectConfig = SelectConfig()) -> None:
@@ -177,119 +134,117 @@ def select(config: SelectConfig = SelectConfig()) -> None:
     """
     config = config.located()
     config.search.check_places()
-    carry_out(_Select(config))
-
-
-class _Select:
-    """What `mutagym select` adds to the course of a search."""
-
-    name = "select"
-    simulated_target = SOLVERS[0]
-    named_by = "--models"
-    may_change: tuple[str, ...] = ("max-concurrent", "max-errors", "evaluate")
-
-    def __init__(self, config: SelectConfig) -> None:
-
-        if config.evaluate and config.search.scorer:
-            raise UserError("--scorer and --evaluate cannot stand together: leave one of them out")
-        self.config = config
-        self._prompts = read_prompts(config.prompts)
-        self._prices = read_prices(config.price)
-        self._options = config.options()
-        self._task = None if config.evaluate and config.search.task else load_task(config.search)
-
-    def digests(self, connection: Connection) -> Mapping[str, str]:
-        """What stands for the weights of each model that may be asked."""
-        models = self._models(connection)
+    if config.evaluate and config.search.scorer:
+        raise UserError("--scorer and --evaluate cannot stand together: leave one of them out")
+    prompts, prices = read_prompts(config.prompts), read_prices(config.price)
+    config.options()  # checked before anything is called
+    task = None if config.evaluate and config.search.task else load_task(config.search)
+    with open_session(
+        "select",
+        config,
+        simulated_target=SOLVERS[0],
+        named_by="--models",
+        may_change=("max-concurrent", "max-errors", "evaluate"),
+    ) as session:
+        connection = session.connection
+        models = _models(config, connection)
         connection.check_pulled(models)
-        return connection.digests("", *models)
-
-    def search(self, connection: Connection) -> Search:
-        """The selection."""
-        from search.call_pool import CallPool
-
-        models, told = self._models(connection), self.config.search
-        check_prices(self._prices, self._priced(models, connection))
-        pool = CallPool(connection.dispatcher, self.config.max_concurrent)
-        selector, watched = self._selector(models, connection, pool)
-        names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
+        session.keep_replies(connection.digests("", *models))
+        check_prices(prices, _priced(config, models, connection))
+        selection = _Selection(config, models, prompts, prices, task, connection)
+        selector = selection.selector
         combinations, datapoints = len(selector.combinations), len(selector.datapoints)
-        server = connection.resolve(self.config.server)
-        prints = prints_of(self._task) if self._task else files_of(dataset=f"{told.task}:")
-        return Search(
-            config=replace(self.config, models=models, server=server),
-            says=f"{self.config.selector}, {combinations} combinations, {datapoints} datapoints",
-            what="evaluations",
-            total=combinations * datapoints,
-            width=self.config.max_concurrent,
-            prints=prints | prompt_prints({prompt.name: prompt for prompt in self._prompts}),
-            run=lambda recorder: self._run(selector, watched, pool, recorder, names),
-            spared=(BadReplyError, BadRequestError, ModelMissingError, ServerFaultError),
+        dataset = (
+            task_fingerprint(task)
+            if task
+            else file_fingerprints("dataset", filter(None, [config.search.task]))
         )
+        found = session.run(
+            Search(
+                config=replace(config, models=models, server=connection.resolve(config.server)),
+                says=f"{config.selector}, {combinations} combinations, {datapoints} datapoints",
+                what="evaluations",
+                total=combinations * datapoints,
+                width=config.max_concurrent,
+                fingerprints=dataset | prompt_fingerprints({prompt.name: prompt for prompt in prompts}),
+                run=selection.run,
+                spared=SPARED,
+            )
+        )
+        seconds = found.spent["latency_s"]
+        rows = [row | {"latency_s": seconds[str(row["index"])]} for row in found.results["combinations"]]
+        report = {**found.results, "combinations": rows}
+        parts = [([table_of(report)], f"{report['claim']} {SAYS}")]
+        session.report(report, parts, problems_of(report), found.failure)
 
-    def report(self, results: Mapping[str, Any], spent: Mapping[str, Any]) -> dict[str, Any]:
-        """The results with the seconds that go with them."""
-        rows = [row | {"latency_s": spent["latency_s"][str(row["index"])]} for row in results["combinations"]]
-        return {**results, "combinations": rows}
 
-    def tables(self, report: Mapping[str, Any]) -> tuple[Parts, Iterable[str]]:
-        """The table of the combinations."""
-        return [([table_of(report)], f"{report['claim']} {SAYS}")], problems_of(report)
+def _models(config: SelectConfig, connection: Connection) -> tuple[str, ...]:
+    """What is chosen from; where none is named, the target, or the simulator's solvers."""
+    if config.models:
+        return config.models
+    named = config.server.target_model
+    return SOLVERS if connection.embedded and not named else (connection.roles.target,)
 
-    def _models(self, connection: Connection) -> tuple[str, ...]:
-        """What is chosen from; without a word of it, the target, or the simulator's solvers."""
-        if self.config.models:
-            return self.config.models
-        named = self.config.server.target_model
-        return SOLVERS if connection.embedded and not named else (connection.roles.target,)
 
-    def _priced(self, models: Sequence[str], connection: Connection) -> tuple[str, ...]:
-        """Whom a price may be of: a function of the user's may ask any model."""
-        if self.config.evaluate:
-            return (*models, *connection.available)
-        rewords = bool(self.config.mutators) and connection.roles.mutator
-        return (*models, rewords) if rewords else tuple(models)
+def _priced(config: SelectConfig, models: Sequence[str], connection: Connection) -> tuple[str, ...]:
+    """Whom a price may be of: a function of the user's may call any model."""
+    if config.evaluate:
+        return (*models, *connection.available)
+    rewords = bool(config.mutators) and connection.roles.mutator
+    return (*models, rewords) if rewords else tuple(models)
 
-    def _selector(
-        self, models: Sequence[str], connection: Connection, pool: CallPool
-    ) -> tuple[Selector, WatchedEvaluation]:
-        from search.selectors import user_evaluation
 
-        config, told = self.config, self.config.search
-        choices = make_choices(models, self._prompts, config.mutators)
+class _Selection:
+    """A selection that is ready to begin.
+
+    Raises:
+        UserError: a choice, the evaluation or the selector cannot be made.
+    """
+
+    def __init__(
+        self,
+        config: SelectConfig,
+        models: Sequence[str],
+        prompts: Sequence[NamedPrompt],
+        prices: Prices,
+        task: Task | None,
+        connection: Connection,
+    ) -> None:
+        from search.selectors.user_evaluation import WatchedEvaluation, own_evaluation
+
+        self._config, self._prices, self._task = config, prices, task
+        self._pool = CallPool(connection.dispatcher, config.max_concurrent)
+        self._names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
+        search, choices = config.search, make_choices(models, prompts, config.mutators)
+        dataset: Sequence[Any]
         if config.evaluate:
-            evaluate, dataset = user_evaluation.own_evaluation(
-                config.evaluate, told.task, self._task, self._prices, pool, told.seed, config.calls
+            evaluate, dataset = own_evaluation(
+                config.evaluate, search.task, task, prices, self._pool, search.seed, config.calls
             )
         else:
-            task = self._task or load_task(told)
+            task = task or load_task(search)
+            mutator_model = connection.roles.mutator
             evaluate = task_evaluation(
-                choices, task, self._prices, pool, connection.roles.mutator, told.seed, config.calls
+                choices, task, prices, self._pool, mutator_model, search.seed, config.calls
             )
             dataset = list(task.problems)
-        watched = user_evaluation.WatchedEvaluation(evaluate, config.evaluate)
-        options = {"seed": told.seed, **self._options}
-        return make(config.selector, choices, dataset, watched, options), watched
+        self._watched: WatchedEvaluation = WatchedEvaluation(evaluate, config.evaluate)
+        options = {"seed": search.seed, **config.options()}
+        self.selector = make(config.selector, choices, dataset, self._watched, options)
 
-    def _run(
-        self,
-        selector: Selector,
-        watched: WatchedEvaluation,
-        pool: CallPool,
-        recorder: Recorder,
-        names: Mapping[str, str],
-    ) -> Outcome:
+    def run(self, recorder: SearchRecorder) -> Found:
+        """Select, and record each round."""
         from search.selectors.results import NoWinnerError
 
-        done = 0
+        selector, done = self.selector, 0
 
         def evaluated() -> None:
             nonlocal done
-            watched.check()
+            self._watched.check()
             done += 1
             recorder.advance(done)
 
-        def told(played: Round) -> None:
+        def record_round(played: Round) -> None:
             best = _best(selector, played)
             metrics = {
                 "select/best": best,
@@ -300,30 +255,27 @@ class _Select:
             recorder.record(played.number, metrics, done=done, best=best)
 
         combinations, datapoints = selector.combinations, selector.datapoints
-        watched.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
+        self._watched.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
         try:
             found = selector.select_best(
                 parallel=True,
-                max_concurrent=pool.max_concurrent,
-                max_begun=pool.callers,
-                on_round=told,
+                max_concurrent=self._pool.max_concurrent,
+                max_begun=self._pool.callers,
+                on_round=record_round,
                 on_evaluation=evaluated,
             )
-            told_best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
+            best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
         except NoWinnerError as error:
-            found, told_best = error.results, "none can be named"
+            found, best = error.results, "none can be named"
             failure = (
                 f"{selector.no_winner_reason()}: mend that, or go on with --resume and a larger --max-errors"
             )
-        print(f"evaluations: {done} made, {told_best}", file=sys.stderr)
-        results, spent = split_results(found, names, self._prices)
-        named = {"selector": self.config.selector, "seed": self.config.search.seed, "dataset": self._dataset}
-        return Outcome(results=named | results, spent=spent, failure=failure)
-
-    @property
-    def _dataset(self) -> str:
-        told = self.config.search
-        return self._task.name if self._task else Path(told.task or "").stem
+        print(f"evaluations: {done} made, {best}", file=sys.stderr)
+        results, spent = split_results(found, self._names, self._prices)
+        search = self._config.search
+        dataset = self._task.name if self._task else Path(search.task or "").stem
+        named = {"selector": self._config.selector, "seed": search.seed, "dataset": dataset}
+        return Found(results=named | results, spent=spent, failure=failure)
 
 
 def _best(selector: Selector, played: Round) -> float | None:
@@ -349,13 +301,41 @@ def _option(text: str) -> tuple[str, float]:
     return name, int(value) if value.isdecimal() else float(value)
 
 
-if TYPE_CHECKING:
-    from search.selectors.results import SelectionResults
+def table_of(report: Mapping[str, Any]) -> Table:
+    """The combinations, the one that is named first."""
+    rows = report["combinations"]
+    names = list(rows[0]["combination"])
+    title = (
+        f"{report['selector']} on {report['dataset']}: {report['evaluations']} evaluations, "
+        f"{100 * report['savings']:.0f} % less than brute force"
+    )
+    prices = ("price",) if any(row["price"] is not None for row in rows) else ()
+    numbers = ("score", "seconds", "tokens", *prices, "n", "errors")
+    table = new_table(title, "", *names, "verdict", *numbers, names=2 + len(names))
+    for row in rows:
+        seen = row["datapoints"]
+        table.add_row(
+            "*" if row["is_best"] else "",
+            *row["combination"].values(),
+            row["verdict"],
+            with_interval(row, "score", "{:.3f}"),
+            number(row["latency_s"] if seen else None, "{:.2f}"),
+            number(row["prompt_tokens"] + row["completion_tokens"] if seen else None, "{:.0f}"),
+            *[number(row[price] if seen else None, "{:.6f}") for price in prices],
+            str(seen),
+            str(row["errors"]),
+        )
+    return table
 
-BY_DEFAULT = "default"
-"""The name of the prompt where none is brought."""
-FLAGS = ("seed", "delta", "epsilon", "threshold", "max_errors")
-"""Settings that have flags of their own."""
+
+def problems_of(report: Mapping[str, Any]) -> list[str]:
+    """What went wrong, a line for each combination."""
+    return [
+        f"errors: {' '.join(map(str, row['combination'].values()))}: {row['errors']} of {row['datapoints']}, "
+        f"first {row['first_error']}"
+        for row in report["combinations"]
+        if row["errors"]
+    ]
 
 
 class NamedPrompt(str):
@@ -491,13 +471,13 @@ def split_results(
         names: what stands in errors for a server's address, which may be another one each time.
         prices: by model; where a model has none, and nothing else was paid, the price is None.
     """
-    told = found.to_dict()
+    results = found.to_dict()
     priced = set(map(short_name, prices))
-    for result, row in zip(found.rows, told["combinations"], strict=True):
-        if short_name(result.combination["model"]) not in priced:
+    for scored, row in zip(found.rows, results["combinations"], strict=True):
+        if short_name(scored.combination["model"]) not in priced:
             row["price"] = row["price"] or None
         for address, name in names.items():
             row["first_error"] = row["first_error"] and row["first_error"].replace(address, name)
-    latencies = {str(row["index"]): row.pop("latency_s") for row in told["combinations"]}
+    latencies = {str(row["index"]): row.pop("latency_s") for row in results["combinations"]}
     plans = [list(each.plan) if each.plan else None for each in found.rounds]
-    return told, {"latency_s": latencies, "plans": plans}
+    return results, {"latency_s": latencies, "plans": plans}

@@ -13,11 +13,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from cli.judge import read_accuracy
 from ollama_utils.connect import Connection, connect, keep_replies
+from ollama_utils.reply_log import ReplyLog
 from records.errors import UserError
-from records.interrupt import Interrupt, Interrupted, interruptible
+from records.interrupt import Interrupted, interruptible
+from records.resume import check_fingerprints, check_options
 from records.run_folder import (
+    REPLIES,
     RunFolder,
     check_cache,
     check_is_run,
@@ -25,11 +27,12 @@ from records.run_folder import (
     check_writable,
     new_run_path,
 )
-from records.settings import check_num_mini_batch, resolved
-from train.audit import Audit, open_audit
-from train.config import TrainConfig
+from records.settings import resolved
+from scorers.correction import read_accuracy
+from train.audit import open_audit
+from train.config import TrainConfig, check_num_mini_batch
 from train.mission import QuerySet, load_query_set, mission_parts, open_encoder
-from train.resume import check_options, check_parts, check_queries, check_total, fingerprints, go_on
+from train.resume import MAY_CHANGE, check_queries, check_total, fingerprints, go_on
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
@@ -52,17 +55,21 @@ def train(config: TrainConfig = TrainConfig()) -> None:
         digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
         path = config.resume or config.run_dir or new_run_path("train", config.seed)
         with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
-            keep_replies(folder, config.cache, connection, digests, logs)
+            replies = logs.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
+            keep_replies(replies, config.cache, connection, digests, logs)
             env = _environment(config, queries, connection)
             logs.callback(env.close, terminate=True)
             interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
             saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
-            recorder = _recorder(config, folder, connection, interrupt, audit)
-            _run(config, connection, env, recorder, saved, accuracy)
+            from train.recorder import Recorder  # torch takes long to import: not before all is checked
+
+            recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored, audit)
+            learner, ended = _learn(config, connection, env, recorder, saved)
+            _finish(config, connection, learner, recorder, accuracy, ended, replies)
 
 
 def _check(config: TrainConfig) -> None:
-    """What can be told from the flags alone."""
+    """Check what can be checked from the flags alone."""
     if not config.use_batching and config.schedule not in {None, "sequential"}:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
@@ -74,7 +81,7 @@ def _check(config: TrainConfig) -> None:
         raise UserError(str(error)) from error
     if config.resume:
         check_is_run(config.resume)
-        check_options(config, config.resume, run_dir=config.run_dir)
+        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
     elif config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
@@ -104,9 +111,9 @@ def _begin(
     folder: RunFolder,
     queries: QuerySet,
     connection: Connection,
-    parts: Mapping[str, str],
+    found: Mapping[str, str],
 ) -> dict[str, Any] | None:
-    """Write down what the run is, config.toml first; gives what was saved of a resumed one."""
+    """Write down what the run is, config.toml first; returns what was saved of a resumed one."""
     from train.learner import load_checkpoint
 
     saved = load_checkpoint(folder)
@@ -114,35 +121,22 @@ def _begin(
     if saved:
         check_total(config, saved, folder)
         check_queries(queries, folder)
-        check_parts(parts, folder)
+        check_fingerprints(found, folder)
     folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
-    folder.write_json("parts.json", parts)
+    folder.write_json("parts.json", found)
     print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
     return saved
 
 
-def _recorder(
-    config: TrainConfig,
-    folder: RunFolder,
-    connection: Connection,
-    interrupt: Interrupt,
-    audit: Audit | None,
-) -> Recorder:
-    from train.recorder import Recorder
-
-    return Recorder(folder, connection.dispatcher, interrupt, config.max_unscored, audit)
-
-
-def _run(
+def _learn(
     config: TrainConfig,
     connection: Connection,
     env: BatchedQueryMutationEnv,
     recorder: Recorder,
     saved: Mapping[str, Any] | None,
-    accuracy: LabelAccuracy | None,
-) -> None:
-    """Learn; save whatever the end is; say what came of it."""
+) -> tuple[Learner, BaseException | None]:
+    """Learn; returns the learner, whatever ended it, and what that was."""
     from ollama_utils.findings import Findings
     from train.learner import make_learner
     from train.recorder import ProgressLine
@@ -166,7 +160,7 @@ def _run(
     finally:
         interrupt.allow(allowed=False)
         progress.stop()
-    _finish(config, connection, learner, recorder, accuracy, ended)
+    return learner, ended
 
 
 def _finish(
@@ -176,6 +170,7 @@ def _finish(
     recorder: Recorder,
     accuracy: LabelAccuracy | None,
     ended: BaseException | None,
+    replies: ReplyLog,
 ) -> None:
     """Save the policy, sum up the run, and raise what ended it."""
     from train.summary import print_summary, summarise
@@ -184,7 +179,7 @@ def _finish(
     try:
         learner.save("policy.zip")
         stopped = ended and folder.reported(ended)
-        summary = summarise(config, connection, learner, recorder, accuracy, stopped)
+        summary = summarise(config, connection, learner, recorder, accuracy, stopped, replies)
         folder.write_json("summary.json", summary)
         if config.json:
             config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -36,11 +36,11 @@ COMMANDS = ("eval", "ask")
 CONFIG = "config.toml"
 MODELS = ("target-model", "mutator-model", "judge-model")
 MAY_CHANGE = (
-    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts", "max-unscored", "jobs", "parallel-policy"),
-    *("policy-wrapper", "action-timeout-ms", "power", "judge-accuracy", "format", "save-transitions"),
+    *("max-unscored", "jobs", "parallel-policy", "policy-wrapper", "action-timeout-ms", "power"),
+    *("judge-accuracy", "format", "save-transitions"),
 )
-"""The flags that a resumed evaluation may change: results depend on none of them, but for failing calls."""
+"""The flags that a resumed evaluation may change, beside those of hosts and limits: results depend on none of
+them, but for failing calls."""
 BASELINES = ("noop", "random", "best_fixed")
 
 Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]

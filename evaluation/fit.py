@@ -17,8 +17,8 @@ from envs.episode import derive_seed
 from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 from evaluation.policies.bandits import Bandit, BestFixed
 from evaluation.policies.policy import PolicySource
-from evaluation.unscored import UnscoredLimit
 from records.errors import RunStoppedError
+from records.failures import StepLimit
 
 PULLS_SIDE_BY_SIDE = 16
 """Pulls of a bandit that are made side by side."""
@@ -57,7 +57,7 @@ def fit_bandit(
     queries: Sequence[str],
     *,
     calls: int,
-    limit: UnscoredLimit,
+    limit: StepLimit,
 ) -> FitPlan:
     """The plan of fitting a bandit: a pull rewords a query as it stands and asks it, and pays 1 for success.
 
@@ -100,7 +100,7 @@ def fit_bandit(
 
 
 def fit_best_fixed(
-    name: str, context: EpisodeContext, queries: Sequence[str], *, calls: int, limit: UnscoredLimit
+    name: str, context: EpisodeContext, queries: Sequence[str], *, calls: int, limit: StepLimit
 ) -> FitPlan:
     """The plan of playing each mutator alone in whole episodes, on the same queries, with equal budgets.
 

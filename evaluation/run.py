@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -19,19 +18,19 @@ from evaluation.policies.specs import PolicySpec, make_bandit
 from evaluation.setup import Mission
 from evaluation.stepping import PolicyStepper
 from evaluation.teams import TeamSpec, fits_needed
-from evaluation.unscored import UnscoredLimit
 from ollama_utils.connect import Connection
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.findings import Findings
 from ollama_utils.plans import POLL_S, Plan, PlanRunner
+from records.failures import StepLimit
 from records.json_lines import JsonLines
-from records.live_bar import LiveBar, shares
+from records.progress import ProgressDisplay
 from records.run_folder import RunFolder
 
 Result = TypeVar("Result")
 
 
-class EvalProgress(LiveBar):
+class EvalProgress(ProgressDisplay):
     """Shows on stderr how far an evaluation is, what calls fail, and what is found out about the servers.
 
     Args:
@@ -43,30 +42,19 @@ class EvalProgress(LiveBar):
         super().__init__()
         self._dispatcher = dispatcher
         self._findings = findings
-        self._last_kind = ""
 
-    def begin(self, what: str, total: int) -> Callable[[int], None]:
+    def start(self, what: str, total: int) -> Callable[[int], None]:
         """A part of the evaluation begins; returns what is to be called with how much of it is done."""
-        task = self.progress.add_task(what, total=total)
-        steps = shares(total)
+        self.begin(what, total)
 
         def tick(done: int) -> None:
             for line in self._findings.news(self._dispatcher.capacities()):
                 self.say(line)
-            self.progress.update(task, completed=done)
-            reached = {step for step in steps if step <= done}
-            if reached and not self.is_shown:
-                print(f"{what}: {done} of {total}", file=sys.stderr)
-            steps.difference_update(reached)
+            self.update(done)
+            if self.plain_line_is_due(done):
+                self.print_plain(f"{what}: {done} of {total}")
 
         return tick
-
-    def complain(self, errors: Sequence[str]) -> None:
-        """Say why a step could not be scored, when it is another reason than the last time."""
-        kinds = [error for error in errors if error]
-        if kinds and kinds[0].partition(":")[0] != self._last_kind:
-            self._last_kind = kinds[0].partition(":")[0]
-            self.say(f"not scored: {kinds[0]}")
 
 
 class EpisodeKey(NamedTuple):
@@ -114,13 +102,13 @@ class EvaluationRun:
         if not wanted:
             return []
         plans = [self._fit(self.missions[m], spec) for m, spec in wanted]
-        tick = self.progress.begin("policies fitted", len(plans))
+        tick = self.progress.start("policies fitted", len(plans))
         fits = play_in_order(plans, self.config.jobs, tick)
         return [(m, fit) for (m, _), fit in zip(wanted, fits, strict=True)]
 
     def _fit(self, mission: Mission, spec: PolicySpec) -> FitPlan:
         context, queries, calls = mission.context, mission.queries.train, self.config.fit_calls
-        limit = UnscoredLimit(self.config.max_unscored)
+        limit = StepLimit(self.config.max_unscored)
         if spec.kind == "best_fixed":
             return fit_best_fixed(spec.name, context, queries, calls=calls, limit=limit)
         seed = derive_seed(self.config.seed, "fit", spec.name)
@@ -130,16 +118,17 @@ class EvaluationRun:
     def _episodes(self) -> list[dict[str, Any]]:
         """What came of every episode, by mission, team and number."""
         keys = list(episode_keys([len(mission.queries.played) for mission in self.missions], len(self.teams)))
-        limit = UnscoredLimit(self.config.max_unscored)
+        limit = StepLimit(self.config.max_unscored)
         results: dict[EpisodeKey, dict[str, Any]] = {}
         with ExitStack() as stack:
             write = self._writer(stack)
-            tick = self.progress.begin("episodes played", len(keys))
+            tick = self.progress.start("episodes played", len(keys))
             played = play_in_order(map(self._episode, keys), self.config.jobs, tick)
             for key, episode in zip(keys, stack.enter_context(closing(played)), strict=True):
                 write(key, episode)
                 errors = [error for agent in episode.agents for error in agent.attempts]
-                self.progress.complain(errors)
+                for error in filter(None, errors):
+                    self.progress.complain(error)
                 limit.add(errors)
                 query = self.missions[key.mission].queries.played[key.episode]
                 results[key] = key._asdict() | episode.result(query, self.teams[key.team].names)

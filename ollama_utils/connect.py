@@ -24,7 +24,6 @@ from cyclopts.validators import Number
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import short_name
 from records.errors import UserError
-from records.run_folder import REPLIES, RunFolder
 from records.settings import Count, absolute
 
 if TYPE_CHECKING:
@@ -350,16 +349,16 @@ def _embedded(config: SimulatorConfig) -> EmbeddedServer:
 
 
 def keep_replies(
-    folder: RunFolder | None,
+    replies: ReplyLog | None,
     cache: Path | None,
     connection: Connection,
     digests: Mapping[str, str],
     stack: ExitStack,
 ) -> None:
-    """Keep every reply from now on, and ask nothing that the folder or the cache knows.
+    """Keep every reply from now on, and ask nothing that the run's log or the cache knows.
 
     Args:
-        folder: the run's, whose `replies` is set; None: there is none.
+        replies: the run's log, which `stack` closes; None: there is none.
         cache: a folder that runs share; None: there is none.
         connection: whose replies.
         digests: for each model that is called, what stands for its weights.
@@ -368,10 +367,7 @@ def keep_replies(
     Raises:
         ReplyLogError: a file cannot be made, or is no log.
     """
-    logs: list[ReplyLog] = []
-    if folder:
-        folder.replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-        logs.append(folder.replies)
+    logs = [replies] if replies else []
     if cache:
         servers = ",".join(sorted(connection.servers))
         shared = ReplyLog(cache / "cache.sqlite", digests=digests, scope=servers)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from ollama_utils.plans import Plan, play_plans
+from records.errors import WrappedError
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -15,7 +16,7 @@ R = TypeVar("R")
 _log = logging.getLogger(__name__)
 
 
-class ParallelError(Exception):
+class ParallelError(WrappedError):
     """Some items failed; the results of the others are here.
 
     Args:

@@ -1,4 +1,4 @@
-"""Errors that a command shows as one line, and the end of the message about an unknown name."""
+"""Errors that a command shows as one line, and the end of a message about an unknown name."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """The user can mend it: what was expected, what came, what to do. Exit code 2."""
+    """The user can mend it: what was expected, what came, what to do."""
 
 
 class RunStoppedError(Exception):
-    """The run stopped itself, saved: why. Exit code 1."""
+    """The run stopped itself, saved: why."""
+
+
+class WrappedError(Exception):
+    """Says where an error came; the error itself, which a command shows, is the `__cause__`."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

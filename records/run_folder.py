@@ -1,4 +1,4 @@
-"""One run, one folder: what it was told, what happened, what was learned.
+"""One run, one folder: its settings, what happened, what was learned.
 
 The two `.jsonl` files grow line by line; every other file is whole or absent.
 """
@@ -13,17 +13,13 @@ import traceback
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from filelock import FileLock, Timeout
 
-from ollama_utils.parallel import ParallelError
-from records.errors import RunStoppedError, UserError
+from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
 from records.json_lines import JsonLines
-
-if TYPE_CHECKING:
-    from ollama_utils.reply_log import ReplyLog
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""
@@ -42,12 +38,11 @@ class RunFolder:
 
     Raises:
         UserError: another process writes the folder; it cannot be made; a new run's holds something
-            already, a resumed one's holds no run.
+            already, or a resumed one's holds no run.
     """
 
     transitions: JsonLines
     metrics: JsonLines
-    replies: ReplyLog
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         self.path = path
@@ -101,8 +96,8 @@ class RunFolder:
         return self.path / "tb"
 
     @property
-    def last_words(self) -> str:
-        """Where it is and how to look at it: the last two lines of what a command tells."""
+    def closing_message(self) -> str:
+        """Where it is and how to look at it: the last two lines that a command prints."""
         return f"run folder: {self.path}\nlook at it: tensorboard --logdir {self.path}"
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
@@ -137,7 +132,7 @@ class RunFolder:
 
     def reported(self, ended: BaseException) -> BaseException:
         """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""
-        if isinstance(ended, ParallelError) and ended.__cause__:
+        if isinstance(ended, WrappedError) and ended.__cause__:
             return self.reported(ended.__cause__)
         if isinstance(ended, Interrupted | RunStoppedError):
             return ended
@@ -201,7 +196,7 @@ def check_new_or_empty(path: Path) -> None:
         UserError: there is a file, or a folder that holds something.
     """
     if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
-        fault = "is not empty" if path.is_dir() else "is no folder"
+        fault = "is not empty" if path.is_dir() else "is not a folder"
         raise UserError(
             f"run folder {str(path)!r} {fault}; expected a new or empty folder: name another with --run-dir"
         )

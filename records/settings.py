@@ -1,16 +1,14 @@
-"""What the commands' configs share: list flags by comma, and a config as one flat table.
-
-Reads the TOML files that stand for flags: flat tables of numbers, texts and lists.
-"""
+"""Settings as flags and as flat tables of TOML: types of values, lists by comma, reading a file."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
-from math import inf, isqrt
+from math import inf
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
@@ -30,15 +28,17 @@ Lanes = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_LANES), conver
 """Environments side by side, each of which has a thread."""
 Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**32), converter=_whole)]
 """What every generator of random numbers here takes."""
+CountOrZero = Annotated[int, Parameter(validator=Number(gte=0), converter=_whole)]
+"""A whole number, 0 included."""
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 """0 to 1."""
 Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
 """A finite number above 0."""
+Finite = Annotated[float, Parameter(validator=Number(gt=-inf, lt=inf))]
+"""A finite number."""
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
 """A finite number, 0 or above."""
 
-MOST_ROWS = 2**24
-"""Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""
 PLACES = ("run_dir", "resume", "cache", "json")
 """Fields that say where things are kept."""
 
@@ -60,41 +60,54 @@ def absolute(path: str | None) -> str | None:
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
     """A config as one flat table, keyed as its flags are, nested configs opened: `--config` reads it back.
 
-    Places are left out: where a run is kept is no part of what it is.
+    Places are left out: where a run is kept is no part of what it is. So are fields that have no flag.
     """
     table: dict[str, Any] = {}
+    flags = flags_of(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
             table |= resolved(value)
-        elif field.name not in PLACES:
-            table[field.name.replace("_", "-")] = value
+        elif field.name not in PLACES and field.name in flags:
+            table[flags[field.name]] = value
     return table
 
 
-def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int) -> None:
-    """Check that num_processes x num_steps rows split into equal minibatches of at least two rows.
+def flags_of(config: type) -> dict[str, str]:
+    """The flag of each field of a config dataclass, without its dashes; a field that has none is left out."""
+    flags: dict[str, str] = {}
+    for name, hint in get_type_hints(config, include_extras=True).items():
+        settings = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Parameter)]
+        if all(each.parse is not False for each in settings):
+            named = next((next(iter(each.name)) for each in settings if each.name), name.replace("_", "-"))
+            flags[name] = named.removeprefix("--")
+    return flags
 
-    Raises:
-        ValueError: it does not; the message names the nearest numbers that do. Or there are too many rows.
-    """
-    rows = num_processes * num_steps
-    rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
-    if rows > MOST_ROWS:
-        raise ValueError(f"{rollout} is over {MOST_ROWS}: lower --num-steps or --num-processes")
-    low = [n for n in range(1, isqrt(rows) + 1) if rows % n == 0]
-    divisors = sorted({*low, *(rows // n for n in low)} - {rows})
-    if num_mini_batch in divisors:
-        return
-    if not divisors:
-        raise ValueError(f"{rollout} is too short to learn from: raise --num-steps or --num-processes")
-    below = [n for n in divisors if n < num_mini_batch][-1:]
-    above = [n for n in divisors if n > num_mini_batch][:1]
-    fault = "leaves single rows of" if num_mini_batch == rows else "does not divide"
-    choice = " or ".join(str(n) for n in below + above)
-    raise ValueError(
-        f"--num-mini-batch {num_mini_batch} {fault} {rollout}: choose a divisor, such as {choice}"
-    )
+
+def old_names(config: Any) -> dict[str, str]:  # noqa: ANN401 - any config dataclass
+    """For each other name of a flag, as older files have it, the name that it has now."""
+    names: dict[str, str] = {}
+    hints = get_type_hints(type(config), include_extras=True)
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if is_dataclass(value):
+            names |= old_names(value)
+        for each in getattr(hints[field.name], "__metadata__", ()):
+            if isinstance(each, Parameter) and each.name:
+                now, *others = (name.removeprefix("--") for name in each.name)
+                names |= dict.fromkeys(others, now)
+    return names
+
+
+def without_flag() -> Parameter:
+    """A field of a config that has no flag: another setting decides it."""
+    return Parameter(parse=False)
+
+
+def with_flags(error: ValueError) -> str:
+    """What an error says of fields, said of their flags: `elite_size is 9` as `--elite-size is 9`."""
+    fields_named = r"^[a-z]+(?= is )|\b[a-z]+(?:_[a-z]+)+\b"
+    return re.sub(fields_named, lambda name: f"--{name[0].replace('_', '-')}", str(error))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -106,7 +119,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise UserError(f"{str(path)!r} is no TOML file: {error}") from error
+        raise UserError(f"{str(path)!r} is not a TOML file: {error}") from error
     for key, value in table.items():
         if isinstance(value, dict):
             raise UserError(

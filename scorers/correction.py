@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from records.errors import UserError
 from scorers.statistics import Interval, clustered_interval, wilson_interval
 
 
@@ -69,6 +70,20 @@ class LabelAccuracy:
             return cls(**{name: found[name] for name in kinds})
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def read_accuracy(path: Path | str | None) -> LabelAccuracy | None:
+    """The accuracy that `mutagym judge --json` wrote to a file; None where none is named.
+
+    Raises:
+        UserError: it cannot be read, or holds something else.
+    """
+    if path is None:
+        return None
+    try:
+        return LabelAccuracy.from_json(Path(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"--judge-accuracy: {error}") from error
 
 
 def corrected_rate(

@@ -23,7 +23,7 @@ from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
-from records.plain import finite
+from records.metrics import finite
 from scorers.comparison import compare
 from search.call_pool import CallPool
 from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig

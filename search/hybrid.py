@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.types import Completion
+from records.settings import Count, CountOrZero, NotNegative, Share, without_flag
 from scorers.critic import RidgeCritic
 from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, Llm, do_all, raise_if_cancelled
 from search.genetics.genome import seed_of
@@ -43,43 +46,45 @@ from search.task import SEED_INSTRUCTIONS
 __all__ = ["ActorCriticParams", "HybridOptimizationFlow", "RewardWeights", "StepResult"]
 
 
+@Parameter(name="*", group="Hybrid search")
 @dataclass(frozen=True, kw_only=True)
 class ActorCriticParams:
     """What `HybridOptimizationFlow.from_params` builds a flow from; a number is checked where it is used."""
 
-    num_candidates: int = 5
-    """How many prompts are tried for a query (the flow's `top_k_prompts`)."""
-    update_interval: int = 10
-    """The population evolves after so many steps that brought a reward."""
-    exploration: float = 0.1
-    """The share of the actor's draws that pay no heed to its policy."""
+    num_candidates: Count = 5
+    """Prompts that are tried for a question (the flow's `top_k_prompts`)."""
+    update_interval: Count = 10
+    """The prompts evolve after so many steps that brought a reward."""
+    exploration: Share = 0.1
+    """The share of the actor's draws that pay no heed to what it learned."""
     parallel_eval: bool = False
-    """Whether candidates are generated and scored, and children made, at once."""
-    max_workers: int | None = None
-    """The most of these at once; None: as many as there are, as far as the model's gate admits them."""
-    max_tokens: int = MAX_TOKENS
-    """A candidate is cut after so many."""
-    temperature: float = TEMPERATURE
-    """Of the candidates."""
+    """Candidates are drawn and scored side by side; the results are the same either way."""
+    max_workers: Count | None = None
+    """The most calls at once [as many as keep the server busy]."""
+    max_tokens: Count = MAX_TOKENS
+    """A candidate is cut after so many, thoughts included, as by --num-predict elsewhere."""
+    temperature: NotNegative = TEMPERATURE
+    """Of the candidates; the final comparison is made at 0."""
     feedback_for_all: bool = False
-    """Whether a feedback function is called for each scored candidate, and not for the chosen one alone."""
+    """A feedback function (on the command line the scorer of the task) judges every candidate, not the chosen
+    one alone."""
     weights: RewardWeights = field(default_factory=RewardWeights)
     """Of the parts of a reward."""
-    learning_rate: float = LEARNING_RATE
+    learning_rate: NotNegative = LEARNING_RATE
     """Of the actor."""
-    entropy: float = ENTROPY
+    entropy: NotNegative = ENTROPY
     """What the entropy of the actor's policy is worth beside a reward."""
-    population_size: int = 10
+    population_size: Count = 10
     """How many prompts there are, always."""
-    elite_size: int = 2
-    """How many of the best stay unchanged in a generation."""
-    mutation_rate: float = 0.3
+    elite_size: CountOrZero = 2
+    """The best prompts, kept as they are."""
+    mutation_rate: Share = 0.3
     """The chance that a section of a child is mutated."""
-    crossover_rate: float = 0.5
+    crossover_rate: Share = 0.5
     """The chance that a child has two parents."""
-    model_share: float = 0.5
-    """The share of mutations that a model makes, where one is given."""
-    seed: int = 0
+    model_share: Share = 0.5
+    """The share of mutations that the mutator model makes; the others are by rule."""
+    seed: Annotated[int, without_flag()] = 0
     """Of all chance."""
 
     def actor(self, encoder: Encoder) -> PolicyActor:
@@ -106,6 +111,18 @@ class ActorCriticParams:
             reword=reword,
             model_share=self.model_share,
         )
+
+
+@Parameter(name="*", group="Hybrid search")
+@dataclass(frozen=True, kw_only=True)
+class HybridSettings(ActorCriticParams):
+    """The settings of `mutagym optimize`: the same defaults, but for two that cost nothing there."""
+
+    parallel_eval: bool = True
+    """Candidates are drawn and scored side by side; the results are the same either way."""
+    feedback_for_all: bool = True
+    """The scorer of the task judges every candidate, not the chosen one alone; that costs no call. (In Python
+    the default is no: there feedback may come from people.)"""
 
 
 class HybridOptimizationFlow:

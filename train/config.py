@@ -1,8 +1,9 @@
-"""Everything `mutagym train` can be told: its flags, with their help."""
+"""The settings of `mutagym train`: its flags, with their help."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from math import isqrt
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,11 +14,14 @@ from records.settings import Count, Lanes, NotNegative, Positive, Seed, Share, a
 from train.audit import AuditConfig
 from train.mission import MissionConfig
 
+MOST_ROWS = 2**24
+"""Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""
+
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """Everything a training run is told. Defaults < --config file.toml < flags."""
+    """All settings of a training run. Defaults < --config file.toml < flags."""
 
     num_processes: Lanes = 16
     """Lanes: environments side by side; two to four times the server's slots keep them all busy."""
@@ -56,7 +60,7 @@ class TrainConfig:
     save_interval: Count = 10
     """Updates between checkpoints."""
     log_interval: Count = 1
-    """Updates between log entries; each tells of the last rollout."""
+    """Updates between log entries; each is of the last rollout."""
     judge_accuracy: str | None = None
     """What `mutagym judge --json` wrote of the reward's labels: refusal rates are also told corrected."""
     run_dir: Path | None = None
@@ -90,3 +94,28 @@ class TrainConfig:
     def driven_by(self) -> Literal["sequential", "phased", "lanes"]:
         """The schedule that the flags amount to."""
         return self.schedule or ("lanes" if self.use_batching else "sequential")
+
+
+def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int) -> None:
+    """Check that num_processes x num_steps rows split into equal minibatches of at least two rows.
+
+    Raises:
+        ValueError: it does not; the message names the nearest numbers that do. Or there are too many rows.
+    """
+    rows = num_processes * num_steps
+    rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
+    if rows > MOST_ROWS:
+        raise ValueError(f"{rollout} is over {MOST_ROWS}: lower --num-steps or --num-processes")
+    low = [n for n in range(1, isqrt(rows) + 1) if rows % n == 0]
+    divisors = sorted({*low, *(rows // n for n in low)} - {rows})
+    if num_mini_batch in divisors:
+        return
+    if not divisors:
+        raise ValueError(f"{rollout} is too short to learn from: raise --num-steps or --num-processes")
+    below = [n for n in divisors if n < num_mini_batch][-1:]
+    above = [n for n in divisors if n > num_mini_batch][:1]
+    fault = "leaves single rows of" if num_mini_batch == rows else "does not divide"
+    choice = " or ".join(str(n) for n in below + above)
+    raise ValueError(
+        f"--num-mini-batch {num_mini_batch} {fault} {rollout}: choose a divisor, such as {choice}"
+    )

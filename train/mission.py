@@ -1,12 +1,10 @@
-"""A mission: the queries, the mutators, how the target is asked, and what an answer is worth.
-
-Which queries a command works on: the flags, and the two sides of the split.
-"""
+"""A mission: the queries and their split, the mutators, how the target is called, what an answer is worth."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +16,15 @@ from records.settings import Count, NotNegative, Share, absolute, comma_list
 from scorers.intent import INTENT_THRESHOLD
 
 if TYPE_CHECKING:
+    from envs.parts import Parts
     from envs.queries import Query
+    from envs.query_mutation import EnvConfig
+    from ollama_utils.connect import Roles
+    from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.encoders import Encoder
+
+SAMPLE = "The same text has the same embedding."
+"""An encoder is known by how it embeds this."""
 
 
 @Parameter(name="*")
@@ -80,14 +86,6 @@ def load_query_set(config: QueryConfig) -> QuerySet:
     return QuerySet(train=train, held_out=held_out)
 
 
-if TYPE_CHECKING:
-    from envs.parts import Parts
-    from envs.query_mutation import EnvConfig
-    from ollama_utils.connect import Roles
-    from ollama_utils.dispatcher import Dispatcher
-    from ollama_utils.encoders import Encoder
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MissionConfig:
@@ -132,7 +130,7 @@ class MissionConfig:
         )
 
     def check(self) -> None:
-        """Check what can be told without a server.
+        """Check what can be checked without a server.
 
         Raises:
             UserError: a mutator is unknown or its file is no good.
@@ -156,6 +154,13 @@ def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -
         return make_encoder(name, dispatcher, store=cache / "embeddings.sqlite" if cache else None)
     except (OllamaError, ValueError) as error:
         raise UserError(str(error)) from error
+
+
+def encoder_fingerprint(name: str, encoder: Encoder) -> dict[str, str]:
+    """What identifies an encoder, by its name; one of a server's models has that model's digest instead."""
+    if name.startswith("ollama:"):
+        return {}
+    return {f"encoder {name}": sha256(encoder.encode([SAMPLE]).tobytes()).hexdigest()}
 
 
 def mission_parts(

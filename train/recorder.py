@@ -1,32 +1,26 @@
-"""Writes a training run down as it goes, and stops it when calls keep failing.
-
-Counts of what a rollout brought; unscored steps stand apart.
-
-The live progress line of a training run, on stderr: steps, steps a second, time left, success so far.
-"""
+"""Records a training run row by row, sums up rollouts, shows progress, stops when calls keep failing."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any
 
 from rich.progress import TextColumn
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import KVWriter, Logger, TensorBoardOutputFormat
-from torch.utils.tensorboard import SummaryWriter
+from stable_baselines3.common.logger import HParam, KVWriter, Logger
+from torch.utils.tensorboard.summary import hparams
 
 from envs.episode import transition_record
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.findings import Findings
-from records.errors import RunStoppedError
+from records.failures import StepLimit
 from records.interrupt import Interrupt
-from records.json_lines import JsonLines
-from records.live_bar import LiveBar
+from records.metrics import CallRates, MetricsWriter, TensorBoard
+from records.progress import ProgressDisplay
 from records.run_folder import RunFolder
 from train.audit import Audit
 
@@ -101,40 +95,38 @@ class Tally:
 
 SAMPLES = 4
 """Transitions shown as text in TensorBoard, per rollout."""
-UNSCORED_WINDOW = 128
-"""Steps over which the share of unscored ones is judged."""
 
 
-class TensorBoard(TensorBoardOutputFormat):
-    """SB3's writer for TensorBoard; what earlier processes wrote of steps from `first_step` on is hidden."""
+class LoggerOutput(KVWriter):
+    """Writes every dump of SB3's logger to metrics.jsonl and TensorBoard; texts go to TensorBoard alone."""
 
-    def __init__(self, folder: RunFolder, first_step: int) -> None:
-        self.writer = SummaryWriter(str(folder.tensorboard), purge_step=first_step)
-        self._is_closed = False
-
-
-class JsonLinesWriter(KVWriter):
-    """Every dump of the SB3 logger as one line of metrics.jsonl; text is left to TensorBoard."""
-
-    def __init__(self, lines: JsonLines) -> None:
-        self._lines = lines
+    def __init__(self, metrics: MetricsWriter) -> None:
+        self._metrics = metrics
 
     def write(
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
-        """Append the numbers of one dump, with the step."""
-        shown = {k: float(v) for k, v in key_values.items() if "jsonl" not in key_excluded.get(k, ())}
-        # JSON knows no NaN, which SB3 gives as the explained variance of returns that are all equal.
-        self._lines.write({"step": step, **{k: v if isfinite(v) else None for k, v in shown.items()}})
-        self._lines.flush()
+        """Write one dump; what is excluded from "jsonl" is a text, or the run's hyperparameters."""
+        board = self._metrics.board
+        for tag, value in key_values.items():
+            if isinstance(value, str):
+                board.write_text(step, f"{tag}/text_summary", value)
+            elif isinstance(value, HParam):
+                for summary in hparams(value.hparam_dict, value.metric_dict):  # type: ignore[no-untyped-call] # torch's
+                    board.add(step, summary)
+        numbers = {k: float(v) for k, v in key_values.items() if "jsonl" not in key_excluded.get(k, ())}
+        self._metrics.write(step, numbers)
+        board.flush()
 
     def close(self) -> None:
-        """The run folder closes the file."""
+        """Close TensorBoard's file; the run folder closes the other one."""
+        self._metrics.board.close()
 
 
 def make_logger(folder: RunFolder, done_steps: int) -> Logger:
     """An SB3 logger that writes to TensorBoard and to metrics.jsonl, behind the steps that are done."""
-    return Logger(str(folder.path), [TensorBoard(folder, done_steps + 1), JsonLinesWriter(folder.metrics)])
+    board = TensorBoard(folder.tensorboard, first_step=done_steps + 1)
+    return Logger(str(folder.path), [LoggerOutput(MetricsWriter(folder.metrics, board))])
 
 
 class Recorder(BaseCallback):
@@ -152,17 +144,15 @@ class Recorder(BaseCallback):
         self.folder = folder
         self.dispatcher = dispatcher
         self.interrupt = interrupt
-        self.max_unscored = max_unscored
         self.audit = audit
         self.tally = Tally()
         """Of the rollout under way, or the last one."""
         self.rows = 0
         self._began_run_s = time.monotonic()
         self._running: dict[int, tuple[float, int]] = {}
-        self._recent: deque[str] = deque(maxlen=UNSCORED_WINDOW)
+        self._limit = StepLimit(max_unscored)
         self._samples: list[str] = []
-        self._began_s = time.monotonic()
-        self._account: dict[str, float] = {}
+        self._rates = CallRates(account_totals(dispatcher))
 
     @property
     def wall_s(self) -> float:
@@ -191,24 +181,20 @@ class Recorder(BaseCallback):
         self._samples = []
         if self.audit:
             self.audit.begin()
-        self._began_s = time.monotonic()
-        self._account = account_totals(self.dispatcher)
+        self._rates.restart(account_totals(self.dispatcher))
         self._allow_interrupts()
 
     def _on_step(self) -> bool:
         self.interrupt.allow(allowed=False)  # a row is written whole
         infos, rewards, dones = (self.locals[name] for name in ("infos", "rewards", "dones"))
-        if (
-            not self.folder.transitions.ahead
-        ):  # calls that failed before a resume say nothing of those to come
-            self._recent.extend(info["error"] if info["unscored"] else "" for info in infos)
+        is_new = not self.folder.transitions.ahead  # failures before a resume say nothing of those to come
         for lane, (info, reward, done) in enumerate(zip(infos, rewards, dones, strict=True)):
             self.folder.transitions.write(transition_record(self.rows, lane, info, bool(done)))
             self._count(lane, info, float(reward), bool(done))
         self.folder.transitions.flush()
         self.rows += 1
-        if len(self._recent) == UNSCORED_WINDOW:
-            self._stop_when_calls_fail()
+        if is_new:
+            self._limit.add(info["error"] if info["unscored"] else "" for info in infos)
         self._allow_interrupts()
         return True
 
@@ -240,7 +226,7 @@ class Recorder(BaseCallback):
         return metrics
 
     def _on_training_end(self) -> None:
-        self._stop_when_calls_fail()
+        self._limit.check()
 
     def _allow_interrupts(self) -> None:
         """Rows that are played again are played to their end: the files agree before and behind them."""
@@ -258,30 +244,12 @@ class Recorder(BaseCallback):
         if len(self._samples) < SAMPLES and done:
             self._samples.append(sample_text(info, reward))
 
-    def _stop_when_calls_fail(self) -> None:
-        errors = [error for error in self._recent if error]
-        share = len(errors) / max(len(self._recent), 1)
-        if share > self.max_unscored:
-            raise RunStoppedError(
-                f"{share:.0%} of the last {len(self._recent)} steps could not be scored "
-                f"(--max-unscored {self.max_unscored:g}); last error: {errors[-1]}"
-            )
-
     def _speed(self) -> dict[str, float]:
-        """Calls and steps per second of this rollout, the servers' slots and slot wait, the cache's hits."""
-        wall_s = max(time.monotonic() - self._began_s, 1e-9)
-        now = account_totals(self.dispatcher)
-        spent = {key: now[key] - self._account[key] for key in now}
-        asked = spent["calls"] + spent["cache_hits"]
+        """Calls and steps per second of this rollout, and the servers' slots."""
         steps = self.tally.scored + self.tally.unscored
         return {
-            "calls/per_s": spent["calls"] / wall_s,
-            "calls/slot_wait_s": spent["queue_s"] / max(spent["calls"], 1),
-            "calls/busy_slots": spent["busy_s"] / wall_s,
-            "calls/cache_hit_rate": spent["cache_hits"] / max(asked, 1),
-            "calls/retries": spent["retries"],
-            "calls/failures": spent["failures"],
-            "time/env_steps_per_s": steps / wall_s,
+            **self._rates.metrics(account_totals(self.dispatcher)),
+            "time/env_steps_per_s": steps / self._rates.wall_s,
             **self._capacity(),
         }
 
@@ -306,7 +274,7 @@ def sample_text(info: Mapping[str, Any], reward: float) -> str:
 class ProgressLine(BaseCallback):
     """A bar on a terminal; elsewhere one plain line per rollout.
 
-    Failing calls and what is found out about the servers are told at once.
+    Failing calls and what is found out about the servers are said at once.
     """
 
     def __init__(self, total_steps: int, recorder: Recorder, findings: Findings) -> None:
@@ -314,40 +282,36 @@ class ProgressLine(BaseCallback):
         self.recorder = recorder
         self.findings = findings
         self.total_steps = total_steps
-        self._bar = LiveBar(TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[success]}"))
-        self._task = self._bar.progress.add_task("training", total=total_steps, rate="", success="")
+        self._display = ProgressDisplay(
+            TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[success]}")
+        )
+        self._display.begin("training", total_steps, rate="", success="")
 
     def _on_training_start(self) -> None:
-        self._bar.progress.start()
+        self._display.bar.start()
 
     def _on_rollout_start(self) -> None:
-        self._complained = False
+        self._display.forget_complaint()
 
     def _on_step(self) -> bool:
-        self._complain([info["error"] for info in self.locals["infos"] if info["unscored"]])
+        for info in self.locals["infos"]:
+            if info["unscored"]:
+                self._display.complain(info["error"])
         for line in self.findings.news(self.recorder.dispatcher.capacities()):
-            self._bar.say(line)
-        speed = self._bar.progress.tasks[0].speed
-        rate = f"{speed:.1f} steps/s" if speed else ""
-        self._bar.progress.update(self._task, completed=self.num_timesteps, rate=rate)
+            self._display.say(line)
+        speed = self._display.bar.tasks[0].speed
+        self._display.update(self.num_timesteps, rate=f"{speed:.1f} steps/s" if speed else "")
         return True
 
     def _on_rollout_end(self) -> None:
         tally = self.recorder.tally
         success = f"success {tally.successes}/{tally.episodes} episodes, {tally.unscored} steps unscored"
-        self._bar.progress.update(self._task, success=success)
-        if not self._bar.is_shown:
-            print(f"step {self.num_timesteps}/{self.total_steps}: {success}", file=sys.stderr)
-
-    def _complain(self, errors: list[str]) -> None:
-        """Say why a step could not be scored, once a rollout."""
-        if errors and not self._complained:
-            self._bar.say(f"not scored: {errors[0]}")
-            self._complained = True
+        self._display.update(self.num_timesteps, success=success)
+        self._display.print_plain(f"step {self.num_timesteps}/{self.total_steps}: {success}")
 
     def _on_training_end(self) -> None:
         self.stop()
 
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
-        self._bar.progress.stop()
+        self._display.stop()

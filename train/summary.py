@@ -16,6 +16,7 @@ from train.recorder import Tally
 
 if TYPE_CHECKING:
     from ollama_utils.connect import Connection
+    from ollama_utils.reply_log import ReplyLog
     from records.run_folder import RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
@@ -99,10 +100,11 @@ def summarise(
     recorder: Recorder,
     accuracy: LabelAccuracy | None,
     ended: BaseException | None,
+    replies: ReplyLog,
 ) -> dict[str, Any]:
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
-    spent = recorder.folder.replies.totals()
+    spent = replies.totals()
     found = connection.dispatcher.capacities()
     audit = recorder.audit
     return {
@@ -165,7 +167,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
-    """Tell a person, on stdout."""
+    """Print it for a person, on stdout."""
     simulated = "SIMULATED: these figures are of the simulator, not of a model\n"
     hits = summary["cache_hits"]
     corrected = "refusal_corrected_rate_end" in summary
@@ -184,7 +186,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']}{cached} · ",
         f"{summary['wall_s']:.0f} s\n",
-        folder.last_words,
+        folder.closing_message,
     ]
     print("".join(lines))
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Literal, Self
 
+from cyclopts import Parameter
+
+from records.settings import Count, CountOrZero, Positive, Share, without_flag
 from search.genetics.genome import SELECTIONS
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
@@ -52,45 +55,45 @@ class Schedule:
     """Whether each generation's performance goes to the log."""
 
 
+@Parameter(name="*", group="Evolution")
 @dataclass(frozen=True, kw_only=True)
 class EvolutionConfig:
     """How prompts evolve, one call at a time; a bad value raises ValueError and says what was expected."""
 
-    population_size: int = 50
-    """Genomes in a generation, at least 2."""
-    max_generations: int = 100
+    population_size: Count = 50
+    """Prompts in a generation, at least 2."""
+    max_generations: CountOrZero = 100
     """Generations of children after the first population; 0 scores the first population alone."""
-    crossover_rate: float = 0.8
+    crossover_rate: Share = 0.8
     """The share of children made from two parents; the others are always mutated."""
-    mutation_rate: float = 0.2
+    mutation_rate: Share = 0.2
     """The share of children that are mutated (again)."""
-    elite_size: int | None = None
-    """The best genomes, kept as they are, at most half of all; None: 5, or half of a small population."""
-    tournament_size: int = 3
-    """Genomes that meet in a tournament."""
-    selection: str = "tournament"
-    """How parents are chosen: `tournament`, `rank` or `roulette`."""
+    elite_size: Count | None = None
+    """The best prompts, kept as they are, at most half of the population [5, or half of a smaller one]."""
+    tournament_size: Count = 3
+    """Prompts that meet in a tournament."""
+    selection: Literal["tournament", "rank", "roulette"] = "tournament"
+    """How parents are chosen."""
     adaptive_rates: bool = True
-    """Whether the rates rise and fall with what helps; see `search/genetics/population.py`."""
-    seed: int = 0
+    """Whether the rates rise and fall with what helps."""
+    seed: Annotated[int, without_flag()] = 0
     """Of all chance; the same seed and the same replies give the same result."""
-    panel_size: int | None = None
-    """Problems that every genome is scored on, the same in all generations; None takes all there are."""
-    held_out: float = 0.3
+    panel_size: Count | None = None
+    """Problems that every prompt is scored on, the same in all generations [all that are neither held out nor
+    set apart as examples]."""
+    held_out: Share = 0.3
     """The share of the problems that only the final comparison sees; 0 makes none."""
-    max_examples: int = 2
-    """The most worked examples in a genome; 0 shows none."""
-    example_pool: int = 10
-    """Problems set apart to be shown as examples, at most a fifth of those to search on; no genome is scored
+    max_examples: CountOrZero = 2
+    """The most worked examples in a prompt; 0 shows none."""
+    example_pool: CountOrZero = 10
+    """Problems set apart to be shown as examples, at most a fifth of those to search on; no prompt is scored
     on them."""
-    max_unscored: float = 0.1
-    """A genome with a larger share of its problems without a reply has no fitness: it is neither parent nor
-    elite."""
-    early_stop_level: float | None = 0.05
-    """A genome is stopped early when it is shown to be worse than the weakest of the elite: this is the
-    chance of being wrong about one. None stops none."""
-    patience: int | None = 10
-    """Ends after so many generations without a better best; None goes on to the last one."""
+    max_unscored: Share = 0.1
+    """A prompt with a larger share of its problems unscored is no parent and no elite."""
+    early_stop_level: Annotated[Share | None, Parameter(name=("--early-stop-level", "--hopeless"))] = 0.05
+    """The chance of stopping a prompt early that is no worse than the weakest elite; 0 stops none."""
+    patience: CountOrZero | None = 10
+    """Ends after so many generations without a better best; 0 goes on to the last one."""
 
     def __post_init__(self) -> None:
         self._check_counts(
@@ -100,7 +103,7 @@ class EvolutionConfig:
             max_examples=0,
             example_pool=0,
         )
-        self._check_counts(optional=True, elite_size=1, panel_size=1, patience=1)
+        self._check_counts(optional=True, elite_size=1, panel_size=1, patience=0)
         half = self.population_size // 2
         if self.elite_size is not None and self.elite_size > half:
             raise ValueError(
@@ -109,12 +112,11 @@ class EvolutionConfig:
         self._check_shares("crossover_rate", "mutation_rate", "max_unscored", "held_out")
         if self.held_out >= 1:
             raise ValueError(f"held_out is {self.held_out!r}; expected a share below 1")
-        if self.early_stop_level is not None:
+        if self.early_stop_level:
             self._check_shares("early_stop_level")
-            if not 0 < self.early_stop_level < 1:
+            if self.early_stop_level == 1:
                 raise ValueError(
-                    f"early_stop_level is {self.early_stop_level!r}; "
-                    "expected a chance between 0 and 1, or None"
+                    f"early_stop_level is {self.early_stop_level!r}; expected a chance below 1, or 0"
                 )
         if not _is_whole(self.seed):
             raise ValueError(f"seed is {self.seed!r}; expected a whole number")
@@ -148,6 +150,7 @@ class EvolutionConfig:
                 raise ValueError(f"{name} is {value!r}; expected a number between 0 and 1")
 
 
+@Parameter(name="*", group="Evolution")
 @dataclass(frozen=True, kw_only=True)
 class AsyncEvolutionConfig(EvolutionConfig):
     """How prompts evolve with many calls under way; the result is that of one call at a time.
@@ -157,24 +160,24 @@ class AsyncEvolutionConfig(EvolutionConfig):
     """
 
     enable_async_evaluation: bool = True
-    """False asks one call at a time."""
-    async_batch_size: int = 20
-    """Problems of a genome after which it is judged whether to stop it."""
-    max_concurrent_requests: int = 10
-    """The cap: the most calls under way at once, of mutation and evaluation, over all genomes."""
-    genome_batch_size: int = 10
-    """Children whose mutation calls are made ahead, so that genomes to evaluate never run out."""
-    max_concurrent_genomes: int = 5
-    """Genomes that should suffice to give every place work: where so many batches would be too few for the
-    cap, several batches of a genome are asked at once. More are begun only when a place would idle."""
-    rate_limit_per_minute: float | None = 3500
+    """Many calls at once, or one after another."""
+    async_batch_size: Count = 20
+    """Problems of a prompt after which it is judged whether to stop it."""
+    max_concurrent_requests: Count = 10
+    """The cap: calls under way at once, of mutation and evaluation, over all prompts."""
+    genome_batch_size: Count = 10
+    """Children that are made ahead, so that prompts to score never run out."""
+    max_concurrent_genomes: Count = 5
+    """Prompts that should suffice to give every place work: where so many batches would be too few for the
+    cap, several batches of a prompt are asked at once. More are begun only when a place would idle."""
+    rate_limit_per_minute: Annotated[float | None, without_flag()] = 3500
     """The most attempts in a minute, repeated ones and those of other users of the same dispatcher too; None
     sets no limit."""
-    async_timeout: float = 120.0
-    """The seconds after which an attempt without a whole reply counts as failed, where the search makes its
-    own dispatcher; one that it is given has its own."""
+    async_timeout: Positive | None = None
+    """Seconds after which one call is given up [--call-timeout-s; in Python 120, where the search makes its
+    own dispatcher]."""
     detailed_performance_logging: bool = False
-    """Whether throughput, hits and calls under way go to the log after each generation."""
+    """Whether each generation's performance goes to the log."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -183,9 +186,7 @@ class AsyncEvolutionConfig(EvolutionConfig):
         )
         for name in ("rate_limit_per_minute", "async_timeout"):
             value = getattr(self, name)
-            if name == "rate_limit_per_minute" and value is None:
-                continue
-            if not _is_number(value) or not value > 0:
+            if value is not None and not (_is_number(value) and value > 0):
                 raise ValueError(f"{name} is {value!r}; expected a number above 0")
 
     @property
@@ -195,7 +196,7 @@ class AsyncEvolutionConfig(EvolutionConfig):
         return Schedule(
             concurrency=cap,
             rate_per_minute=self.rate_limit_per_minute,
-            timeout_s=self.async_timeout,
+            timeout_s=self.async_timeout or Schedule.timeout_s,
             batch_size=self.async_batch_size,
             batches_at_once=math.ceil(cap / (self.max_concurrent_genomes * self.async_batch_size)),
             drafts_ahead=self.genome_batch_size,

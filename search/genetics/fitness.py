@@ -252,7 +252,7 @@ class AsyncEvaluationPipeline:
             batch_size=schedule.batch_size,
             batches_at_once=schedule.batches_at_once,
             max_unscored=config.max_unscored,
-            early_stop_level=config.early_stop_level,
+            early_stop_level=config.early_stop_level or None,
         )
 
     def evaluate(self, genomes: Sequence[Genome], rival: Evaluated | None = None) -> list[Evaluated]:

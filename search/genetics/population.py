@@ -194,7 +194,7 @@ class Population:
         """Why there is no further generation; None where there is one."""
         if self.generation > self._config.max_generations:
             return "all generations are done"
-        if self._config.patience is not None and self._standing >= self._config.patience:
+        if self._config.patience and self._standing >= self._config.patience:
             generations = "1 generation" if self._standing == 1 else f"{self._standing} generations"
             return f"no better prompt in {generations}"
         return None

@@ -9,10 +9,13 @@ import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, runtime_checkable
+from typing import Annotated, Protocol, runtime_checkable
+
+from cyclopts import Parameter
 
 from ollama_utils.errors import CallCancelledError, EncodingError, OllamaError, ReplyLogError
 from ollama_utils.types import Call, Completion
+from records.settings import Finite, without_flag
 from search.candidates import do_all
 from search.optimizing.actors import PromptChoice
 
@@ -162,6 +165,7 @@ Tried = tuple[AskedStep, Sequence[Candidate]]
 """What was asked in a step, and what came, one candidate a prompt."""
 
 
+@Parameter(name="*", group="Hybrid search")
 @dataclass(frozen=True, kw_only=True)
 class RewardWeights:
     """A reward function: the weighted sum of the parts that are there.
@@ -170,15 +174,15 @@ class RewardWeights:
         ValueError: a weight is not finite.
     """
 
-    feedback: float = 1.0
-    """Of the feedback, 0 to 1."""
-    critic: float = 0.8
-    """Of the critic's score, 0 to 1."""
-    coherence: float = 0.3
+    feedback: Annotated[Finite, Parameter(name="--weight-feedback")] = 1.0
+    """What the scorer's judgement, 0 to 1, weighs in the reward."""
+    critic: Annotated[Finite, Parameter(name="--weight-critic")] = 0.8
+    """What the critic's score, 0 to 1, weighs in the reward."""
+    coherence: Annotated[float, without_flag()] = 0.3
     """Of the coherence, 0 to 1."""
-    tokens: float = -0.001
-    """Of each token."""
-    safety: float = -1.0
+    tokens: Annotated[Finite, Parameter(name="--weight-tokens")] = -0.001
+    """What a token weighs in the reward."""
+    safety: Annotated[float, without_flag()] = -1.0
     """Of the safety penalty, a number that grows with the harm."""
 
     def __post_init__(self) -> None:

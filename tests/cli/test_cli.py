@@ -72,7 +72,7 @@ def test_a_real_host_with_no_model_named_lists_what_it_has(
     [
         ("num-proceses = 4\n", ["num-proceses", "num-processes"]),
         ('lr = "fast"\n', ["lr", "fast"]),
-        ("lr = = 1\n", ["no TOML file", "line 1"]),
+        ("lr = = 1\n", ["not a TOML file", "line 1"]),
         ("num-steps = 4.5\n", ["num-steps", "4.5"]),
         ("no-batching = true\n", ["no-batching", "batching = false"]),
         ("[train]\nnum-steps = 4\n", ["[train]", "at the top"]),
@@ -112,7 +112,7 @@ def test_a_run_folder_that_holds_something_is_refused(
 ) -> None:
     (tmp_path / "mine").write_text("x")
     assert "not empty" in refused(capsys, "train", "--run-dir", str(tmp_path))
-    assert "is no folder" in refused(capsys, "train", "--run-dir", str(tmp_path / "mine"))
+    assert "is not a folder" in refused(capsys, "train", "--run-dir", str(tmp_path / "mine"))
 
 
 def test_help_imports_neither_torch_nor_sentence_transformers() -> None:

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.judge import MEANINGS, agreement, parse_label
+from cli.judge import MEANINGS, parse_label
 from cli.main import execute
+from scorers.agreement import agreement
 from scorers.refusal import REFUSAL_LABELS, RefusalLabel
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
 
 import pytest
 
 from cli.main import execute
-from cli.optimize import HybridFlags, OptimizeConfig
-from search.hybrid import ActorCriticParams
+from cli.optimize import OptimizeConfig
+from search.hybrid import ActorCriticParams, HybridSettings
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
 from tests.cli.searches import metrics, read, search
@@ -65,7 +65,7 @@ def test_the_progress_line_tells_the_share_solved_lately(
 
 def test_the_defaults_are_those_of_python_but_for_what_is_free_here() -> None:
     ours = replace(ActorCriticParams(), feedback_for_all=True, parallel_eval=True)
-    assert HybridFlags().params(seed=0) == ours
+    assert asdict(HybridSettings()) == asdict(ours)
     assert OptimizeConfig().encoder == "hashing"
 
 

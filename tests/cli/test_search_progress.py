@@ -85,7 +85,7 @@ def test_on_a_terminal_the_bar_tells_them_too(
         progress.advance(1, best=0.5)
         ask(dispatcher, "one", "two")
         progress.tick()
-        assert progress.progress.tasks[0].completed == 1.5
+        assert progress.bar.tasks[0].completed == 1.5
     told = re.sub("\x1b[^A-Za-z]*[A-Za-z]", "", capsys.readouterr().err)
     assert "  1/101" in told
     assert "then 2 of at most 4" in told

@@ -167,7 +167,7 @@ def test_a_users_error_is_one_line(
     [
         ("reword = 'judge'\n", ["mission.toml", "reword", "reward"]),
         ("max-steps = 2.5\n", ["max-steps", "2.5"]),
-        ("reward = = 1\n", ["mission.toml", "no TOML file"]),
+        ("reward = = 1\n", ["mission.toml", "not a TOML file"]),
         ("[reward]\nname = 'judge'\n", ["mission.toml", "[reward]"]),
         ("slots = 4\n", ["mission.toml", "slots"]),
     ],

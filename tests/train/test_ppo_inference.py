@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from records.settings import check_num_mini_batch
+from train.config import check_num_mini_batch
 from train.ppo import BLOCK_ROWS, action_noise, predict_blocks, weights_sha256
 
 WIDE = 100

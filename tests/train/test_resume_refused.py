@@ -105,7 +105,7 @@ def damage(name: str) -> Callable[[Path], object]:
     [
         (shutil.rmtree, "expected the folder of a run"),
         (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
-        (lambda run: (run / "config.toml").write_text("lr ="), "is no TOML file"),
+        (lambda run: (run / "config.toml").write_text("lr ="), "is not a TOML file"),
         (lambda run: (run / "queries.json").write_text("{"), "queries.json"),
         (lambda run: (run / "parts.json").unlink(), "parts.json"),
         (cut_the_transitions, "has 5 whole lines; expected at least 16"),

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.searching import FailedLimit
-from ollama_utils.errors import ModelMissingError
 from ollama_utils.reply_log import CallOutcome, ReplyLog, question_of
 from ollama_utils.types import Call
 from records.errors import RunStoppedError
+from records.failures import CallLimit
 
 GOOD, BAD, SPARED = None, "ServerFaultError: down", "ModelMissingError: no such model"
 UNDER_WAY = 10
@@ -21,7 +20,7 @@ WINDOW = 4 * UNDER_WAY
 def stopped_after(folder: Path, ends: Iterable[str | None], *, most: float = 0.5, known: int = 0) -> int:
     """How many calls came to an end, in this order, before the search is stopped; all where it is not."""
     with ReplyLog(folder / "replies.sqlite", digests={}) as log:
-        limit = FailedLimit(log, most, lambda: known * log.last(), UNDER_WAY, (ModelMissingError,))
+        limit = CallLimit(log, most, lambda: known * log.last(), UNDER_WAY, ("ModelMissingError",))
         for number, error in enumerate(ends):
             call = Call(model="m", prompt=str(number), options={"temperature": 0})
             log.write(question_of(call), CallOutcome(reply="" if error else "{}", error=error, attempts=4))

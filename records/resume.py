@@ -1,0 +1,92 @@
+"""Going on with a run: what must be as it was."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from records.errors import UserError
+from records.settings import old_names, resolved
+
+if TYPE_CHECKING:
+    from records.run_folder import RunFolder
+
+HOSTS_AND_LIMITS = (
+    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
+    *("max-in-flight", "call-timeout-s", "call-attempts"),
+)
+"""The options that any resumed run may change: nothing in it depends on them but its pace."""
+_SHOWN_CHARS = 40
+
+
+def check_options(
+    config: Any,  # noqa: ANN401 - any config dataclass
+    path: Path,
+    may_change: Sequence[str],
+    *,
+    run_dir: Path | None,
+) -> None:
+    """Check that the config is the one that the run in `path` began with, but for some options.
+
+    Args:
+        config: the config.
+        path: the folder of the run.
+        may_change: the options that may change beside `HOSTS_AND_LIMITS`.
+        run_dir: the folder that the config names for a new run, if it does.
+
+    Raises:
+        UserError: it is not; the message names the option.
+    """
+    if run_dir and run_dir.resolve() != path.resolve():
+        raise UserError(f"--run-dir {run_dir} and --resume {path}: a resumed run stays in its folder")
+    recorded, renamed = tomllib.loads((path / "config.toml").read_text(encoding="utf-8")), old_names(config)
+    before = {renamed.get(name, name): value for name, value in recorded.items()}
+    now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
+    for name in sorted({*before, *now} - {*HOSTS_AND_LIMITS, *may_change}):
+        if before.get(name) != now.get(name):
+            raise UserError(
+                f"--{name} is {_shown(now.get(name))}, but the run began with {_shown(before.get(name))}: "
+                "leave it out, or begin a new run (--help says what --resume may change)"
+            )
+
+
+def check_fingerprints(fingerprints: Mapping[str, str], folder: RunFolder) -> None:
+    """Check that the parts of the run, of which parts.json has fingerprints, are those that it began with.
+
+    Raises:
+        UserError: one is not.
+    """
+    before = folder.read_json("parts.json")
+    for name in sorted({*before, *fingerprints}):
+        if before.get(name) != fingerprints.get(name):
+            raise UserError(
+                f"{name!r} is not what the run in {str(folder.path)!r} began with: bring that back, or begin "
+                "a new run"
+            )
+
+
+def file_fingerprints(kind: str, paths: Iterable[str | Path]) -> dict[str, str]:
+    """The SHA-256 of each file, by `kind path`.
+
+    Raises:
+        UserError: one cannot be read.
+    """
+    try:
+        return {
+            f"{kind} {path}": sha256(Path(path).read_bytes()).hexdigest() for path in sorted(map(str, paths))
+        }
+    except OSError as error:
+        raise UserError(f"{error.filename!r} cannot be read: {error.strerror}") from error
+
+
+def _shown(value: Any) -> str:  # noqa: ANN401 - a TOML value
+    """The value, cut short: the message is to stay one that is read."""
+    text = "not set" if value is None else repr(value)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401 - a TOML value
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,301 @@
+"""A hybrid search from its first question to its comparison on held-out ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any, Literal
+
+from ollama_utils.connect import Roles
+from ollama_utils.encoders import Encoder
+from records.errors import UserError
+from records.metrics import finite
+from scorers.comparison import compare, holm
+from scorers.critic import Critic, LLMCritic, RidgeCritic
+from search.candidates import Llm, do_all
+from search.genetics.genome import chance
+from search.hybrid import ActorCriticParams, HybridOptimizationFlow
+from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
+from search.optimizing.prompts import PromptPopulation, PromptSections, SectionRewording
+from search.optimizing.rewards import StepResult
+from search.task import CallFlags, Problem, Task, ask_problem
+
+ActorKind = Literal["learning", "random", "fixed"]
+CriticKind = Literal["llm", "ridge", "both"]
+
+
+class MeanCritic:
+    """Scores by the mean of several critics, each calibrated by itself; all of them learn.
+
+    Args:
+        critics: at least one.
+    """
+
+    def __init__(self, critics: Sequence[Critic]) -> None:
+        self._critics = critics
+
+    def score(self, prompt: str, query: str, response: str) -> float:
+        """What a reply is worth, 0 to 1.
+
+        Raises:
+            OllamaError: one of them has no score.
+        """
+        return fmean(critic.score(prompt, query, response) for critic in self._critics)
+
+    def feedback(self, prompt: str, query: str, response: str, value: float) -> None:
+        """Learn what a reply was worth.
+
+        Raises:
+            OllamaError: one of them learned nothing.
+        """
+        for critic in self._critics:
+            critic.feedback(prompt, query, response, value)
+
+
+def critics_by_name(
+    kind: CriticKind, llm: Llm, roles: Roles, encoder: Encoder, seed: int, options: Mapping[str, Any]
+) -> dict[str, LLMCritic | RidgeCritic]:
+    """The critics of a kind.
+
+    Args:
+        kind: which.
+        llm: answers the calls of a model.
+        roles: whose judge is asked.
+        encoder: of the regression.
+        seed: of the model's calls.
+        options: Ollama's for them.
+
+    Raises:
+        UserError: a model is needed, and none is named.
+    """
+    made: dict[str, LLMCritic | RidgeCritic] = {}
+    if kind != "ridge":
+        if roles.judge is None:
+            raise UserError(f"--critic {kind} asks a model: name it with --judge-model, or take ridge")
+        made["llm"] = LLMCritic(llm, roles.judge, seed=seed, options=options)
+    if kind != "llm":
+        made["ridge"] = RidgeCritic(encoder)
+    return made
+
+
+def calibrations(critics: dict[str, LLMCritic | RidgeCritic]) -> dict[str, dict[str, Any]]:
+    """How well each critic's scores held against the feedback, raw and calibrated."""
+    return {name: asdict(critic.calibration()) for name, critic in critics.items()}
+
+
+SEED_PROMPT, BEST_PROMPT, ACTOR = "seed prompt", "best prompt", "actor"
+LATELY = 50
+"""The progress line tells what share of so many last questions was solved."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridRun:
+    """A hybrid search that is ready to begin."""
+
+    params: ActorCriticParams
+    actor: ActorKind
+    critic: CriticKind
+    prompts: Sequence[str]
+    """What the population begins with, kept as it writes them; the first one is what the others are compared
+    with."""
+    roles: Roles
+    calls: CallFlags
+    encoder: Encoder
+    llm: Llm
+    train: Task
+    held_out: Task | None
+    steps: int
+    batch_size: int
+    """Questions under way at once under one policy."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompts", [PromptSections.read(prompt).text for prompt in self.prompts])
+
+    def play(self, record: Callable[..., None]) -> dict[str, Any]:
+        """Search, then compare; plain data that depends on the seed and the replies alone.
+
+        Args:
+            record: called after each batch with the steps so far, its metrics, and by keyword `done` and
+                `standing`: the steps again, and in words how well the search does.
+        """
+        critics = self._critics()
+        flow = self._flow(MeanCritic(list(critics.values())))
+        problems = {problem.question: problem for problem in self.train.problems}
+
+        def feedback(query: str, reply: str) -> float:
+            return self.train.scorer(problems[query], reply)
+
+        rewards: list[float | None] = []
+        candidates = 0
+        solved: list[float] = []
+        for queries in self._batches():
+            steps = flow.step_many(queries, human_feedback=feedback)
+            rewards += [each.reward for each in steps]
+            candidates += sum(len(each.scores) for each in steps)
+            solved += [each.feedback for each in steps if each.feedback is not None]
+            record(flow.steps, _metrics(flow, steps), done=flow.steps, standing=_lately(solved))
+        return {
+            "steps": flow.steps,
+            "rewarded_steps": flow.rewarded_steps,
+            "candidates": candidates,
+            "unscored": flow.unscored,
+            "generations": flow.population.generation,
+            "rewards": rewards,
+            "population": _ranked(flow.population),
+            "best_prompt": flow.population.best.prompt,
+            "seed_prompt": self.prompts[0],
+            "calibration": finite(calibrations(critics)),
+            "held_out": self._compare(flow) if self.held_out else None,
+        }
+
+    def check(self) -> None:
+        """Make what a run makes, without a call.
+
+        Raises:
+            UserError: something cannot be made of these settings.
+        """
+        self._critics()
+        try:
+            self._flow(MeanCritic([]))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+    def _critics(self) -> dict[str, LLMCritic | RidgeCritic]:
+        return critics_by_name(
+            self.critic, self.llm, self.roles, self.encoder, self.params.seed, self.calls.options
+        )
+
+    def _flow(self, critic: MeanCritic) -> HybridOptimizationFlow:
+        return HybridOptimizationFlow.from_params(
+            self.params,
+            self.llm,
+            model=self.roles.target,
+            prompts=self.prompts,
+            encoder=self.encoder,
+            critic=critic,
+            actor=self._actor(),
+            reword=SectionRewording(
+                llm=self.llm,
+                model=self.roles.mutator,
+                options=self.calls.options,
+                think=self.calls.think and None,  # never made to think: it may be a model that cannot
+            ),
+            options=self.calls.options,
+            think=self.calls.think,
+        )
+
+    def _actor(self) -> Actor | None:
+        match self.actor:
+            case "learning":
+                return None
+            case "random":
+                return RandomActor(self.params.seed)
+            case "fixed":
+                return FixedActor(self.prompts[0])
+
+    def _batches(self) -> list[list[str]]:
+        """The questions in the order they are asked: all of them in one order, then in another."""
+        order: list[str] = []
+        while len(order) < self.steps:
+            questions = [problem.question for problem in self.train.problems]
+            chance(self.params.seed, "questions", len(order)).shuffle(questions)
+            order += questions
+        order = order[: self.steps]
+        return [order[start : start + self.batch_size] for start in range(0, self.steps, self.batch_size)]
+
+    def _compare(self, flow: HybridOptimizationFlow) -> list[dict[str, Any]]:
+        """What each arm solves of the held-out problems, less what the seed prompt does, paired.
+
+        A problem counts where all arms have a score, and for none where one has not: so every share is of
+        the same problems, and the differences are those of the shares.
+        """
+        problems = self.held_out.problems if self.held_out else ()
+        chosen = {
+            SEED_PROMPT: [self.prompts[0]] * len(problems),
+            BEST_PROMPT: [flow.population.best.prompt] * len(problems),
+            ACTOR: [_choice(flow, problem, place) for place, problem in enumerate(problems)],
+        }
+        asked = [
+            (problem, prompt)
+            for prompts in chosen.values()
+            for problem, prompt in zip(problems, prompts, strict=True)
+        ]
+        scores = iter(do_all(lambda each: self._trial(*each), asked, self.params.max_workers))
+        trials = {name: [next(scores) for _ in prompts] for name, prompts in chosen.items()}
+        whole = [all(each) for each in zip(*trials.values(), strict=True)]
+        trials = {name: [t if w else [] for t, w in zip(trials[name], whole, strict=True)] for name in chosen}
+        arms = [_arm(name, trials[name], trials[SEED_PROMPT]) for name in chosen]
+        adjusted = holm([arm["p_value"] for arm in arms[1:]])
+        for arm, p in zip(arms[1:], adjusted, strict=True):
+            arm["p_holm"] = p
+        return arms
+
+    def _trial(self, problem: Problem, prompt: str) -> list[float]:
+        """The score of the reply, alone; nothing where there is none."""
+        call = ask_problem(
+            problem,
+            prompt,
+            model=self.roles.target,
+            options={**self.calls.options, "num_predict": self.params.max_tokens},
+            think=self.calls.think,
+            seed=self.params.seed,
+        )
+        reply = self.llm.generate(call)
+        return [] if reply.error else [float(self.train.scorer(problem, reply.text))]
+
+
+def _choice(flow: HybridOptimizationFlow, problem: Problem, place: int) -> str:
+    """The prompt that the actor would take: one that learned takes the likeliest, others draw."""
+    prompts, actor = flow.population.prompts, flow.actor
+    if isinstance(actor, PolicyActor):
+        return prompts[int(actor.probabilities(problem.question, prompts).argmax())]
+    return actor.choose(problem.question, prompts, 1, flow.steps + place).chosen[0]
+
+
+def _ranked(population: PromptPopulation) -> list[dict[str, Any]]:
+    """The prompts as the population ranks them: the first is its best."""
+    return [
+        {"prompt": each.prompt, "edge": each.edge, "fitness": each.fitness, "tries": each.tries}
+        for each in population.ranked
+    ]
+
+
+def _lately(solved: Sequence[float]) -> str | None:
+    """What share of the last questions the chosen replies solved, in words."""
+    last = solved[-LATELY:]
+    return f"solved {fmean(last):.0%} of the last {len(last)} questions" if last else None
+
+
+def _arm(name: str, trials: Sequence[Sequence[float]], seed: Sequence[Sequence[float]]) -> dict[str, Any]:
+    scores = [score for each in trials for score in each]
+    arm = {
+        "name": name,
+        "score": fmean(scores) if scores else None,
+        "queries": len(scores),
+        "left_out": len(trials) - len(scores),
+    }
+    if name == SEED_PROMPT:
+        return arm
+    return arm | finite(asdict(compare(trials, seed)))
+
+
+def _metrics(flow: HybridOptimizationFlow, steps: Sequence[StepResult]) -> dict[str, float | None]:
+    """A batch's numbers by TensorBoard's names."""
+    members = flow.population.members
+    return {
+        "optimize/reward": _mean([each.reward for each in steps]),
+        "optimize/feedback": _mean([each.feedback for each in steps]),
+        "optimize/candidate_reward": _mean([reward for each in steps for reward in each.rewards]),
+        "optimize/critic": _mean([score for each in steps for score in each.scores]),
+        "optimize/unscored": sum(each.unscored for each in steps),
+        "population/best_fitness": flow.population.best.fitness,
+        "population/mean_fitness": _mean([member.fitness for member in members]),
+        "population/generation": flow.population.generation,
+        "population/size": len(members),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
