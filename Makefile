@@ -3,6 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
+# Each benchmark writes its sections into its document; `make bench BENCH_FLAGS=--quick` prints and writes nothing.
+BENCH_FLAGS ?= --write
+run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
+
 .DEFAULT_GOAL := help
 .PHONY: help install train test check soak bench bench-search learning clean
 
@@ -36,13 +40,13 @@ soak: install ## The long checks: every kill and schedule, 20 kills of a trainer
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
-	$(BIN)/python -m benchmarks.performance
+	$(call run_benchmarks,rollouts step_cost calls limits swaps eval_throughput wrappers)
 
 bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about twenty-five minutes)
-	$(BIN)/python -m benchmarks.search
+	$(call run_benchmarks,search_speed selection hybrid_learning rate)
 
 learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
-	$(BIN)/python -m benchmarks.learning
+	$(call run_benchmarks,learning)
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

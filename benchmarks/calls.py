@@ -1,7 +1,6 @@
 """What a call costs: calls a second and CPU time, by client and calls in flight.
 
-    python -m benchmarks.calls
-    python -m benchmarks.calls --json calls.json
+python -m benchmarks.calls
 
 The server is the simulator on this machine, whose every reply takes 50 ms, so that N calls in flight can be
 no more than 20 N calls a second. It takes CPU time too, which is not counted here but bounds the calls a
@@ -10,46 +9,50 @@ second.
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
-from ollama_utils.client import OllamaClient, ollama
+from benchmarks.reporting import Section, at_least, at_most, run
+from ollama_utils.client import OllamaClient
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.official import ollama
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, Completion
-from records.run_folder import check_writable
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
 Client = Callable[[Call], object]
 
 IN_FLIGHT = (1, 16, 64, 256)
-RUNS = 3
 REPLY_S = 0.05
 """What a reply takes: the simulator's 48 ms for 12 tokens, stretched."""
 ROUNDS = 16
 """Replies that a measurement waits for, one after another: so many times the calls in flight are made ..."""
 MOST_CALLS = 1024
 """... but no more than this."""
+CHOICE = """\
+Calls go through the official `ollama.Client`, on threads, over a transport of our own. Most of what the
+client costs as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which joins
+URL, headers and cookies anew for each request; the package's own types cost next to nothing. So each
+connection is read by the standard library's HTTP reader, and requests, which differ in nothing but their
+JSON, take a short way through httpx's client. An async engine would have to hand every call over to it and
+back, for every lane, search and judge is a plain thread. Nothing is built per call: threads, the client and
+the TLS context are shared, and as many connections stay open as there were calls at once."""
 
 _PATIENCE_S = 5.0  # as it comes, the official client waits for ever for a reply that is lost
 _MODEL = "sim-target"
 _SETTINGS = Settings(slots=max(IN_FLIGHT), profile="ideal", reply_tokens="12", time_scale=50 / 48)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Figures:
+class _Figures(NamedTuple):
     """What calls cost in one run."""
 
     calls_per_s: float
@@ -57,7 +60,36 @@ class _Figures:
     failed: int
 
 
-def rows(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int = RUNS) -> list[dict[str, Any]]:
+def sections(*, quick: bool) -> Iterator[Section]:
+    """What a call costs."""
+    runs = 1 if quick else 3
+    rows = measure(runs=runs)
+    through_dispatcher = {
+        row["in_flight"]: row for row in rows if row["client"] == "OllamaClient through a Dispatcher"
+    }[64]
+    yield Section(
+        title="What a call costs",
+        about=(
+            f"Replies take {REPLY_S * 1000:.0f} ms. Medians of {runs} runs; the simulator's own CPU time is "
+            f"not counted, but has to come from the same machine.\n\n{CHOICE}"
+        ),
+        rows=rows,
+        columns={
+            "client": "client",
+            "in_flight": "in flight",
+            "calls_per_s": "calls/s",
+            "most_calls_per_s": "at most",
+            "cpu_s_per_1000_calls": "CPU s per 1,000",
+            "failed": "failed",
+        },
+        checks=[
+            at_least("calls/s through a Dispatcher, 64 in flight", 900, through_dispatcher["calls_per_s"]),
+            at_most("CPU s per 1,000 of them", 0.8, through_dispatcher["cpu_s_per_1000_calls"]),
+        ],
+    )
+
+
+def measure(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int) -> list[dict[str, Any]]:
     """One row for each client and number of calls in flight: medians over the runs, which take turns.
 
     `calls_per_s` beside the `most_calls_per_s` that the server's time allows, `cpu_s_per_1000_calls` of this
@@ -69,29 +101,10 @@ def rows(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int = RUNS) -> list[dict
     with EmbeddedServer(_SETTINGS) as server, _clients(server.host) as clients:
         for _ in range(runs):
             for at_once, (name, client) in itertools.product(in_flight, clients.items()):
-                _measure(client, numbers, at_once, at_once)  # connections and threads are there afterwards
-                figures = _measure(client, numbers, at_once, min(ROUNDS * at_once, MOST_CALLS))
+                _make_calls(client, numbers, at_once, at_once)  # connections and threads are there afterwards
+                figures = _make_calls(client, numbers, at_once, min(ROUNDS * at_once, MOST_CALLS))
                 measured.setdefault((name, at_once), []).append(figures)
     return [_row(name, at_once, figures) for (name, at_once), figures in measured.items()]
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print what calls cost; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.calls", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--json", type=Path, help="a file for the rows")
-    given = parser.parse_args(argv)
-    check_writable(given.json)
-    found = rows()
-    print(f"{'client':<44}{'in flight':>10}{'calls/s':>9}{'at most':>9}{'CPU s per 1,000':>17}{'failed':>8}")
-    for row in found:
-        rates = f"{row['calls_per_s']:>9.0f}{row['most_calls_per_s']:>9.0f}"
-        spent = f"{row['cpu_s_per_1000_calls']:>17.2f}{row['failed']:>8}"
-        print(f"{row['client']:<44}{row['in_flight']:>10}{rates}{spent}")
-    if given.json:
-        given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
-    return 0
 
 
 @contextmanager
@@ -115,31 +128,31 @@ def _clients(host: str) -> Iterator[Mapping[str, Client]]:
         }
 
 
-def _measure(client: Client, numbers: Iterator[int], at_once: int, calls: int) -> _Figures:
+def _make_calls(client: Client, numbers: Iterator[int], at_once: int, count: int) -> _Figures:
     """What so many calls cost; no two calls are equal, so each one goes out."""
     options = {"temperature": 0, "seed": 1}
-    prompts = [f"How do I boil {next(numbers)} eggs?" for _ in range(calls)]
-    asked = [Call(model=_MODEL, prompt=prompt, options=options) for prompt in prompts]
+    prompts = [f"How do I boil {next(numbers)} eggs?" for _ in range(count)]
+    calls = [Call(model=_MODEL, prompt=prompt, options=options) for prompt in prompts]
     start_s, start_cpu_s = time.perf_counter(), time.process_time()
     try:
-        replies, failures = map_parallel(client, asked, at_once), {}
+        replies, failures = map_parallel(client, calls, at_once), {}
     except ParallelError as error:
         replies, failures = error.results, error.failures
     wall_s, cpu_s = time.perf_counter() - start_s, time.process_time() - start_cpu_s
     failed = len(failures) + sum(isinstance(reply, Completion) and bool(reply.error) for reply in replies)
-    return _Figures(calls_per_s=calls / wall_s, cpu_s_per_1000_calls=1000 * cpu_s / calls, failed=failed)
+    return _Figures(calls_per_s=count / wall_s, cpu_s_per_1000_calls=1000 * cpu_s / count, failed=failed)
 
 
 def _row(name: str, at_once: int, figures: Sequence[_Figures]) -> dict[str, Any]:
     return {
         "client": name,
         "in_flight": at_once,
-        "calls_per_s": round(statistics.median(each.calls_per_s for each in figures), 1),
+        "calls_per_s": round(median(each.calls_per_s for each in figures), 1),
         "most_calls_per_s": round(at_once / REPLY_S, 1),
-        "cpu_s_per_1000_calls": round(statistics.median(each.cpu_s_per_1000_calls for each in figures), 3),
+        "cpu_s_per_1000_calls": round(median(each.cpu_s_per_1000_calls for each in figures), 3),
         "failed": sum(each.failed for each in figures),
     }
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("calls", "performance.md"))

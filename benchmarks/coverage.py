@@ -1,35 +1,25 @@
-"""Measure how often 95 % intervals hold the truth, and write the tables into docs/statistics.md.
+"""How often 95 % intervals hold the truth, in simulated evaluations whose truth is known.
 
-python -m benchmarks.coverage                    # 10,000 experiments a condition: a few minutes
-python -m benchmarks.coverage --experiments 50   # quick, to stdout: figures of no meaning
-
-Simulated evaluations whose truth is known, and the conditions under which they are drawn.
+python -m benchmarks.coverage    # 10,000 experiments a condition: a few minutes
 
 Arrays are of shape (experiments, queries). A query has its own chance of success; how the chances of the
 queries vary makes trials of one query alike.
-
-Intervals that others give, to show beside ours; arrays are of shape (experiments, queries).
-
-How often the interval of a paired difference holds the truth, and how it agrees with the test.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from scipy.special import betaln, ndtri  # type: ignore[import-untyped]
 
-from benchmarks.reporting import Check, Section, at_least, at_most, between_marks
-from scorers.comparison import Comparison, compare
+from benchmarks.reporting import Check, Section, at_least, at_most, run
+from scorers.comparison import compare
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import Floats, clustered_interval, clustered_intervals, student_intervals
 
@@ -39,11 +29,51 @@ Alike = Literal["no", "0.2", "0.6", "60 % certain", "90 % certain"]
 Effect = Literal["none", "0.05", "0.3", "mixed", "few"]
 QUERIES, TRIALS = (20, 50, 180), (1, 4, 10)
 LOWEST, HIGHEST = 0.94, 0.965
+"""Between which the share of intervals that hold the truth is to lie."""
+EXPERIMENTS = 10_000
+RESAMPLES = 999
+BOOTSTRAPPED = 1000
+"""Of how many experiments at most the bootstraps are made: they take the longest by far."""
+_Z = float(ndtri(0.975))
+_SAME = 1e-9
+_ENOUGH = 8
+"""Queries that have to differ on average, for a difference's interval to be checked."""
+_LEVEL = 0.05
+_COMPARED = 20
+"""One experiment in so many is tested, too."""
+_CHECKED: Sequence[Effect] = ("none", "0.05", "0.3", "mixed")
+_MISSING = 0.3
 _CERTAIN = {"60 % certain": 0.6, "90 % certain": 0.9}
 _MOVED, _FEW = 0.3, 0.05
 _STEPS, _STEP_COST = 5, 0.1
 RETURN_SPAN = 1 + (_STEPS - 1) * _STEP_COST
 """How far two returns can lie apart: success at once, and none in all steps."""
+_CONDITION = {"queries": "queries", "trials": "trials a query", "alike": "alike"}
+"""Columns of all tables."""
+
+
+def sections(*, quick: bool) -> Iterator[Section]:
+    """How it was done, and all tables, in the order of the document."""
+    experiments = 5 if quick else EXPERIMENTS
+    yield Section(title="How often the intervals hold", about=_method(experiments))
+    yield rates(experiments)
+    yield means(experiments)
+    yield from differences(experiments)
+    yield corrected(experiments)
+    yield agreement(experiments)
+
+
+def _method(experiments: int) -> str:
+    bootstrapped = min(experiments, BOOTSTRAPPED)
+    return (
+        f"The share of {experiments:,} simulated evaluations whose nominal 95 % interval holds the true "
+        f"value (of the first {bootstrapped:,} for the bootstraps, of {RESAMPLES} resamples). Each draws its "
+        "true rate from 0.1 to 0.9, and then the chances of its queries: all the same (alike: no), "
+        "beta-distributed so that two trials of a query correlate by 0.2 or 0.6, or for 60 or 90 % of the "
+        "queries 0 or 1 (certain). "
+        f"A share of 0.95 has a standard error of {(0.95 * 0.05 / experiments) ** 0.5:.1g}. "
+        "No figure here is written by hand."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,13 +180,6 @@ def checks(what: str, shares: Sequence[float]) -> list[Check]:
     ]
 
 
-RESAMPLES = 999
-BOOTSTRAPPED = 1000
-"""Of how many experiments at most the bootstraps are made: they take the longest by far."""
-_Z = float(ndtri(0.975))
-_SAME = 1e-9
-
-
 def plain_wilson(successes: Floats, trials: Floats) -> Ends:
     """Wilson's interval as if all trials were independent."""
     n = trials.sum(-1)
@@ -204,51 +227,40 @@ def _resamples(queries: int) -> Floats:
     return stream.multinomial(queries, np.full(queries, 1 / queries), RESAMPLES).astype(np.float64)
 
 
-_ENOUGH = 8
-_LEVEL = 0.05
-_COMPARED = 20
-_CHECKED: Sequence[Effect] = ("none", "0.05", "0.3", "mixed")
-_COLUMNS = {
-    "queries": "queries",
-    "trials": "trials a query",
-    "alike": "alike",
-    "differ": "queries that differ",
-    "none": "no effect",
-    **{effect: effect for effect in get_args(Effect)[1:]},
-    "studentised": "bootstrap-t",
-    "bootstrap": "percentile bootstrap",
-    "unpaired": "independent trials",
-}
-
-
-def differences(experiments: int) -> list[Section]:
+def differences(experiments: int) -> Iterator[Section]:
     """Differences of two policies, where enough queries differ, and where too few do."""
-    rows = [_row(condition, experiments, number) for number, condition in enumerate(conditions())]
+    rows = [_difference_row(condition, experiments, number) for number, condition in enumerate(conditions())]
     enough = [row for row in rows if row["differ"] >= _ENOUGH]
-    return [
-        Section(
-            title="Coverage: differences",
-            about="The interval of `compare` for two policies that share the chances of the queries: both "
-            "have the same (no effect); one turns 0.05 or 0.3 of the other's failures into successes; it "
-            "gains 0.3 in half of the queries and loses as much in the others (mixed); it always solves one "
-            "query in 20 (few). Of the other methods the lowest and the highest of the five. These are the "
-            f"conditions in which, without an effect, at least {_ENOUGH} queries come out differently on "
-            "average. The checks leave out `few`: a sample may hold none of the few queries.",
-            rows=enough,
-            columns=_COLUMNS,
-            checks=checks("differences", [row[effect] for row in enough for effect in _CHECKED]),
-        ),
-        Section(
-            title="Coverage: differences where few queries differ",
-            about=f"The same where fewer than {_ENOUGH} do. No method can be exact here. Ours errs on the "
-            "wide side, except where few queries differ and all of them to one side.",
-            rows=[row for row in rows if row["differ"] < _ENOUGH],
-            columns=_COLUMNS,
-        ),
-    ]
+    columns = _CONDITION | {
+        "differ": "queries that differ",
+        "none": "no effect",
+        **{effect: effect for effect in get_args(Effect)[1:]},
+        "studentised": "bootstrap-t",
+        "bootstrap": "percentile bootstrap",
+        "unpaired": "independent trials",
+    }
+    yield Section(
+        title="Coverage: differences",
+        about="The interval of `compare` for two policies that share the chances of the queries: both "
+        "have the same (no effect); one turns 0.05 or 0.3 of the other's failures into successes; it "
+        "gains 0.3 in half of the queries and loses as much in the others (mixed); it always solves one "
+        "query in 20 (few). Of the other methods the lowest and the highest of the five. These are the "
+        f"conditions in which, without an effect, at least {_ENOUGH} queries come out differently on "
+        "average. The checks leave out `few`: a sample may hold none of the few queries.",
+        rows=enough,
+        columns=columns,
+        checks=checks("differences", [row[effect] for row in enough for effect in _CHECKED]),
+    )
+    yield Section(
+        title="Coverage: differences where few queries differ",
+        about=f"The same where fewer than {_ENOUGH} do. No method can be exact here. Ours errs on the "
+        "wide side, except where few queries differ and all of them to one side.",
+        rows=[row for row in rows if row["differ"] < _ENOUGH],
+        columns=columns,
+    )
 
 
-def _row(condition: Condition, experiments: int, number: int) -> dict[str, Any]:
+def _difference_row(condition: Condition, experiments: int, number: int) -> dict[str, Any]:
     """How often each method holds the difference, under each effect."""
     stream = np.random.default_rng([3, number])
     others: dict[str, list[float]] = {"studentised": [], "bootstrap": [], "unpaired": []}
@@ -276,21 +288,30 @@ def _pairs(
     return a, b, truth
 
 
-def agreement(experiments: int) -> list[Section]:
+def agreement(experiments: int) -> Section:
     """Interval and test on the same data, without and with a difference."""
     effects: Sequence[Effect] = ("none", "0.3")
     rows = [
         _agreement_row(Condition(queries=queries, trials=trials, alike="0.2"), effect, experiments)
         for queries, trials, effect in product(QUERIES, TRIALS, effects)
     ]
-    columns = {"queries": "queries", "trials": "trials a query", "effect": "effect", "test": "p < 0.05"}
-    columns |= {"interval": "interval without 0", "largest": "largest p of these"}
-    columns |= {"missed": "p < 0.05, interval with 0"}
-    about = (
-        "What `compare` says of the same data by its interval and by its test, in a twentieth of the "
-        "experiments; trials of a query are alike by 0.2."
+    return Section(
+        title="Interval and test",
+        about=(
+            "What `compare` says of the same data by its interval and by its test, in a twentieth of the "
+            "experiments; trials of a query are alike by 0.2."
+        ),
+        rows=rows,
+        columns={
+            "queries": "queries",
+            "trials": "trials a query",
+            "effect": "effect",
+            "test": "p < 0.05",
+            "interval": "interval without 0",
+            "largest": "largest p of these",
+            "missed": "p < 0.05, interval with 0",
+        },
     )
-    return [Section(title="Interval and test", about=about, rows=rows, columns=columns)]
 
 
 def _agreement_row(condition: Condition, effect: Effect, experiments: int) -> dict[str, Any]:
@@ -301,15 +322,11 @@ def _agreement_row(condition: Condition, effect: Effect, experiments: int) -> di
     return {
         **condition.row(),
         "effect": effect,
-        "test": _share(found, [c.p_value < _LEVEL for c in found]),
+        "test": sum(c.p_value < _LEVEL for c in found) / len(found),
         "interval": len(apart) / len(found),
         "largest": max(apart, default=None),
-        "missed": _share(found, [c.p_value < _LEVEL and c.low <= 0 <= c.high for c in found]),
+        "missed": sum(c.p_value < _LEVEL and c.low <= 0 <= c.high for c in found) / len(found),
     }
-
-
-def _share(found: Sequence[Comparison], those: Sequence[bool]) -> float:
-    return sum(those) / len(found)
 
 
 def _as_trials(a: Floats, b: Floats, trials: int) -> tuple[list[list[float]], list[list[float]]]:
@@ -321,28 +338,28 @@ def _as_trials(a: Floats, b: Floats, trials: int) -> tuple[list[list[float]], li
     return first, second
 
 
-REPORT = Path(__file__).resolve().parents[1] / "docs" / "statistics.md"
-EXPERIMENTS = 10_000
-_MISSING = 0.3
-_ABOUT = {"queries": "queries", "trials": "trials a query", "alike": "alike", "ours": "ours"}
-
-
-def rates(experiments: int) -> list[Section]:
+def rates(experiments: int) -> Section:
     """Success rates, with all trials there and with some missing."""
     # With one trial a query none is alike another: the kinds are the same.
     rows = [_rate_row(c, experiments) for c in conditions() if c.trials > 1 or c.alike == "no"]
-    columns = _ABOUT | {"missing": "ours, 30 % missing"}
-    columns |= {"bootstrap": "percentile bootstrap", "plain": "plain Wilson"}
     shares = [row[key] for row in rows for key in ("ours", "missing") if row[key] is not None]
-    about = (
-        "`clustered_interval`, also with 30 % of the trials missing by chance (a query keeps one), beside "
-        "the percentile bootstrap over queries and Wilson's interval as if all trials were independent."
+    return Section(
+        title="Coverage: rates",
+        about=(
+            "`clustered_interval`, also with 30 % of the trials missing by chance (a query keeps one), "
+            "beside the percentile bootstrap over queries and Wilson's interval as if all trials were "
+            "independent."
+        ),
+        rows=rows,
+        columns=_CONDITION
+        | {
+            "ours": "ours",
+            "missing": "ours, 30 % missing",
+            "bootstrap": "percentile bootstrap",
+            "plain": "plain Wilson",
+        },
+        checks=checks("rates", shares),
     )
-    return [
-        Section(
-            title="Coverage: rates", about=about, rows=rows, columns=columns, checks=checks("rates", shares)
-        )
-    ]
 
 
 def _rate_row(condition: Condition, experiments: int) -> dict[str, Any]:
@@ -364,25 +381,25 @@ def _rate_row(condition: Condition, experiments: int) -> dict[str, Any]:
     }
 
 
-def means(experiments: int) -> list[Section]:
+def means(experiments: int) -> Section:
     """Mean returns."""
     rows = [_mean_row(condition, experiments) for condition in conditions()]
-    columns = _ABOUT | {"student": "not moved for skewness"}
-    columns |= {"studentised": "bootstrap-t", "bootstrap": "percentile bootstrap"}
-    about = (
-        "`mean_interval` of returns: a success pays 1 and ends the episode, each of at most 5 steps costs "
-        "0.1, and the rate is the chance of success at each step."
+    return Section(
+        title="Coverage: mean returns",
+        about=(
+            "`mean_interval` of returns: a success pays 1 and ends the episode, each of at most 5 steps "
+            "costs 0.1, and the rate is the chance of success at each step."
+        ),
+        rows=rows,
+        columns=_CONDITION
+        | {
+            "ours": "ours",
+            "student": "not moved for skewness",
+            "studentised": "bootstrap-t",
+            "bootstrap": "percentile bootstrap",
+        },
+        checks=checks("returns", [row["ours"] for row in rows]),
     )
-    shares = [row["ours"] for row in rows]
-    return [
-        Section(
-            title="Coverage: mean returns",
-            about=about,
-            rows=rows,
-            columns=columns,
-            checks=checks("returns", shares),
-        )
-    ]
 
 
 def _mean_row(condition: Condition, experiments: int) -> dict[str, Any]:
@@ -399,30 +416,32 @@ def _mean_row(condition: Condition, experiments: int) -> dict[str, Any]:
     }
 
 
-def corrected(experiments: int) -> list[Section]:
+def corrected(experiments: int) -> Section:
     """Rates corrected for the errors of labels."""
     shapes, accuracies = ((50, 1), (50, 10), (180, 4)), ((0.95, 0.95), (0.8, 0.97), (0.7, 0.8))
     rows = [
         _corrected_row(Condition(queries=queries, trials=trials, alike="0.2"), accuracy, samples, experiments)
         for (queries, trials), accuracy, samples in product(shapes, accuracies, ((50, 50), (100, 300)))
     ]
-    columns = {"queries": "queries", "trials": "trials a query", "sensitivity": "sensitivity"}
-    columns |= {"specificity": "specificity", "samples": "measured on", "ours": "ours"}
-    columns |= {"raw": "not corrected"}
-    about = (
-        "`corrected_rate` with labels that err, whose sensitivity and specificity were measured on so many "
-        "positives and negatives, beside `clustered_interval` of the labels as they are; trials of a query "
-        "are alike by 0.2."
-    )
-    shares = [row["ours"] for row in rows]
-    section = Section(
+    return Section(
         title="Coverage: corrected rates",
-        about=about,
+        about=(
+            "`corrected_rate` with labels that err, whose sensitivity and specificity were measured on so "
+            "many positives and negatives, beside `clustered_interval` of the labels as they are; trials of "
+            "a query are alike by 0.2."
+        ),
         rows=rows,
-        columns=columns,
-        checks=checks("corrected rates", shares),
+        columns={
+            "queries": "queries",
+            "trials": "trials a query",
+            "sensitivity": "sensitivity",
+            "specificity": "specificity",
+            "samples": "measured on",
+            "ours": "ours",
+            "raw": "not corrected",
+        },
+        checks=checks("corrected rates", [row["ours"] for row in rows]),
     )
-    return [section]
 
 
 def _corrected_row(
@@ -463,44 +482,5 @@ def _corrected_ends(
     return (*corrected_rate(clusters, accuracy)[1:], *clustered_interval(clusters))
 
 
-SECTIONS: Sequence[Callable[[int], list[Section]]] = (rates, means, differences, corrected, agreement)
-"""In the order of the report."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and write the tables; the exit status is 1 where a target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.coverage", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument(
-        "--experiments", type=int, default=EXPERIMENTS, help="a condition; other than 10,000: to stdout"
-    )
-    experiments = parser.parse_args(argv).experiments
-    sections = [section for measure in SECTIONS for section in measure(experiments)]
-    text = "\n\n".join([_heading(experiments), *(section.markdown() for section in sections)])
-    if experiments != EXPERIMENTS:
-        print(text)
-        return 0
-    document = between_marks(REPORT.read_text(encoding="utf-8"), "benchmarks.coverage", text)
-    REPORT.write_text(document, encoding="utf-8")
-    missed = [check.what for section in sections for check in section.checks if not check.met]
-    print(f"{len(missed)} targets missed", *missed, sep="\n  ", file=sys.stderr)
-    return 1 if missed else 0
-
-
-def _heading(experiments: int) -> str:
-    bootstrapped = min(experiments, BOOTSTRAPPED)
-    return (
-        f"Made on {time.strftime('%Y-%m-%d')} by `python -m benchmarks.coverage`: the share of "
-        f"{experiments:,} simulated evaluations whose nominal 95 % interval holds the true value (of the "
-        f"first {bootstrapped:,} for the bootstraps, of {RESAMPLES} resamples). Each draws its true rate "
-        "from 0.1 to 0.9, and then the chances of its queries: all the same (alike: no), beta-distributed so "
-        "that two trials of a query correlate by 0.2 or 0.6, or for 60 or 90 % of the queries 0 or 1 "
-        "(certain). "
-        f"A share of 0.95 has a standard error of {(0.95 * 0.05 / experiments) ** 0.5:.1g}. "
-        "No figure here is written by hand."
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("coverage", "statistics.md"))

@@ -9,21 +9,18 @@ steps, in the same order, with the same barriers, on as many slots, each begun t
 from __future__ import annotations
 
 import heapq
-import json
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.reporting import Section, at_least
-from benchmarks.rollouts import LOGNORMAL, Scale
+from benchmarks.commands import LOGNORMAL, model_mutators, read_json, read_lines, run_mutagym
+from benchmarks.reporting import Section, at_least, run
 from cli.bench import MODEL
-from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -61,10 +58,11 @@ Steps = Sequence[Sequence[float]]
 """Of an episode: for each step, the seconds that the calls of each agent in it took the server."""
 
 
-def time_evaluation(scale: Scale) -> Section:
+def sections(*, quick: bool) -> Iterator[Section]:
     """Evaluations of several shapes, beside the schedule at no cost."""
-    rows = [_medians(case, scale) for case in CASES]
-    return Section(
+    seeds, time_scale = (1, 0.1) if quick else (3, 1.0)
+    rows = [_medians(case, seeds, time_scale) for case in CASES]
+    yield Section(
         title="Evaluation: missions, episodes and agents side by side",
         about=(
             f"`mutagym eval` with a random policy, {SLOTS} slots and jobs, replies of `{LOGNORMAL}` tokens, "
@@ -74,8 +72,7 @@ def time_evaluation(scale: Scale) -> Section:
             "moment a slot is free (not the shortest there is: steps that come in another order may end a "
             "little sooner); *one at a time* the sum of their times. With `--max-in-flight auto` the "
             "slots have to be found first, in some round trips of fewer calls. The wall time is the "
-            "command's, from the first call to the last result, with every reply written down. "
-            "`python -m benchmarks.eval_throughput`"
+            "command's, from the first call to the last result, with every reply written down."
         ),
         rows=rows,
         columns=COLUMNS,
@@ -120,26 +117,25 @@ def zero_overhead_s(episodes: Sequence[Steps], jobs: int) -> float:
     return now_s
 
 
-def _medians(case: Case, scale: Scale) -> dict[str, Any]:
+def _medians(case: Case, seeds: int, time_scale: float) -> dict[str, Any]:
     """One row: medians over seeds."""
-    runs = [_run(case, seed, scale.time_scale) for seed in range(scale.seeds)]
-    return {
-        **asdict(case),
-        "seeds": scale.seeds,
-        **{key: median(run[key] for run in runs) for key in runs[0]},
-    }
+    runs = [_evaluate(case, seed, time_scale) for seed in range(seeds)]
+    return {**asdict(case), "seeds": seeds, **{key: median(each[key] for each in runs) for key in runs[0]}}
 
 
-def _run(case: Case, seed: int, time_scale: float) -> dict[str, float]:
+def _evaluate(case: Case, seed: int, time_scale: float) -> dict[str, float]:
     """Evaluate once."""
     settings = Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=time_scale)
     with EmbeddedServer(settings) as server, tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "cli.main", "eval", *_flags(case, seed, server.host, folder)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
+        flags = _flags(case, seed, server.host, folder)
+        # The limit on tokens, which hardly a reply meets, makes the calls of each mission calls of its own.
+        missions = [
+            f"--mission=name=mission {m},split-seed={m},num-predict={500 + m}" for m in range(case.missions)
+        ]
+        run_mutagym("eval", flags, *missions, "--save-transitions")
         busy_s = server.stats()["busy_slot_s"]
-        wall_s = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))["wall_s"]
-        with (Path(folder) / "transitions.jsonl").open(encoding="utf-8") as lines:
-            episodes = _episodes(map(json.loads, lines))
+        wall_s = read_json(Path(folder) / "summary.json")["wall_s"]
+        episodes = _episodes(read_lines(Path(folder) / "transitions.jsonl"))
     alone_s = sum(seconds for episode in episodes for step in episode for seconds in step)
     best_s = zero_overhead_s(episodes, SLOTS)
     return {
@@ -152,25 +148,22 @@ def _run(case: Case, seed: int, time_scale: float) -> dict[str, float]:
     }
 
 
-def _flags(case: Case, seed: int, host: str, folder: str) -> list[str]:
-    flags = {
+def _flags(case: Case, seed: int, host: str, folder: str) -> dict[str, object]:
+    return {
         "--ollama-host": host,
         "--target-model": MODEL,
-        "--target-temperature": "0.7",
-        "--mutators": ",".join(m.name for m in load_mutators(DEFAULT_MUTATORS) if m.kind == "model"),
+        "--target-temperature": 0.7,
+        "--mutators": model_mutators(),
         "--encoder": "hashing",
         "--policy": "random",
         "--baselines": "",
-        "--episodes": str(case.episodes),
-        "--agents": str(case.agents),
+        "--episodes": case.episodes,
+        "--agents": case.agents,
         "--max-in-flight": case.max_in_flight,
-        "--jobs": str(SLOTS),
-        "--seed": str(seed),
+        "--jobs": SLOTS,
+        "--seed": seed,
         "--run-dir": folder,
     }
-    # The limit on tokens, which hardly a reply meets, makes the calls of each mission calls of its own.
-    named = [f"--mission=name=mission {m},split-seed={m},num-predict={500 + m}" for m in range(case.missions)]
-    return [*(item for pair in flags.items() for item in pair), *named, "--save-transitions"]
 
 
 def _episodes(transitions: Iterable[Mapping[str, Any]]) -> list[Steps]:
@@ -184,4 +177,4 @@ def _episodes(transitions: Iterable[Mapping[str, Any]]) -> list[Steps]:
 
 
 if __name__ == "__main__":
-    print(time_evaluation(Scale()).markdown())
+    sys.exit(run("eval_throughput", "performance.md"))

@@ -9,30 +9,25 @@ a refusal, so that its step counts and the episode goes on; or an episode in whi
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
-import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.reporting import Check, Section, at_least, at_most, between_marks
-from benchmarks.rollouts import Scale
+from benchmarks.commands import read_lines, run_mutagym
+from benchmarks.reporting import Check, Section, at_least, at_most, run
 from scorers.comparison import Comparison, compare
 from scorers.statistics import clustered_interval
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-REPORT = Path(__file__).resolve().parents[1] / "docs" / "statistics.md"
-SEEDS = 5
 RATE = 0.1
 """Of the calls that fail, each for good: there is one attempt."""
 POLICY = "random"
 """It tries something else in each step, so that long episodes may succeed as well as short ones."""
-AGENTS, EPISODES, MAX_STEPS = 4, 120, 5
+AGENTS, MAX_STEPS = 4, 5
 SLOTS = 16
 NONE = "no call fails"
 OURS = "did not happen"
@@ -49,15 +44,22 @@ COLUMNS = {
     "failed": "failed apart",
     "share": "share of all steps",
 }
+WHY = """\
+A step of which a call failed did not happen: the agent acts again, with other seeds, and what failed is
+counted apart. That is for the rates' sake; earlier systems counted a failed call as a refusal, or dropped its
+episode."""
 Attempts = Sequence[Mapping[str, Any]]
 """An agent's lines of transitions.jsonl in one episode, those of failed steps among them."""
 Trials = Mapping[str, Sequence[bool]]
 """By query, whether each agent's episode succeeded."""
 
 
-def count_failures(scale: Scale) -> Section:
+def sections(*, quick: bool) -> Iterator[Section]:
     """The same team with and without failing calls, and what earlier schemes would have counted."""
-    sound, faulty = ([a for seed in range(scale.seeds) for a in _play(seed, rate)] for rate in (0.0, RATE))
+    seeds, queries = (1, 10) if quick else (5, 120)
+    sound, faulty = (
+        [attempts for seed in range(seeds) for attempts in _play(seed, queries, rate)] for rate in (0.0, RATE)
+    )
     truth = did_not_happen(sound)
     schemes = {
         OURS: did_not_happen(faulty),
@@ -65,15 +67,15 @@ def count_failures(scale: Scale) -> Section:
         DROPPED: without_failures(faulty),
     }
     rows = [_row(NONE, truth, truth, sound), *(_row(name, t, truth, faulty) for name, t in schemes.items())]
-    return Section(
-        title="Evaluation: calls that fail",
+    yield Section(
+        title="Calls that fail",
         about=(
-            f"`mutagym eval -p {POLICY}` with {AGENTS} agents on {EPISODES} held-out queries, seeds 0 to "
-            f"{scale.seeds - 1}, on a server that answers every call and on one where {RATE:.0%} of them "
-            "fail after their only attempt (`--max-unscored 0.5`). *Did not happen* is what mutagym does: an "
-            "agent acts again, and what failed is counted apart. The last two rows are counted from the same "
-            "steps as earlier systems did. *Off by* is the difference to the server without failures, paired "
-            "by query. `python -m benchmarks.failures`"
+            f"{WHY}\n\n`mutagym eval -p {POLICY}` with {AGENTS} agents on {queries} held-out queries, "
+            f"seeds 0 to {seeds - 1}, on a server that answers every call and on one where {RATE:.0%} of "
+            "them fail after their only attempt (`--max-unscored 0.5`). *Did not happen* is what mutagym "
+            "does: an agent acts again, and what failed is counted apart. The last two rows are counted from "
+            "the same steps as earlier systems did. *Off by* is the difference to the server without "
+            "failures, paired by query."
         ),
         rows=rows,
         columns=COLUMNS,
@@ -152,53 +154,36 @@ def _checks(off: Mapping[str, Comparison]) -> list[Check]:
     ]
 
 
-def _play(seed: int, rate: float) -> list[Attempts]:
+def _play(seed: int, queries: int, rate: float) -> list[Attempts]:
     """Evaluate once: the attempts of every agent in every episode."""
     with (
         EmbeddedServer(Settings(slots=SLOTS, time_scale=0.0)) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
         server.set_faults([{"kind": "error_500", "rate": rate}] if rate else [])
-        command = [sys.executable, "-m", "cli.main", "eval", *_flags(seed, server.host, folder)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
-        with (Path(folder) / "transitions.jsonl").open(encoding="utf-8") as lines:
-            read = list(map(json.loads, lines))
+        flags = {
+            "--ollama-host": server.host,
+            "--target-model": "sim-target",
+            "--mutator-model": "sim-mutator",
+            "--encoder": "hashing",
+            "--intent-threshold": 0.2,
+            "--policy": POLICY,
+            "--baselines": "",
+            "--agents": AGENTS,
+            "--episodes": queries,
+            "--max-steps": MAX_STEPS,
+            "--call-attempts": 1,
+            "--max-unscored": 0.5,
+            "--seed": seed,
+            "--run-dir": folder,
+        }
+        run_mutagym("eval", flags, "--save-transitions")
+        steps = read_lines(Path(folder) / "transitions.jsonl")
     found: dict[tuple[int, int], list[Mapping[str, Any]]] = defaultdict(list)
-    for step in read:
+    for step in steps:
         found[step["episode_number"], step["agent"]].append(step)
     return list(found.values())
 
 
-def _flags(seed: int, host: str, folder: str) -> list[str]:
-    flags = {
-        "--ollama-host": host,
-        "--target-model": "sim-target",
-        "--mutator-model": "sim-mutator",
-        "--encoder": "hashing",
-        "--intent-threshold": "0.2",
-        "--policy": POLICY,
-        "--baselines": "",
-        "--agents": str(AGENTS),
-        "--episodes": str(EPISODES),
-        "--max-steps": str(MAX_STEPS),
-        "--call-attempts": "1",
-        "--max-unscored": "0.5",
-        "--seed": str(seed),
-        "--run-dir": folder,
-    }
-    return [*(item for pair in flags.items() for item in pair), "--save-transitions"]
-
-
-def main() -> int:
-    """Measure, and write the table into docs/statistics.md; the exit status is 1 where a target is missed."""
-    section = count_failures(Scale(seeds=SEEDS))
-    told = f"Made on {time.strftime('%Y-%m-%d')} by `python -m benchmarks.failures`, on the simulator."
-    text = f"{told} {section.body()}"
-    REPORT.write_text(
-        between_marks(REPORT.read_text(encoding="utf-8"), "benchmarks.failures", text), encoding="utf-8"
-    )
-    return 0 if all(check.met for check in section.checks) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("failures", "statistics.md"))

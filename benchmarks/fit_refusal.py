@@ -1,4 +1,4 @@
-"""Fits the weights of `scorers.refusal` to labelled files, and shows what they are worth on unseen models.
+"""Fits the weights of `scorers.refusal` to labelled files, and shows how good they are on unseen models.
 
     python -m benchmarks.fit_refusal llama2orig.csv mistralguard.csv mistralinstruct.csv
 
@@ -27,8 +27,6 @@ What was looked at, so that the figures can be judged:
   240, so that hardly an answer of the persona is called a refusal; 240 cost mistralinstruct .02.
 - The two held-back sets (`tests/scorers/data/`) are never fitted to, but their figures were seen between
   designs.
-
-Fits the models of `scorers.refusal_models` to labelled replies; scikit-learn does the fitting.
 """
 
 from __future__ import annotations
@@ -210,11 +208,6 @@ def to_json(model: RefusalModel) -> dict[str, Any]:
     return table
 
 
-def with_margin(settings: Settings, margin: float) -> Settings:
-    """The same settings with this margin."""
-    return replace(settings, margin=round(margin, DIGITS))
-
-
 def _tf_idf(counts: Sequence[Mapping[str, int]], idf: Mapping[str, float], unseen_idf: float) -> Any:  # noqa: ANN401 - a sparse matrix
     """(N, V): as `NgramModel` weighs n-grams."""
     from scipy.sparse import csr_array  # type: ignore[import-untyped]  # it has no stubs
@@ -349,7 +342,7 @@ def _validated(folds: Sequence[Fold], files: int, settings: Settings) -> tuple[f
         for some, fold in zip(odds[:files], folds, strict=False)
         for one, reading in zip(some, fold.test.readings, strict=True)
     ]
-    settings = with_margin(settings, float(np.quantile(distances, UNSURE)))
+    settings = replace(settings, margin=round(float(np.quantile(distances, UNSURE)), DIGITS))
     scores = [
         f1(fold.test.refused, verdicts(replace(model, margin=settings.margin), fold.test, some))
         for model, some, fold in zip(models, odds, folds, strict=True)

@@ -1,11 +1,6 @@
 """Does the hybrid flow learn? A learning actor, a random one and a fixed prompt, each with as many calls.
 
-    python -m benchmarks.hybrid_learning                # to stdout: a few minutes
-    python -m benchmarks.hybrid_learning --seeds 10
-
-The figures are of questions that no flow was trained on, and of the way there.
-
-Runs of the hybrid flow for `benchmarks.hybrid_learning`: a learning actor, a random one, a fixed prompt.
+python -m benchmarks.hybrid_learning    # a few minutes
 
 All drive the same flow on the same training questions of the bundled task, seed by seed. What a reply is
 worth is scored from the reply, as a person would say it: of the reply that the flow chose, and of no other.
@@ -15,9 +10,8 @@ each.
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
@@ -25,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reporting import Check, Section, at_least, at_most
+from benchmarks.reporting import Check, Section, at_least, at_most, run
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.parallel import map_parallel
@@ -33,7 +27,7 @@ from scorers.comparison import Comparison, compare
 from scorers.critic import LLMCritic
 from search.call_pool import CallPool
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow
-from search.optimizing.actors import Actor, Choice, FixedActor, RandomActor
+from search.optimizing.actors import Actor, FixedActor, PromptChoice, RandomActor
 from search.task import SEED_INSTRUCTIONS, ask_problem, bundled_task
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -124,7 +118,7 @@ class _Trainer:
         online, held, sizes = [], [self._look()], set()
         for done, question in enumerate(self._questions(), 1):
             step = self._flow.step(question, self._worth)
-            online.append(self._worth(question, _there(step.response)))
+            online.append(self._worth(question, _answered(step.response)))
             sizes.add(len(self._flow.population.prompts))
             if done in looks:
                 held.append(self._look())
@@ -165,36 +159,40 @@ class _Trainer:
         calls = [ask_problem(problem, prompt, model=MODEL) for problem, prompt in asked]
         replies = map_parallel(self._dispatcher.generate, calls)
         return {
-            problem.question: self._held.scorer(problem, _there(None if reply.error else reply.text))
+            problem.question: self._held.scorer(problem, _answered(None if reply.error else reply.text))
             for problem, reply in zip(self._held.problems, replies, strict=True)
         }
 
 
-def _there(reply: str | None) -> str:
-    """A reply; no call fails here, and one that did would be no wrong answer."""
+def _answered(reply: str | None) -> str:
+    """The reply of a call, which must not fail here: a failed call is not a wrong answer.
+
+    Raises:
+        RuntimeError: there is none.
+    """
     if reply is None:
-        raise RuntimeError("a call to the simulator failed; what was measured means nothing")
+        raise RuntimeError("a call to the simulator failed; the figures would mean nothing")
     return reply
 
 
-def favourite(choice: Choice) -> str:
+def favourite(choice: PromptChoice) -> str:
     """The prompt that a policy likes best; of those it likes equally well the one that was drawn."""
     merits = [(odds, place in choice.places) for place, odds in enumerate(choice.probabilities)]
     return choice.prompts[merits.index(max(merits))]
 
 
 BEST = "random actor, its best prompt"
-"""Not one that is to be beaten: what the same calls come to where the best prompt on record answers all."""
+"""Not one that has to be beaten: what the same calls reach where the best prompt on record answers all."""
 RIVALS = {RANDOM: LEARNING, FIXED: LEARNING, BEST: LEARNING, SMALL_RANDOM: SMALL_LEARNING}
 """Who is compared with whom."""
 Held = Mapping[str, float]
 """By held-out question, what the reply to it was worth."""
 
 
-def section(seeds: int = Plan.seeds) -> Section:
-    """The section of the report: held-out questions, learning curves, and the learning actor's lead."""
-    plan = Plan(seeds=seeds)
-    return report(plan, play(plan))
+def sections(*, quick: bool) -> Iterator[Section]:
+    """Held-out questions, learning curves, and the learning actor's lead."""
+    plan = Plan(seeds=2, steps=40, encoder="hashing") if quick else Plan()
+    yield report(plan, play(plan))
 
 
 def report(plan: Plan, runs: Sequence[Run]) -> Section:
@@ -250,8 +248,7 @@ def _about(plan: Plan, learning: Sequence[Run]) -> str:
         "by question (seeds together) and by seed (questions together). The last two rows are of the default "
         f"numbers: {_numbers(SMALL)}. There prompts soon are much alike, and less is left to choose. Calls "
         "are those of training, to the model and to the critic, known replies among them. Feedback brought "
-        f"the critic's calibration error from {before:.3f} to {after:.3f}. "
-        "`python -m benchmarks.hybrid_learning`"
+        f"the critic's calibration error from {before:.3f} to {after:.3f}."
     )
 
 
@@ -309,16 +306,5 @@ def _lead(lead: Comparison) -> str:
     return f"{lead.difference:+.3f} [{lead.low:+.3f}, {lead.high:+.3f}]"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Measure, and print the section; the exit status is 1 where a target is missed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.hybrid_learning", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--seeds", type=int, default=Plan.seeds, help="so many runs of each flow")
-    found = section(parser.parse_args(argv).seeds)
-    print(found.markdown())
-    return 0 if all(check.met for check in found.checks) else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("hybrid_learning", "search.md"))

@@ -1,29 +1,21 @@
-"""Does training help? PPO and every baseline at the same number of target calls, into docs/learning.md.
+"""Does training help? PPO and every baseline at the same number of target calls.
 
-    make learning                                       # or python -m benchmarks.learning: about an hour
-    python -m benchmarks.learning --quick               # small, to stdout: figures of no meaning
+    make learning                                # or python -m benchmarks.learning --write: about an hour
+    python -m benchmarks.learning --quick        # small, to try it out: figures of no meaning
 
 Everything goes through the commands that a user has, `mutagym train` and then `mutagym eval`, on the embedded
-simulator. Runs are kept under runs/learning: what is there already, of the same code, is not made again.
+simulator. Runs are kept under runs/learning: one that is there already, of the same code, is not made again.
 
-Figures of several training runs: the interquartile mean, its interval, and the curves.
-
-After Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice" (arXiv
-2108.13264): runs are resampled within each task, so that every resample holds as many runs of each.
-
-The runs behind docs/learning.md: one training and its evaluations, for a persona and a seed.
-
-docs/learning.md: what was learned beside what could be, from the results of `benchmarks.learning`.
+The curves are drawn into docs/learning.svg. The interquartile mean over training runs and its bootstrap
+interval are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
+Precipice" (arXiv 2108.13264).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
 import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -33,8 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.commands import read_json, read_lines, run_mutagym
 from benchmarks.optimum import Game, Solution
-from benchmarks.reporting import Section, at_least
+from benchmarks.reporting import DOCS, Section, at_least, run
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from scorers.comparison import compare
 from simulator.personas.persona_file import load_persona
@@ -57,13 +50,13 @@ def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.tensordot(weights / weights.sum(), ordered, axes=1)
 
 
-def stratified_interval(
+def bootstrap_interval(
     scores: NDArray[np.float64], *, confidence: float = 0.95, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Percentile interval of the interquartile mean over all runs of all tasks.
+    """Percentile interval of the interquartile mean over runs.
 
     Args:
-        scores: (runs, tasks, ...); runs are resampled within each task.
+        scores: (runs, ...); runs are resampled.
         confidence: how much of the resamples lies inside.
         seed: of the resampling.
 
@@ -71,12 +64,8 @@ def stratified_interval(
         Its lower and upper end, each of shape (...).
     """
     stream = np.random.default_rng(seed)
-    runs, tasks, *rest = scores.shape
-    means = []
-    for _ in range(RESAMPLES):
-        drawn = stream.integers(runs, size=(runs, tasks))
-        sample = scores[drawn, np.arange(tasks)]
-        means.append(interquartile_mean(sample.reshape(runs * tasks, *rest)))
+    runs = len(scores)
+    means = [interquartile_mean(scores[stream.integers(runs, size=runs)]) for _ in range(RESAMPLES)]
     outside = (1 - confidence) / 2
     low, high = np.quantile(np.array(means), (outside, 1 - outside), axis=0)
     return low, high
@@ -92,7 +81,7 @@ def draw_curves(
     Args:
         path: the file.
         curves: by task the steps (P,) and the returns (runs, P).
-        levels: by task the names and heights of the lines to compare with.
+        levels: by task the names and heights of at most three lines to compare with.
     """
     import matplotlib as mpl
 
@@ -104,10 +93,10 @@ def draw_curves(
     for axes, (task, (steps, returns)) in zip(
         np.atleast_1d(figure.subplots(1, len(curves), sharey=True)), curves.items(), strict=True
     ):
-        low, high = stratified_interval(returns[:, None])
+        low, high = bootstrap_interval(returns)
         axes.fill_between(steps, low, high, alpha=0.3, linewidth=0)
         axes.plot(steps, interquartile_mean(returns), label="PPO (sampled, in training)")
-        for style, (name, height) in zip(_styles(len(levels[task])), levels[task].items(), strict=True):
+        for style, (name, height) in zip(("--", ":", "-."), levels[task].items(), strict=False):
             axes.axhline(height, linestyle=style, color="0.4", linewidth=1)
             axes.annotate(name, (steps[-1], height), ha="right", va="bottom", fontsize=8)
         axes.set(title=task, xlabel="target calls", ylabel="return of an episode")
@@ -115,27 +104,10 @@ def draw_curves(
     figure.savefig(path, metadata={"Date": None})
 
 
-def _styles(count: int) -> Sequence[str]:
-    return [("--", ":", "-.")[place % 3] for place in range(count)]
-
-
 PERSONAS = Path(__file__).parent / "personas"
 FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
 """Baselines that are fitted on as many target calls as PPO is trained on."""
 UNFITTED = ("noop", "random", "round_robin")
-PACKAGES = (
-    "benchmarks",
-    "cli",
-    "envs",
-    "evaluation",
-    "mutators",
-    "ollama_utils",
-    "records",
-    "scorers",
-    "search",
-    "simulator",
-    "train",
-)
 _CODE = {".py", ".toml", ".json", ".csv"}
 
 
@@ -148,10 +120,10 @@ class World:
     """Its file; None is the shipped one."""
 
     @property
-    def flags(self) -> tuple[str, ...]:
-        """How a command is told of it."""
-        server = ("--ollama-host", "embedded", "--slots", "16", "--time-scale", "0")
-        return server if self.persona is None else (*server, "--persona", self.persona)
+    def flags(self) -> dict[str, object]:
+        """How a command is pointed at it."""
+        server: dict[str, object] = {"--ollama-host": "embedded", "--slots": 16, "--time-scale": 0}
+        return server if self.persona is None else {**server, "--persona": self.persona}
 
 
 WORLDS = (World(name="cautious", persona=None), World(name="wary", persona=str(PERSONAS / "wary.toml")))
@@ -173,25 +145,31 @@ class Plan:
     work: Path = Path("runs/learning")
 
 
+QUICK = Plan(steps=512, seeds=1, agents=2, episodes=8, work=Path("runs/learning-quick"))
+AT_ONCE = 2
+"""Runs side by side: on two cores more would only wait for each other."""
+
+
 def check_made_of(plan: Plan) -> None:
-    """Check that the runs that are there are of this code and this plan; the first ones write it down.
+    """Check that the runs that are there are of this code and this plan; write both down where there is none.
 
     Raises:
         SystemExit: they are not.
     """
-    file, asked = plan.work / "made_of.json", asdict(plan) | {"code": _code(), "work": str(plan.work)}
-    asked.pop("seeds")  # more seeds may be added
+    file, wanted = plan.work / "made_of.json", asdict(plan) | {"code": _code(), "work": str(plan.work)}
+    wanted.pop("seeds")  # more seeds may be added
     if not file.exists() and not list(plan.work.glob("*/config.toml")):
         plan.work.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
-    elif not file.exists() or json.loads(file.read_text(encoding="utf-8")) != asked:
+        file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+    elif not file.exists() or read_json(file) != wanted:
         raise SystemExit(f"the runs in {plan.work} were made by other code or another plan: move them away")
 
 
 def _code() -> str:
-    """A digest of all code and data of the project."""
+    """A digest of all code and data of the project, its tests left out."""
     root = Path(__file__).resolve().parents[1]
-    files = [path for package in PACKAGES for path in (root / package).rglob("*") if path.suffix in _CODE]
+    packages = [path.parent for path in root.glob("*/__init__.py") if path.parent.name != "tests"]
+    files = [path for package in packages for path in package.rglob("*") if path.suffix in _CODE]
     return blake2b(b"".join(sorted(path.read_bytes() for path in files)), digest_size=16).hexdigest()
 
 
@@ -202,38 +180,30 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
         The world's name, the seed, `curve` (steps and returns), and for both sides the queries and each
         team's returns and successes, (queries, agents) nested lists.
     """
-    run = plan.work / f"{world.name}-{seed}"
-    _finish(
-        run / "summary.json",
-        ["train", *world.flags, "--num-env-steps", str(plan.steps), "--seed", str(seed)],
-        world,
-        plan,
-    )
-    fit = ("--fit-calls", str(plan.steps))
-    teams = [flag for name in (*FITTED, *UNFITTED) for flag in ("-p", name)]
-    held = _evaluation(plan, world, run, seed, "held-out", [*teams, *fit], plan.agents)
-    own = _evaluation(plan, world, run, seed, "train", ["--baselines", ""], plan.training_agents)
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    points = [
-        (row["step"], row["rollout/return"]) for row in map(json.loads, lines) if "rollout/return" in row
-    ]
-    return {"world": world.name, "seed": seed, "curve": points, "held-out": held, "train": own}
+    folder = plan.work / f"{world.name}-{seed}"
+    flags: dict[str, object] = {**world.flags, "--seed": seed}
+    _finish("train", folder / "summary.json", {**flags, "--num-env-steps": plan.steps}, world, plan)
+    if plan.episodes is not None:
+        flags["--episodes"] = plan.episodes
+    flags["--policy"] = folder
+    teams = [f"--policy={name}" for name in (*FITTED, *UNFITTED)]
+    held_out = {**flags, "--split": "held-out", "--agents": plan.agents, "--fit-calls": plan.steps}
+    own = {**flags, "--split": "train", "--agents": plan.training_agents, "--baselines": ""}
+    results: dict[str, Any] = {}
+    for evaluation, more in ((held_out, teams), (own, [])):
+        split = str(evaluation["--split"])
+        file = folder.with_name(f"{folder.name}-{split}") / "results.json"
+        _finish("eval", file, evaluation, world, plan, *more)
+        results[split] = _by_team(read_json(file))
+    rows = read_lines(folder / "metrics.jsonl")
+    points = [(row["step"], row["rollout/return"]) for row in rows if "rollout/return" in row]
+    return {"world": world.name, "seed": seed, "curve": points, **results}
 
 
 def solve(world: World, queries: Sequence[str]) -> list[Solution]:
     """What the best, the random and every fixed policy are worth on these queries."""
     game = Game(persona=load_persona(world.persona), mutators=load_mutators(DEFAULT_MUTATORS))
     return [game.solve(query) for query in queries]
-
-
-def _evaluation(
-    plan: Plan, world: World, run: Path, seed: int, split: str, more: Sequence[str], agents: int
-) -> dict[str, Any]:
-    folder = run.with_name(f"{run.name}-{split}")
-    few = () if plan.episodes is None else ("--episodes", str(plan.episodes))
-    told = ("eval", "-p", str(run), *world.flags, "--split", split, "--agents", str(agents), *few, *more)
-    _finish(folder / "results.json", [*told, "--seed", str(seed)], world, plan)
-    return _by_team(json.loads((folder / "results.json").read_text(encoding="utf-8")))
 
 
 def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,19 +218,20 @@ def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
     return {"queries": queries, "teams": teams}
 
 
-def _finish(result: Path, arguments: Sequence[str], world: World, plan: Plan) -> None:
-    """Run a command that ends with the file `result`, or go on with it; not where it has ended already.
+def _finish(
+    command: str, result: Path, flags: Mapping[str, object], world: World, plan: Plan, *more: str
+) -> None:
+    """Run a command that ends with the file `result`, or resume it; nothing where it has ended already.
 
     Raises:
-        subprocess.CalledProcessError: the command failed; what it said stands on stderr.
+        subprocess.CalledProcessError: the command failed; its message stands on stderr.
     """
-    if result.exists() and json.loads(result.read_text(encoding="utf-8")).get("stopped") is None:
+    if result.exists() and read_json(result).get("stopped") is None:
         return
-    folder, cache = result.parent, plan.work / f"cache-{world.name}"
-    place = ("--resume" if (folder / "config.toml").exists() else "--run-dir", str(folder))
-    command = (sys.executable, "-m", "cli.main", *arguments, "--cache", str(cache), *place)
-    print("$", *command[2:], file=sys.stderr, flush=True)
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)  # noqa: S603 - our own command
+    folder = result.parent
+    where = "--resume" if (folder / "config.toml").exists() else "--run-dir"
+    print(command, folder.name, "...", file=sys.stderr, flush=True)
+    run_mutagym(command, {**flags, "--cache": plan.work / f"cache-{world.name}", where: folder}, *more)
 
 
 BEATEN = ("best_fixed", "ucb1", "random")
@@ -298,23 +269,21 @@ def ceiling(world: World, queries: Sequence[str]) -> Ceiling:
     )
 
 
-def report(plan: Plan, results: Sequence[Mapping[str, Any]], figure: Path | None) -> tuple[str, list[str]]:
-    """The report in Markdown, and the targets that were missed; the curves are drawn into `figure`."""
-    sections, curves, levels = [], {}, {}
+def report(results: Sequence[Mapping[str, Any]], figure: Path) -> Iterator[Section]:
+    """The sections of all worlds; the curves are drawn into `figure`."""
+    curves, levels = {}, {}
     for world in WORLDS:
         rows = [each for each in results if each["world"] == world.name]
         held, own = (ceiling(world, rows[0][side]["queries"]) for side in ("held-out", "train"))
-        sections += [_seeds(world, rows, held, own), _policies(world, rows, held)]
+        yield _seeds(world, rows, held, own)
+        yield _policies(world, rows, held)
         curves[world.name] = _curve(rows)
         levels[world.name] = {
             "optimum": own.best[0],
             f"best fixed ({own.name})": own.best_fixed[0],
             "random": own.random[0],
         }
-    if figure:
-        draw_curves(figure, curves, levels)
-    text = "\n\n".join([_heading(plan), *(section.markdown() for section in sections)]) + "\n"
-    return text, [check.what for section in sections for check in section.checks if not check.met]
+    draw_curves(figure, curves, levels)
 
 
 def _seeds(world: World, results: Sequence[Mapping[str, Any]], held: Ceiling, own: Ceiling) -> Section:
@@ -374,7 +343,7 @@ def _policies(world: World, results: Sequence[Mapping[str, Any]], held: Ceiling)
     return Section(
         title=f"{world.name}: every policy on the held-out queries",
         about=(
-            "Interquartile means over the seeds with their 95 % stratified bootstrap intervals. Baselines "
+            "Interquartile means over the seeds with their 95 % bootstrap intervals. Baselines "
             "that are fitted had as many target calls on the training queries as PPO."
         ),
         rows=rows,
@@ -389,21 +358,21 @@ def _policies(world: World, results: Sequence[Mapping[str, Any]], held: Ceiling)
 
 def _policy_row(name: str, results: Sequence[Mapping[str, Any]], held: Ceiling) -> dict[str, Any]:
     returns, success = (
-        np.array([[_overall(result["held-out"]["teams"][name][key])] for result in results])
+        np.array([_overall(result["held-out"]["teams"][name][key]) for result in results])
         for key in ("return", "success")
     )
     return {
         "policy": name,
         "return": _with_interval(returns),
         "success": _with_interval(success, percent=True),
-        "share": held.share(float(interquartile_mean(returns[:, 0]))),
+        "share": held.share(float(interquartile_mean(returns))),
     }
 
 
 def _with_interval(scores: NDArray[np.float64], *, percent: bool = False) -> str:
-    """The interquartile mean of scores (runs, 1) and its interval."""
-    low, high = stratified_interval(scores)
-    ends = (interquartile_mean(scores[:, 0]), low, high)
+    """The interquartile mean of scores (runs,) and its interval."""
+    low, high = bootstrap_interval(scores)
+    ends = (interquartile_mean(scores), low, high)
     middle, left, right = (f"{float(x):.1%}" if percent else _figure(float(x)) for x in ends)
     return f"{middle} [{left}, {right}]"
 
@@ -415,27 +384,6 @@ def _curve(results: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], N
     window = np.ones(width) / width
     smooth = np.array([np.convolve(row, window, mode="valid") for row in returns])
     return np.array([step for step, _ in results[0]["curve"]], float)[width - 1 :], smooth
-
-
-def _heading(plan: Plan) -> str:
-    return f"""\
-# Learning
-
-Made by `python -m benchmarks.learning --seeds {plan.seeds}` (`make learning`) on
-{time.strftime("%Y-%m-%d")}; no figure is written by hand.
-
-**Everything here is simulated.** The models are those of [simulator.md](simulator.md), whose world is
-finite: the best possible return, and that of every fixed mutator, is computed query by query (`python -m
-benchmarks.optimum`). The second persona (`benchmarks/personas/`) hides another structure behind the same
-topics.
-
-- PPO with the default flags, {plan.steps:,} steps: at most as many target calls, for equal questions are one.
-- Seeds: {plan.seeds}. {plan.agents} episodes of each held-out query, {plan.training_agents} of each training
-  query.
-- The trained policy takes its likeliest action. Every policy meets the same queries with the same seeds.
-- A return is answered x intent kept, less 0.05 a step; an episode has at most 5 steps.
-
-![The return during training](learning.svg)"""
 
 
 def _mean(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
@@ -452,38 +400,16 @@ def _figure(value: float) -> str:
     return f"{value:.3f}"
 
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
-QUICK = Plan(steps=512, seeds=1, agents=2, episodes=8, work=Path("runs/learning-quick"))
-AT_ONCE = 2
-"""Runs side by side: on two cores more would only wait for each other."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train, evaluate, and write the report; the exit status is 1 where a target is missed."""
-    given = _parser().parse_args(argv)
-    plan = QUICK if given.quick else Plan(seeds=given.seeds)
+def sections(*, quick: bool) -> Iterator[Section]:
+    """Train and evaluate in every world and with every seed, and compare."""
+    plan = QUICK if quick else Plan()
     check_made_of(plan)
     jobs = [(world, seed) for seed in range(plan.seeds) for world in WORLDS]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(lambda job: measure(plan, *job), jobs))
     (plan.work / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    text, missed = report(plan, results, None if given.quick else DOCS / "learning.svg")
-    if given.quick:
-        sys.stdout.write(text)
-        return 0
-    (DOCS / "learning.md").write_text(text, encoding="utf-8")
-    print(f"{len(missed)} targets missed", *missed, sep="\n  ", file=sys.stderr)
-    return 1 if missed else 0
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.learning", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--quick", action="store_true", help="small and fast, to stdout, to try it out")
-    parser.add_argument("--seeds", type=int, default=Plan.seeds, help="so many training runs a world")
-    return parser
+    yield from report(results, (plan.work if quick else DOCS) / "learning.svg")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("learning", "learning.md"))

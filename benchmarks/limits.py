@@ -1,4 +1,6 @@
-"""How near the limit that is found comes to the best fixed one: `python -m benchmarks.limits [FILE.json]`.
+"""How near the limit on calls in flight that `auto` finds comes to the best fixed one.
+
+python -m benchmarks.limits
 
 On simulated servers whose service takes 200 ms on average (lognormal, sigma 1.0), kept under load by more
 lanes than any limit admits. Throughput is the server's own figure: the mean number of busy slots, each of
@@ -7,18 +9,17 @@ which writes 250 tokens a second.
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from ollama_utils.capacity import Found
+from benchmarks.commands import LOGNORMAL
+from benchmarks.reporting import Check, Rows, Section, at_least, at_most, run
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call, Usage
@@ -26,114 +27,160 @@ from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
 MODEL = "sim-target"
-REPLY_TOKENS = "lognormal:mean=50,sigma=1.0"
 SLOTS = (1, 4, 8, 32)
+CHANGES = (8, 2, 8)
+"""Slots of the server whose slots change."""
 WARM_UP_S = 3.0
 
 
-class Load:
-    """Lanes that send one call after another, and what came of them."""
+def sections(*, quick: bool) -> Iterator[Section]:
+    """Fixed limits beside the one that is found, and slots that change."""
+    slots, seconds = ((4,), 1.0) if quick else (SLOTS, 5.0)
+    yield time_limits(slots, seconds)
+    yield time_changes(2 if quick else 10)
 
-    def __init__(self, dispatcher: Dispatcher) -> None:
-        self.usages: list[Usage] = []
-        self._dispatcher = dispatcher
 
-    @property
-    def found(self) -> Found:
-        """What is known of the server."""
-        return next(iter(self._dispatcher.capacities().values()))
+def time_limits(slots: Sequence[int], seconds: float) -> Section:
+    """The limit that is found, beside fixed ones."""
+    rows = [row for number in slots for row in compare_limits(number, seconds)]
+    return Section(
+        title="The limit on calls in flight",
+        about=(
+            "More lanes than any limit admits, on servers whose number of slots is not known; `auto` finds "
+            "it from the replies. Busy slots are the server's figure; the wait is the median of a call's "
+            f"wait for a slot, in mean service times. {seconds:g} s a row."
+        ),
+        rows=rows,
+        columns={
+            "slots": "slots",
+            "limit": "limit",
+            "busy_slots": "busy slots",
+            "relative": "of the best fixed one",
+            "median_wait_in_services": "wait",
+            "slots_found": "slots found",
+            "limit_at_end": "limit at the end",
+        },
+        checks=[check for row in rows if row["limit"] == "auto" for check in _limit_checks(row)],
+    )
+
+
+def _limit_checks(row: dict[str, Any]) -> list[Check]:
+    slots, most = row["slots"], 0.6 if row["slots"] == 1 else 0.3
+    return [
+        at_least(f"`auto` on {slots} slots, of the best fixed limit", 0.95, row["relative"]),
+        at_most(f"`auto` on {slots} slots, wait", most, row["median_wait_in_services"]),
+    ]
+
+
+def time_changes(seconds: int) -> Section:
+    """Slots that change while calls are under way; so many seconds between changes."""
+    rows = follow_slots(seconds)
+    cut, back = rows[seconds : 2 * seconds], rows[2 * seconds :]
+    found = [row["second"] for row in cut if row["limit"] <= CHANGES[1] + 1]  # the slots and a probe
+    busy = [row["second"] for row in back if row["relative"] >= 0.95]  # noqa: PLR2004 - as for a limit
+    return Section(
+        title="Slots that change",
+        about=(
+            "Under `auto` a server of 8 slots is cut to 2 and given back its 8. A row is a second; calls "
+            "that began before a cut count as busy slots, too."
+        ),
+        rows=rows,
+        columns={
+            "slots": "slots",
+            "second": "second",
+            "busy_slots": "busy slots",
+            "slots_found": "slots found",
+            "limit": "limit",
+        },
+        checks=[
+            at_most("seconds until 2 slots are found", 10, min(found, default=99)),
+            at_most("seconds until 8 slots are busy again", 10, min(busy, default=99)),
+        ],
+    )
+
+
+def compare_limits(slots: int, seconds: float) -> list[dict[str, Any]]:
+    """A row a limit, `auto` last; `relative` is to the best fixed one."""
+    fixed = sorted({max(1, slots // 2), slots, slots + 2, 2 * slots})
+    with EmbeddedServer(Settings(slots=slots, reply_tokens=LOGNORMAL)) as server:
+        rows = [_measure(server, limit, seconds) for limit in (*fixed, "auto")]  # type: ignore[arg-type]
+    best = max(row["busy_slots"] for row in rows[:-1])
+    return [{**row, "relative": round(row["busy_slots"] / best, 3)} for row in rows]
+
+
+def follow_slots(seconds: int) -> Rows:
+    """A row for each second in which the slots stay, and then change; `relative` is to all slots busy."""
+    rows = []
+    with (
+        EmbeddedServer(Settings(slots=CHANGES[0], reply_tokens=LOGNORMAL)) as server,
+        under_load(server, "auto", 4 * max(CHANGES)) as (dispatcher, _),
+    ):
+        for slots in CHANGES:
+            server.set_slots(slots)
+            server.reset_stats()
+            for second in range(1, seconds + 1):
+                time.sleep(1.0)
+                busy = _busy(server.reset_stats())
+                row = {"slots": slots, "second": second, "busy_slots": busy, **_found(dispatcher)}
+                rows.append({**row, "relative": round(busy / slots, 3)})
+    return rows
 
 
 @contextmanager
-def load(server: EmbeddedServer, limit: MaxInFlight, lanes: int) -> Iterator[Load]:
-    """Keep a server under load, beyond its warm-up."""
+def under_load(
+    server: EmbeddedServer, limit: MaxInFlight, lanes: int
+) -> Iterator[tuple[Dispatcher, list[Usage]]]:
+    """A dispatcher through which lanes send one call after another, warmed up; what their replies took."""
     numbers, over = count(), threading.Event()
+    usages: list[Usage] = []
     with Dispatcher([server.host], max_in_flight=limit, cache_size=0) as dispatcher:
-        made = Load(dispatcher)
 
         def lane() -> None:
             while not over.is_set():
                 call = Call(model=MODEL, prompt=f"question {next(numbers)}", options={"temperature": 0})
                 if usage := dispatcher.generate(call).usage:
-                    made.usages.append(usage)
+                    usages.append(usage)
 
         threads = [threading.Thread(target=lane) for _ in range(lanes)]
         for thread in threads:
             thread.start()
         time.sleep(WARM_UP_S)
         try:
-            yield made
+            yield dispatcher, usages
         finally:
             over.set()
             for thread in threads:
                 thread.join()
 
 
-def compare_limits(slots: Sequence[int] = SLOTS, seconds: float = 10.0) -> list[dict[str, Any]]:
-    """For each number of slots a row a limit, `auto` last; `relative` is to the best fixed one."""
-    rows = []
-    for number in slots:
-        with EmbeddedServer(Settings(slots=number, reply_tokens=REPLY_TOKENS)) as server:
-            limits: list[MaxInFlight] = sorted({max(1, number // 2), number, number + 2, 2 * number})
-            here = [_measure(server, limit, seconds) for limit in [*limits, "auto"]]
-        best = max(row["busy_slots"] for row in here[:-1])
-        rows += [{**row, "relative": round(row["busy_slots"] / best, 3)} for row in here]
-    return rows
-
-
-def follow_slots(course: Sequence[int] = (8, 2, 8), seconds: int = 10) -> list[dict[str, Any]]:
-    """A row for each second in which the slots stay, and then move; `relative` is to all slots busy."""
-    rows = []
-    with (
-        EmbeddedServer(Settings(slots=course[0], reply_tokens=REPLY_TOKENS)) as server,
-        load(server, "auto", 4 * max(course)) as made,
-    ):
-        for slots in course:
-            server.set_slots(slots)
-            server.reset_stats()
-            for second in range(1, seconds + 1):
-                time.sleep(1.0)
-                busy = _busy(server.reset_stats())
-                found = {"limit": made.found.limit, "slots_found": made.found.slots}
-                row = {"slots": slots, "second": second, "busy_slots": busy, **found}
-                rows.append({**row, "relative": round(busy / slots, 3), "simulated": True})
-    return rows
-
-
 def _measure(server: EmbeddedServer, limit: MaxInFlight, seconds: float) -> dict[str, Any]:
     """One row: a server under load within a limit."""
     slots = server.settings.slots
-    with load(server, limit, 2 * slots + 8) as made:
+    with under_load(server, limit, 2 * slots + 8) as (dispatcher, all_usages):
         server.reset_stats()
-        before = len(made.usages)
+        before = len(all_usages)
         time.sleep(seconds)
-        stats, usages, found = server.stats(), made.usages[before:], made.found
+        stats, usages, found = server.stats(), all_usages[before:], _found(dispatcher)
     service_s = mean(usage.prefill_s + usage.decode_s for usage in usages)
     return {
         "slots": slots,
         "limit": limit,
         "busy_slots": _busy(stats),
-        "calls_per_s": round(len(usages) / stats["window_s"], 2),
         "median_wait_in_services": round(median(usage.queue_s for usage in usages) / service_s, 3),
-        "limit_at_end": found.limit,
-        "slots_found": found.slots,
-        "simulated": True,
+        "limit_at_end": found["limit"],
+        "slots_found": found["slots_found"],
     }
+
+
+def _found(dispatcher: Dispatcher) -> dict[str, Any]:
+    """What the dispatcher knows of its one server and model."""
+    (capacity,) = dispatcher.capacities().values()
+    return {"limit": capacity.limit, "slots_found": capacity.slots}
 
 
 def _busy(stats: dict[str, Any]) -> float:
     return round(float(stats["busy_slot_s"]) / float(stats["window_s"]), 3)
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Measure, and write the rows to stdout or a file."""
-    rows = {"limits": compare_limits(), "course": follow_slots()}
-    text = json.dumps(rows, indent=2) + "\n"
-    if arguments:
-        Path(arguments[0]).write_text(text, encoding="utf-8")
-    else:
-        sys.stdout.write(text)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(run("limits", "performance.md"))

@@ -3,11 +3,9 @@
     python -m benchmarks.optimum
     python -m benchmarks.optimum --queries xstest_prompts.csv --where label=safe --json optimum.json
 
-An episode: at each step a mutator rewrites the current text (a rewrite that comes to nothing changes
-nothing) and the target answers the text. Answered: the episode ends with reward 1 - step cost; else the
-reward is -step cost, and after the last step the query is given up.
-
-What policies are worth in the simulator's world, by dynamic programming over features.
+An episode: at each step a mutator rewrites the current text (an empty rewrite changes nothing) and the target
+answers the text. Answered: the episode ends with reward 1 - step cost; else the reward is -step cost, and
+after the last step the query is given up. Values are computed over features of the text.
 
 A mutator by a model is one of the persona's operators, whose outcomes the persona itself lists: for these
 the values are exact. A mutator by rule is a function of the text, which features do not hold: for these the
@@ -49,13 +47,14 @@ Core = tuple[str, str, bool]
 Value = tuple[float, float]
 """A policy's expected return and its probability of success."""
 
+_USAGE_ERROR = 2
 RULE_SEEDS = 8
 """Seeds over which a mutator by rule is averaged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Solution:
-    """What policies are worth on a query."""
+    """The values of policies on a query."""
 
     noop: bool
     """Whether the query is answered as it stands."""
@@ -83,7 +82,7 @@ class Game:
         texts = Texts(self.persona, query)
         key = texts.behaviour([mutator for mutator in self.mutators if mutator.kind == "rule"])
         if key not in self._solutions:
-            self._solutions[key] = _values_solve(self, texts)
+            self._solutions[key] = _solve_texts(self, texts)
         return self._solutions[key]
 
     def outcomes(self, mutator: Mutator, texts: Texts, features: Features) -> Outcomes:
@@ -184,7 +183,7 @@ class _Table:
     """(S,): whether the target answers."""
 
 
-def _values_solve(game: Game, texts: Texts) -> Solution:
+def _solve_texts(game: Game, texts: Texts) -> Solution:
     table = _tabulate(game, texts)
     plan: dict[tuple[int, Features], str] = {}
     count = len(game.mutators)
@@ -256,9 +255,6 @@ def _evaluate(
     return float(returns[0]), float(success[0])
 
 
-_USAGE_ERROR = 2
-
-
 def summarise(solutions: Sequence[Solution]) -> dict[str, Any]:
     """Means over queries: return and success of the best, the random and every fixed policy."""
 
@@ -284,7 +280,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     try:
         check_writable(given.json)
-        solutions = _solve(given)
+        solutions = _solve_queries(given)
     except (OSError, ValueError, UserError) as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE_ERROR
@@ -296,7 +292,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _solve(given: argparse.Namespace) -> list[tuple[str, Solution]]:
+def _solve_queries(given: argparse.Namespace) -> list[tuple[str, Solution]]:
     """Every query with its solution."""
     game = Game(
         persona=load_persona(given.persona),

@@ -1,31 +1,26 @@
-"""The tables that `mutagym bench` makes: schedules, lanes for slots, the judge, lanes without end.
+"""How busy rollouts and whole training runs keep a server: schedules, lanes for slots, a judge, many lanes.
 
-Each function times one table with the command that its section names, and returns the section.
+python -m benchmarks.rollouts
 
-How much of a training run's time the server's slots are busy: rollouts, updates, logs and checkpoints.
+Each table is made by the command that its section names.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.reporting import Check, Rows, Section, at_least, at_most
+from benchmarks.commands import LOGNORMAL, model_mutators, read_json, run_mutagym
+from benchmarks.reporting import Check, Rows, Section, at_least, at_most, run
 from cli.bench import MODEL
-from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-LOGNORMAL = "lognormal:mean=50,sigma=1.0"
-CONSTANT = "50"
 COLUMNS = {
     "schedule": "schedule",
     "num_processes": "lanes",
@@ -40,12 +35,27 @@ COLUMNS = {
     "peak_rss_mib": "MiB",
     "startup_s": "start s",
 }
+NO_SPEEDUP = {key: title for key, title in COLUMNS.items() if key != "speedup"}
+TRAINING_COLUMNS = {
+    "schedule": "schedule",
+    "num_processes": "lanes",
+    "slots": "slots",
+    "rollouts": "rollouts",
+    "env_steps": "steps",
+    "llm_calls": "calls",
+    "wall_s": "seconds",
+    "env_steps_per_s": "steps/s",
+    "bound_env_steps_per_s": "bound",
+    "fraction_of_bound": "of the bound",
+}
 BARRIERS = {"phased8": 1.7, "gym-async": 1.5, "sb3-subproc": 1.5}
 """What lanes are compared with, and how many times as fast they are to be."""
 POOLS = ((32, 8, 0.95), (64, 16, 0.93), (128, 32, 0.92))
-"""Lanes, slots, and the utilisation to be reached."""
+"""Lanes, slots, and the share of slots to be kept busy."""
 SWEEP = (1, 4, 16, 64, 256)
-SWEEP_SLOTS = 8
+SLOTS = 8
+TRAINING_LANES = 32
+LANES_OF_16: Mapping[str, object] = {"--num-processes": 16, "--slots": SLOTS, "--reply-tokens": LOGNORMAL}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,17 +66,34 @@ class Scale:
     sweep_steps: int = 8
     seeds: int = 3
     time_scale: float = 1.0
-    cost_steps: int = 16
-    """Steps of each lane whose CPU time is counted."""
     rollouts: int = 2
     """Of the training run."""
+
+    def flags(self, flags: Mapping[str, object]) -> dict[str, object]:
+        """A command's flags, with those of the scale that it does not set itself."""
+        common: dict[str, object] = {"--num-steps": self.num_steps, "--seeds": self.seeds}
+        if self.time_scale != 1:
+            common["--time-scale"] = self.time_scale
+        return {**flags, **{name: value for name, value in common.items() if name not in flags}}
+
+
+QUICK = Scale(num_steps=4, sweep_steps=2, seeds=1, time_scale=0.1, rollouts=1)
+
+
+def sections(*, quick: bool) -> Iterator[Section]:
+    """All tables, in the order of the document."""
+    scale = QUICK if quick else Scale()
+    yield time_schedules(scale)
+    yield time_pools(scale)
+    yield time_judge(scale)
+    yield time_training(scale)
+    yield time_sweep(scale)
 
 
 def time_schedules(scale: Scale) -> Section:
     """All schedules at 16 lanes on 8 slots."""
-    flags = ("--num-processes", "16", "--slots", "8", "--reply-tokens", LOGNORMAL)
-    named = ",".join(["sequential", *BARRIERS, "lanes"])
-    rows = _bench(scale, *flags, "--schedules", named)
+    flags = {**LANES_OF_16, "--schedules": ",".join(["sequential", *BARRIERS, "lanes"])}
+    rows = _bench(scale, flags)
     checks = [
         at_least("steps/s of lanes over sequential", 7.0, _median(rows, "lanes", "speedup")),
         *(
@@ -74,7 +101,7 @@ def time_schedules(scale: Scale) -> Section:
             for schedule, times in BARRIERS.items()
         ),
         at_least("slots busy under lanes", 0.90, _median(rows, "lanes", "slot_utilisation")),
-        _one_hash(rows),
+        at_most("different `transitions_sha256` of one seed", 1, _most_hashes(rows)),
     ]
     return Section(
         title="Schedules: 16 lanes on 8 slots",
@@ -82,7 +109,7 @@ def time_schedules(scale: Scale) -> Section:
             "A step makes two calls: a rewrite and a question. `phased8` is 8 threads with a barrier after "
             "each phase; `gym-async` is Gymnasium's AsyncVectorEnv (SAME_STEP) and `sb3-subproc` SB3's "
             "SubprocVecEnv, the same environments in 16 processes with a barrier after each step; `lanes` "
-            f"has one barrier, at the end. {_command(scale, *flags, '--schedules', named)}"
+            f"has one barrier, at the end. {_command(scale, flags)}"
         ),
         rows=summary_rows(rows),
         columns=COLUMNS,
@@ -92,48 +119,52 @@ def time_schedules(scale: Scale) -> Section:
 
 def time_pools(scale: Scale) -> Section:
     """Lanes on more slots."""
-    flags = ("--schedules", "lanes", "--reply-tokens", LOGNORMAL)
-    rows, checks = [], []
+    flags: dict[str, object] = {"--schedules": "lanes", "--reply-tokens": LOGNORMAL}
+    rows: list[Mapping[str, Any]] = []
+    checks: list[Check] = []
     for lanes, slots, target in POOLS:
-        more = _bench(scale, *flags, "--num-processes", str(lanes), "--slots", str(slots))
+        more = _bench(scale, {**flags, "--num-processes": lanes, "--slots": slots})
         busy = _median(more, "lanes", "slot_utilisation")
         checks.append(at_least(f"slots busy, {lanes} lanes on {slots} slots", target, busy))
         rows += summary_rows(more)
+    shown = _command(scale, {**flags, "--num-processes": "LANES", "--slots": "SLOTS"})
     return Section(
         title="Lanes for slots",
-        about=(
-            "The same steps under `lanes` with other numbers of lanes and slots. "
-            f"{_command(scale, *flags, '--num-processes', 'LANES', '--slots', 'SLOTS')}"
-        ),
+        about=f"The same steps under `lanes` with other numbers of lanes and slots. {shown}",
         rows=rows,
-        columns=_without("speedup"),
+        columns=NO_SPEEDUP,
         checks=checks,
     )
 
 
 def time_judge(scale: Scale) -> Section:
     """With a verdict as third call, and without."""
-    flags = ("--schedules", "lanes", "--num-processes", "16", "--slots", "8", "--reply-tokens", LOGNORMAL)
-    rows = {judge: summary_rows(_bench(scale, *flags, *judge)) for judge in ((), ("--judge",))}
-    without, judged = (_median(each, "lanes", "slot_utilisation") for each in rows.values())
+    flags = {"--schedules": "lanes", **LANES_OF_16}
+    without, judged = (summary_rows(_bench(scale, flags, *more)) for more in ((), ("--judge",)))
+    busy, busy_judged = (_median(rows, "lanes", "slot_utilisation") for rows in (without, judged))
     return Section(
         title="With a judge",
-        about=f"A third call a step: the same model judges the answer. {_command(scale, *flags, '--judge')}",
-        rows=[{**row, "judge": bool(judge)} for judge, each in rows.items() for row in each],
-        columns={"judge": "judge", "llm_calls": "calls"} | _without("speedup"),
-        checks=[at_most("slots busy, difference with and without a judge", 0.02, abs(judged - without))],
+        about=f"A third call a step: the same model judges the answer. {_command(scale, flags, '--judge')}",
+        rows=[{**row, "judge": judge} for judge, rows in ((False, without), (True, judged)) for row in rows],
+        columns={"judge": "judge", "llm_calls": "calls"} | NO_SPEEDUP,
+        checks=[at_most("slots busy, difference with and without a judge", 0.02, abs(busy_judged - busy))],
     )
 
 
 def time_sweep(scale: Scale) -> Section:
     """More and more lanes on the same slots."""
-    lanes = ",".join(map(str, SWEEP))
-    flags = ("--schedules", "lanes", "--sweep-lanes", lanes, "--slots", str(SWEEP_SLOTS))
-    fewer = ("--reply-tokens", CONSTANT, "--num-steps", str(scale.sweep_steps), "--seeds", "1")
-    rows = _bench(scale, *flags, *fewer)
+    flags = {
+        "--schedules": "lanes",
+        "--sweep-lanes": ",".join(map(str, SWEEP)),
+        "--slots": SLOTS,
+        "--reply-tokens": 50,
+        "--num-steps": scale.sweep_steps,
+        "--seeds": 1,
+    }
+    rows = _bench(scale, flags)
     pace = {row["num_processes"]: row["env_steps_per_s"] for row in rows}
-    growing = min(pace[n] / (n * pace[1]) for n in SWEEP if n <= SWEEP_SLOTS)
-    full = [pace[n] for n in SWEEP if n >= SWEEP_SLOTS]
+    growing = min(pace[n] / (n * pace[1]) for n in SWEEP if n <= SLOTS)
+    full = [pace[n] for n in SWEEP if n >= SLOTS]
     flat = min(after / max(full[: k + 1]) for k, after in enumerate(full))
     checks = [
         at_least("steps/s, share of n times that of one lane, while there are slots for n", 0.95, growing),
@@ -141,18 +172,64 @@ def time_sweep(scale: Scale) -> Section:
     ]
     if rows[0]["peak_rss_mib"] is not None:
         more_mib = rows[-1]["peak_rss_mib"] - rows[0]["peak_rss_mib"]
-        a_lane = more_mib / (SWEEP[-1] - SWEEP[0])
-        checks.append(at_most("MiB for each lane more, its steps included", 1.0, a_lane))
+        mib_a_lane = more_mib / (SWEEP[-1] - SWEEP[0])
+        checks.append(at_most("MiB for each lane more, its steps included", 1.0, mib_a_lane))
     return Section(
         title="More and more lanes on 8 slots",
         about=(
             "Every reply has the same length here, so that only the harness can slow lanes down, and not one "
-            f"lane's long replies at the end of a short rollout. {_command(scale, *flags, *fewer)}"
+            f"lane's long replies at the end of a short rollout. {_command(scale, flags)}"
         ),
         rows=rows,
         columns=COLUMNS,
         checks=checks,
     )
+
+
+def time_training(scale: Scale) -> Section:
+    """A whole training run under `lanes`."""
+    row = _train(scale)
+    return Section(
+        title="Whole training runs",
+        about=(
+            f"`mutagym train` with {TRAINING_LANES} lanes on {SLOTS} slots, mutators by model, the hashing "
+            f"encoder and everything else by default, on a simulator with replies of `{LOGNORMAL}` tokens. "
+            "Its seconds go from the start of the first rollout to the end of the last update: rollouts, "
+            "updates, logs, checkpoints. The bound is the pace at which no slot would be idle in them."
+        ),
+        rows=[row],
+        columns=TRAINING_COLUMNS,
+        checks=[at_least("share of the bound", 0.90, row["fraction_of_bound"])],
+    )
+
+
+def _train(scale: Scale) -> dict[str, Any]:
+    steps = TRAINING_LANES * scale.num_steps * scale.rollouts
+    settings = Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=scale.time_scale)
+    with EmbeddedServer(settings) as server, tempfile.TemporaryDirectory() as folder:
+        flags = {
+            "--ollama-host": server.host,
+            "--target-model": MODEL,
+            "--schedule": "lanes",
+            "--num-processes": TRAINING_LANES,
+            "--num-steps": scale.num_steps,
+            "--num-env-steps": steps,
+            "--mutators": model_mutators(),
+            "--encoder": "hashing",
+            "--run-dir": folder,
+        }
+        run_mutagym("train", flags)
+        busy_s = server.stats()["busy_slot_s"]
+        summary = read_json(Path(folder) / "summary.json")
+    pace, bound = steps / summary["wall_s"], steps * SLOTS / busy_s
+    return {
+        "slots": SLOTS,
+        "rollouts": scale.rollouts,
+        "env_steps_per_s": pace,
+        "bound_env_steps_per_s": bound,
+        "fraction_of_bound": pace / bound,
+        **{key: summary[key] for key in ("schedule", "num_processes", "env_steps", "llm_calls", "wall_s")},
+    }
 
 
 def summary_rows(rows: Rows) -> list[Mapping[str, Any]]:
@@ -161,34 +238,22 @@ def summary_rows(rows: Rows) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["seed"] is None or _group(row) not in in_medians]
 
 
-def _bench(scale: Scale, *flags: str) -> list[dict[str, Any]]:
+def _bench(scale: Scale, flags: Mapping[str, object], *more: str) -> list[dict[str, Any]]:
     """The rows of one `mutagym bench`, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
-        command = [sys.executable, "-m", "cli.main", "bench", *_all_flags(scale, flags), "--json", str(path)]
-        subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603 - our own command, our own flags
-        rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        run_mutagym("bench", {**scale.flags(flags), "--json": path}, *more)
+        rows: list[dict[str, Any]] = read_json(path)
     return rows
 
 
-def _all_flags(scale: Scale, flags: Sequence[str]) -> list[str]:
-    """The flags, with those of the scale that they do not have."""
-    common = {"--num-steps": str(scale.num_steps), "--seeds": str(scale.seeds)}
-    if scale.time_scale != 1:
-        common["--time-scale"] = str(scale.time_scale)
-    return [*flags, *chain.from_iterable(item for item in common.items() if item[0] not in flags)]
-
-
-def _command(scale: Scale, *flags: str) -> str:
-    return f"`mutagym bench {' '.join(_all_flags(scale, flags))}`"
+def _command(scale: Scale, flags: Mapping[str, object], *more: str) -> str:
+    pairs = (f"{name} {value}" for name, value in scale.flags(flags).items())
+    return f"`mutagym bench {' '.join([*pairs, *more])}`"
 
 
 def _group(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["schedule"], row["num_processes"], row["max_workers"], row["slots"]
-
-
-def _without(key: str) -> dict[str, str]:
-    return {name: title for name, title in COLUMNS.items() if name != key}
 
 
 def _median(rows: Rows, schedule: str, key: str) -> float:
@@ -203,80 +268,14 @@ def _ratio(rows: Rows, schedule: str) -> float:
     return float(median(pace["lanes", seed] / pace[schedule, seed] for seed in seeds))
 
 
-def _one_hash(rows: Rows) -> Check:
-    """How many different transitions there are for one seed."""
+def _most_hashes(rows: Rows) -> int:
+    """How many different transitions there are for one seed, at most."""
     hashes: dict[int, set[str]] = {}
     for row in rows:
         if row["seed"] is not None:
             hashes.setdefault(row["seed"], set()).add(row["transitions_sha256"])
-    return at_most("different `transitions_sha256` of one seed", 1, max(map(len, hashes.values())))
+    return max(map(len, hashes.values()))
 
 
-LANES = 32
-SLOTS = 8
-TARGET = 0.90
-COLUMNS = {
-    "schedule": "schedule",
-    "num_processes": "lanes",
-    "slots": "slots",
-    "rollouts": "rollouts",
-    "env_steps": "steps",
-    "llm_calls": "calls",
-    "wall_s": "seconds",
-    "env_steps_per_s": "steps/s",
-    "bound_env_steps_per_s": "bound",
-    "fraction_of_bound": "of the bound",
-}
-
-
-def time_training(scale: Scale) -> Section:
-    """A whole training run under `lanes`."""
-    row = _run(scale)
-    return Section(
-        title="Whole training runs",
-        about=(
-            f"`mutagym train` with {LANES} lanes on {SLOTS} slots, mutators by model, the hashing encoder "
-            f"and everything else as it comes, on a simulator with replies of `{LOGNORMAL}` tokens. Its "
-            "seconds go from the start of the first rollout to the end of the last update: rollouts, "
-            "updates, logs, checkpoints. The bound is the pace at which no slot would be idle in them."
-        ),
-        rows=[row],
-        columns=COLUMNS,
-        checks=[at_least("share of the bound", TARGET, row["fraction_of_bound"])],
-    )
-
-
-def _run(scale: Scale) -> dict[str, Any]:
-    steps = LANES * scale.num_steps * scale.rollouts
-    settings = Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=scale.time_scale)
-    with EmbeddedServer(settings) as server, tempfile.TemporaryDirectory() as folder:
-        flags = {
-            "--ollama-host": server.host,
-            "--target-model": MODEL,
-            "--schedule": "lanes",
-            "--num-processes": str(LANES),
-            "--num-steps": str(scale.num_steps),
-            "--num-env-steps": str(steps),
-            "--mutators": ",".join(m.name for m in load_mutators(DEFAULT_MUTATORS) if m.kind == "model"),
-            "--encoder": "hashing",
-            "--run-dir": folder,
-        }
-        command = [
-            sys.executable,
-            "-m",
-            "cli.main",
-            "train",
-            *(item for pair in flags.items() for item in pair),
-        ]
-        subprocess.run(command, check=True, stdout=sys.stderr)  # noqa: S603 - our own command, our own flags
-        busy_s = server.stats()["busy_slot_s"]
-        summary = json.loads((Path(folder) / "summary.json").read_text(encoding="utf-8"))
-    pace, bound = steps / summary["wall_s"], steps * SLOTS / busy_s
-    return {
-        "slots": SLOTS,
-        "rollouts": scale.rollouts,
-        "env_steps_per_s": pace,
-        "bound_env_steps_per_s": bound,
-        "fraction_of_bound": pace / bound,
-        **{key: summary[key] for key in ("schedule", "num_processes", "env_steps", "llm_calls", "wall_s")},
-    }
+if __name__ == "__main__":
+    sys.exit(run("rollouts", "performance.md"))

@@ -1,4 +1,6 @@
-"""How well each selector chooses between nine arms: `python -m benchmarks.selection [SEEDS]`.
+"""How well each selector chooses between nine arms.
+
+python -m benchmarks.selection
 
 Nine combinations answer each of 200 datapoints rightly or wrongly by chance. Every selector sees the same
 tables of answers, one a seed, and none knows more of them than the cells that it asks for. No model is
@@ -19,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.reporting import Check, Section, at_least
+from benchmarks.reporting import Check, Section, at_least, run
 from scorers.statistics import wilson_interval
 from search.selectors.lucb import EpsilonLUCBSelector
 from search.selectors.registry import make_selector
@@ -31,7 +33,6 @@ MEANS = (0.80, 0.72, 0.65, 0.60, 0.55, 0.50, 0.45, 0.40, 0.30)
 CHOICES = {"model": (0, 1, 2), "prompt": (0, 1, 2)}
 """The arms, in the order of their means: three models with three prompts each."""
 DATAPOINTS = 200
-SEEDS = 200
 DELTA = 0.05
 EPSILON = 0.01
 THRESHOLD = 0.75
@@ -43,12 +44,9 @@ the one with the highest mean over all datapoints; savings are the share of its 
 needed; regret is by how much the named arm is less likely to be right than the best one. What a selector
 claims is of all datapoints of the table, and may fail with probability delta. Random search and Bayesian
 optimisation evaluate 3 of the 9 arms, matrix UCB a quarter of the cells: their savings are budgets, not
-findings. Three climbs reach all of so few arms. In brackets are Wilson's intervals (95 %).
-`python -m benchmarks.selection`"""
+findings. Three climbs reach all of so few arms. In brackets are Wilson's intervals (95 %)."""
 
 Table = NDArray[np.float64]
-
-_USAGE_ERROR = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +118,12 @@ class World:
         return np.asarray(hardness < limits[:, None], dtype=np.float64)
 
 
+def sections(*, quick: bool) -> Iterator[Section]:
+    """All selectors in each world; a full table takes about a minute on two cores."""
+    for world in WORLDS:
+        yield compare_selectors(world, tables=4 if quick else 200)
+
+
 WORLDS = {
     "independent": World(
         title="Choosing between nine independent arms",
@@ -141,7 +145,7 @@ def select(contestant: Contestant, table: Table, seed: int) -> Outcome:
         contestant.selector,
         CHOICES,
         range(DATAPOINTS),
-        _unasked,
+        _not_called,
         seed=seed,
         delta=DELTA,
         **contestant.settings,
@@ -162,13 +166,13 @@ def select(contestant: Contestant, table: Table, seed: int) -> Outcome:
     )
 
 
-def _unasked(combination: object, datapoint: object) -> float:
-    """What `select_best` would call; here the table is read where a round is told."""
-    raise NotImplementedError(f"{combination!r} at {datapoint!r}")
+def _not_called(combination: object, datapoint: object) -> float:
+    """The evaluation that `select_best` would call; here `select` reads the table itself."""
+    raise RuntimeError(f"expected no call, got {combination!r} at {datapoint!r}")
 
 
 def _claim_holds(selector: Selector, named: int, means: Table) -> bool:
-    """Whether what the selector says is so for all datapoints of the table."""
+    """Whether what the selector claims is true of all datapoints of the table."""
     if isinstance(selector, ThresholdSelector):
         return all(says == (means[row] >= THRESHOLD) for row, says in selector.reaches.items())
     slack = EPSILON if isinstance(selector, EpsilonLUCBSelector) else 0.0
@@ -182,25 +186,25 @@ def _play(task: tuple[str, int]) -> list[Outcome]:
     return [select(contestant, table, seed) for contestant in CONTESTANTS]
 
 
-def section(world: str, seeds: int = SEEDS, processes: int = 2) -> Section:
+def compare_selectors(world: str, tables: int, processes: int = 2) -> Section:
     """All selectors in one of `WORLDS`.
 
     Args:
         world: its name.
-        seeds: how many tables each selector is given.
+        tables: how many each selector is given; each has its own seed.
         processes: that share the work.
     """
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the processes load torch
     # A forked process has the locks that other threads of this one hold at that moment, for good.
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        played = list(pool.map(_play, [(world, seed) for seed in range(seeds)], chunksize=5))
+        played = list(pool.map(_play, [(world, seed) for seed in range(tables)], chunksize=5))
     rows = [
         _row(contestant, [each[place] for each in played]) for place, contestant in enumerate(CONTESTANTS)
     ]
     return Section(
         title=WORLDS[world].title,
         about=(
-            f"{seeds} tables of {DATAPOINTS} datapoints; the arms are right with probability "
+            f"{tables} tables of {DATAPOINTS} datapoints; the arms are right with probability "
             f"{', '.join(f'{mean:.2f}' for mean in MEANS)}. {WORLDS[world].about} Delta is {DELTA}.\n\n"
             f"{ABOUT}"
         ),
@@ -248,15 +252,5 @@ def _checks(rows: dict[str, dict[str, Any]]) -> Iterator[Check]:
         yield at_least(f"what {label} claims holds", 1 - DELTA, rows[label]["claim_rate"])
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Print the tables; of 200 seeds they take about a minute on two cores."""
-    given = arguments[0] if arguments else str(SEEDS)
-    if not given.isdecimal() or int(given) < 1:
-        sys.stderr.write(f"expected a number of seeds, at least 1, got {given!r}\n")
-        sys.exit(_USAGE_ERROR)
-    for world in WORLDS:
-        print(section(world, int(given)).markdown() + "\n", flush=True)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(run("selection", "search.md"))

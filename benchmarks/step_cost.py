@@ -5,15 +5,16 @@ python -m benchmarks.step_cost
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from statistics import median
 from typing import Any, Self
 from unittest.mock import patch
 
+from benchmarks.commands import LOGNORMAL
+from benchmarks.reporting import Section, at_most, run
 from cli.bench import MODEL, Setting, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.client import OllamaClient
@@ -25,45 +26,61 @@ from simulator.settings import Settings
 POOLS = ((32, 8), (128, 32))
 """Lanes and slots. Of two servers with as long replies, the one with more slots has each lane's code run more
 often, and so from warmer caches."""
-NUM_STEPS = 16
-REPLY_TOKENS = "lognormal:mean=50,sigma=1.0"
-RUNS = 3
 
 
-def rows(
-    *,
-    pools: Sequence[tuple[int, int]] = POOLS,
-    num_steps: int = NUM_STEPS,
-    time_scale: float = 1.0,
-    runs: int = RUNS,
-) -> list[dict[str, Any]]:
-    """One row for each number of lanes and slots, medians over runs, each of which has its own seed.
+def sections(*, quick: bool) -> Iterator[Section]:
+    """The CPU time of a step."""
+    num_steps, time_scale, runs = (2, 0.1, 1) if quick else (16, 1.0, 3)
+    rows = [measure(lanes, slots, num_steps, time_scale, runs) for lanes, slots in POOLS]
+    yield Section(
+        title="What a step costs",
+        about=(
+            "CPU milliseconds a step under `lanes`, then those of the HTTP client and of the encoder in the "
+            "same rollout made once more; the rest is what environments, schedule and dispatcher take. Code "
+            "that runs now and then starts from cold caches, all the more on a shared machine: the last "
+            f"column is the rest where known replies and rows come at once. Medians of {runs} runs."
+        ),
+        rows=rows,
+        columns={
+            "num_processes": "lanes",
+            "slots": "slots",
+            "env_steps": "steps",
+            "cpu_ms_per_step": "CPU ms a step",
+            "http_cpu_ms_per_step": "of it HTTP",
+            "encode_cpu_ms_per_step": "of it encoding",
+            "own_cpu_ms_per_step": "the rest",
+            "warm_cpu_ms_per_step": "the rest, warm",
+        },
+        checks=[
+            at_most("CPU ms a step outside HTTP and encoding", 1.0, rows[0]["own_cpu_ms_per_step"]),
+            at_most("the same where replies come at once", 1.0, rows[0]["warm_cpu_ms_per_step"]),
+        ],
+    )
 
-    All figures are CPU milliseconds a step, of all threads of this process. `cpu_ms_per_step` is that of a
-    rollout under `lanes`. The same rollout once more, with a clock of each thread's CPU time around the
-    client and around the encoder, gives `http_cpu_ms_per_step` and `encode_cpu_ms_per_step`: where they are
-    called, for code that runs every few milliseconds costs several times what it does in a loop. What is
-    left, `own_cpu_ms_per_step`, is spent by environments, schedule and dispatcher. `warm_cpu_ms_per_step` is
-    the same rollout where the replies and rows of before come at once, so that nothing is left but this.
+
+def measure(lanes: int, slots: int, num_steps: int, time_scale: float, runs: int) -> dict[str, Any]:
+    """One row: medians over runs, each with its own seed, in CPU milliseconds a step of all threads.
+
+    `cpu_ms_per_step` is that of a rollout under `lanes`. The same rollout once more, with a clock of each
+    thread's CPU time around the client and around the encoder, gives `http_cpu_ms_per_step` and
+    `encode_cpu_ms_per_step`: where they are called, for code that runs every few milliseconds costs several
+    times what it does in a loop. What is left, `own_cpu_ms_per_step`, is spent by environments, schedule and
+    dispatcher. `warm_cpu_ms_per_step` is the same rollout where the replies and rows of before come at once,
+    so that nothing is left but this.
     """
-    return [_row(lanes, slots, num_steps, time_scale, runs) for lanes, slots in pools]
-
-
-def _row(lanes: int, slots: int, num_steps: int, time_scale: float, runs: int) -> dict[str, Any]:
-    settings = Settings(slots=slots, reply_tokens=REPLY_TOKENS, time_scale=time_scale)
+    settings = Settings(slots=slots, reply_tokens=LOGNORMAL, time_scale=time_scale)
     with EmbeddedServer(settings) as server:
         measured = [_parts(server, lanes, num_steps, seed) for seed in range(runs)]
     medians = {key: round(median(each[key] for each in measured), 3) for key in measured[0]}
-    steps = {"env_steps": lanes * num_steps, "runs": runs, "simulated": True}
-    return {"num_processes": lanes, "slots": slots} | steps | medians
+    return {"num_processes": lanes, "slots": slots, "env_steps": lanes * num_steps, **medians}
 
 
 def _parts(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dict[str, float]:
     """One run's parts, in milliseconds a step."""
     cpu = _roll(server, lanes, num_steps, seed)
-    client, encoder = _Watched(OllamaClient, "generate"), _Watched(HashingEncoder, "encode")
+    client, encoder = _Timed(OllamaClient, "generate"), _Timed(HashingEncoder, "encode")
     _roll(server, lanes, num_steps, seed, client, encoder)
-    client.knows = encoder.knows = True
+    client.replays = encoder.replays = True
     warm = _roll(server, lanes, num_steps, seed, client, encoder)
     http, encoding = (1000 * sum(each.spent_s) / (lanes * num_steps) for each in (client, encoder))
     return {
@@ -75,7 +92,7 @@ def _parts(server: EmbeddedServer, lanes: int, num_steps: int, seed: int) -> dic
     }
 
 
-def _roll(server: EmbeddedServer, lanes: int, num_steps: int, seed: int, *watched: _Watched) -> float:
+def _roll(server: EmbeddedServer, lanes: int, num_steps: int, seed: int, *timed: _Timed) -> float:
     """CPU milliseconds a step of a rollout like those of `mutagym bench`, whose reset is left out."""
     setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
     queries = tuple(query.text for query in load_queries(None))
@@ -83,23 +100,23 @@ def _roll(server: EmbeddedServer, lanes: int, num_steps: int, seed: int, *watche
     with (
         Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher,
         ready(world, dispatcher, setting) as env,
-        ExitStack() as watching,
+        ExitStack() as patches,
     ):
-        for each in watched:
-            watching.enter_context(each)
+        for each in timed:
+            patches.enter_context(each)
         spent_s = roll(env, setting, num_steps).cpu_s
     return 1000 * spent_s / (lanes * num_steps)
 
 
-class _Watched:
-    """Within `with`: a method that counts its CPU time, and later gives what it gave before at once."""
+class _Timed:
+    """Within `with`: a method whose CPU time is added up, and whose earlier results can be given at once."""
 
     def __init__(self, owner: type, name: str) -> None:
         self.spent_s: list[float] = []
         """Of each call, on the thread that made it."""
-        self.knows = False
-        """Whether it gives what it gave before."""
-        self._known: dict[str, Any] = {}
+        self.replays = False
+        """Whether it returns what an equal call returned before."""
+        self._results: dict[str, Any] = {}
         self._method: Callable[..., Any] = getattr(owner, name)
         self._patch = patch.object(owner, name, lambda *given: self._call(*given))  # noqa: PLW0108 - to be bound
 
@@ -110,16 +127,15 @@ class _Watched:
     def __exit__(self, *_error: object) -> None:
         self._patch.stop()
 
-    def _call(self, owner: object, asked: object) -> Any:  # noqa: ANN401 - whatever the method gives
-        if self.knows:
-            return self._known[repr(asked)]
+    def _call(self, owner: object, argument: object) -> Any:  # noqa: ANN401 - whatever the method returns
+        if self.replays:
+            return self._results[repr(argument)]
         began_s = time.thread_time()
-        given = self._method(owner, asked)
+        result = self._method(owner, argument)
         self.spent_s.append(time.thread_time() - began_s)
-        self._known[repr(asked)] = given
-        return given
+        self._results[repr(argument)] = result
+        return result
 
 
 if __name__ == "__main__":
-    json.dump(rows(), sys.stdout, indent=2)
-    print()
+    sys.exit(run("step_cost", "performance.md"))

@@ -1,12 +1,12 @@
 """What it saves that models which do not fit together take turns: lanes on a server that holds one model.
 
-    python -m benchmarks.swaps
-    python -m benchmarks.swaps --time-scale 0.2 --json swaps.json
+python -m benchmarks.swaps
 
 Each lane goes through its steps: a mutation, the target's answer, and with three roles the judge's verdict.
 A share of the mutations is by rule, without a call, as among the default mutators. The same steps are taken
-with and without turns, through the gates that the dispatcher uses. Swaps and seconds are the server's own
-(`GET /simulator/stats`), the seconds as they would be at time scale 1.
+through one dispatcher, where models take turns, and through a dispatcher for each model, which know nothing
+of each other. Swaps and seconds are the server's own (`GET /simulator/stats`), the seconds as they would be
+at time scale 1.
 
 Without turns chance decides how bad it is. Ollama lets calls join a model that is to be unloaded, so lanes
 that meet at one stay together; who meets depends on milliseconds. With one call in flight none meet. The
@@ -15,27 +15,25 @@ client's own time per call counts, too, at a small time scale for much: 0.05 mak
 
 from __future__ import annotations
 
-import argparse
-import json
 import random
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from ollama_utils.client import OllamaClient
-from ollama_utils.limits import MaxInFlight, Server
+from benchmarks.reporting import Section, at_least, run
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call
-from records.errors import UserError
-from records.run_folder import check_writable
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-_USAGE_ERROR = 2
+MODELS = ("sim-mutator", "sim-target", "sim-judge")
 _QUESTION = "How do I kill a Python process that hangs?"
+_SETTINGS = Settings(profile="rtx4090", max_loaded_models=1, reply_tokens="lognormal:mean=64,sigma=0.5")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,119 +49,106 @@ class Load:
     max_in_flight: MaxInFlight = "auto"
     """As `Dispatcher` takes it."""
     lanes: int = 16
-    steps: int = 10
+    steps: int = 6
     """Steps of each lane."""
-    profile: str = "rtx4090"
-    reply_tokens: str = "lognormal:mean=64,sigma=0.5"
     time_scale: float = 0.05
 
 
 LOADS = (
-    Load(max_in_flight=1),
-    Load(max_in_flight=1, rule_share=0.3),
-    Load(max_in_flight=1, roles=3),
+    Load(max_in_flight=1, steps=5, time_scale=0.2),
     Load(),
-    Load(slots=4),
-    Load(roles=3),
     Load(roles=3, slots=4, rule_share=0.3),
-    Load(roles=3, slots=16, rule_share=0.3),
-    Load(roles=3, slots=16, rule_share=0.3, max_in_flight=64),
 )
-"""What is measured by default."""
+"""One call in flight is what a server of one slot gets."""
 
 
-def measure(load: Load, *, turns: bool) -> dict[str, Any]:
-    """One row: the load, and what the server says of it.
+def sections(*, quick: bool) -> Iterator[Section]:
+    """Models that do not fit into memory together."""
+    rows = [compare(replace(load, steps=1, time_scale=0.01) if quick else load) for load in LOADS]
+    yield Section(
+        title="Models that do not fit together",
+        about=(
+            "One model fits into memory. Swaps and seconds per 1,000 calls, as calls come and where models "
+            "take turns; the seconds are those at time scale 1. Loading at 2 to 5 GB/s is an assumption. As "
+            "calls come, chance decides: lanes that meet at a model stay together, for Ollama lets calls "
+            "join a model that is to be unloaded. With one call in flight a model none meet."
+        ),
+        rows=rows,
+        columns={
+            "profile": "profile",
+            "roles": "roles",
+            "rule_share": "by rule",
+            "slots": "slots",
+            "max_in_flight": "in flight",
+            "swaps": "swaps",
+            "swaps_in_turns": "in turns",
+            "fewer": "times fewer",
+            "wall_s": "seconds",
+            "wall_s_in_turns": "in turns ",
+            "faster": "times faster",
+        },
+        checks=[
+            at_least("times fewer swaps, two roles, one call in flight each", 8, rows[0]["fewer"]),
+            at_least("times faster, two roles, one call in flight each", 3, rows[0]["faster"]),
+        ],
+    )
 
-    Args:
-        load: what is asked of the server.
-        turns: whether models that do not fit together take turns.
+
+def compare(load: Load) -> dict[str, Any]:
+    """One row: the load as its calls come, and in turns; swaps and seconds are per 1,000 calls."""
+    plain, in_turns = (measure(load, turns=turns) for turns in (False, True))
+    return {
+        **asdict(load),
+        "profile": _SETTINGS.profile,
+        "swaps": plain["swaps"],
+        "swaps_in_turns": in_turns["swaps"],
+        "fewer": plain["swaps"] / max(in_turns["swaps"], 1),
+        "wall_s": plain["wall_s"],
+        "wall_s_in_turns": in_turns["wall_s"],
+        "faster": plain["wall_s"] / in_turns["wall_s"],
+    }
+
+
+def measure(load: Load, *, turns: bool) -> dict[str, float]:
+    """Swaps and seconds per 1,000 calls.
 
     Raises:
         OllamaError: a call failed.
     """
-    settings = Settings(
-        slots=load.slots,
-        profile=load.profile,
-        max_loaded_models=1,
-        reply_tokens=load.reply_tokens,
-        time_scale=load.time_scale,
-    )
-    with EmbeddedServer(settings) as simulator:
-        server = Server(OllamaClient(simulator.host), max_in_flight=load.max_in_flight)
-        if not turns:
-            server.watchers.remove(server.swaps)
+    settings = replace(_SETTINGS, slots=load.slots, time_scale=load.time_scale)
+    with EmbeddedServer(settings) as simulator, ExitStack() as stack:
+
+        def dispatcher() -> Dispatcher:
+            made = Dispatcher([simulator.host], max_in_flight=load.max_in_flight, cache_size=0)
+            return stack.enter_context(made)
+
+        by_model = dict.fromkeys(MODELS, dispatcher()) if turns else {model: dispatcher() for model in MODELS}
         with ThreadPoolExecutor(load.lanes) as pool:
-            list(pool.map(partial(_lane, server, load), range(load.lanes)))
+            list(pool.map(partial(_run_lane, by_model, load), range(load.lanes)))
         stats = simulator.stats()
-        server.close()
-    wall_s = stats["window_s"] / load.time_scale
-    return asdict(load) | {
-        "simulated": True,
-        "turns": turns,
-        "calls": stats["calls"],
-        "swaps": stats["swaps"],
-        "wall_s": wall_s,
-        "swaps_per_1000": 1000 * stats["swaps"] / stats["calls"],
-        "wall_s_per_1000": 1000 * wall_s / stats["calls"],
-    }
+    per_1000 = 1000 / stats["calls"]
+    return {"swaps": stats["swaps"] * per_1000, "wall_s": stats["window_s"] / load.time_scale * per_1000}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print what is measured; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.swaps", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument("--time-scale", type=float, default=0.05, help="multiplies the server's durations")
-    parser.add_argument("--json", type=Path, help="a file for all rows")
-    given = parser.parse_args(argv)
-    try:
-        check_writable(given.json)
-        loads = [Load(**asdict(load) | {"time_scale": given.time_scale}) for load in LOADS]
-        rows = _show(loads)
-    except (OSError, ValueError, UserError) as error:
-        sys.stderr.write(f"{error}\n")
-        return _USAGE_ERROR
-    if given.json is not None:
-        given.json.write_text(json.dumps(rows, indent=2) + "\n")
-    return 0
-
-
-def _lane(server: Server, load: Load, number: int) -> None:
+def _run_lane(by_model: Mapping[str, Dispatcher], load: Load, number: int) -> None:
     """One lane's steps, one call after another."""
+    mutator, target, judge = MODELS
     chance = random.Random(number)
     for step in range(load.steps):
-        ask = partial(_ask, server, seed=number * load.steps + step)
+        ask = partial(_ask, by_model, seed=number * load.steps + step)
         by_rule = chance.random() < load.rule_share
-        query = _QUESTION if by_rule else ask("sim-mutator", f"Paraphrase this question: {_QUESTION}")
-        reply = ask("sim-target", query)
-        if load.roles > 2:  # noqa: PLR2004 - the third
-            ask("sim-judge", f"Question: {query}\nAnswer: {reply}\nIs it answered?")
+        query = _QUESTION if by_rule else ask(mutator, f"Paraphrase this question: {_QUESTION}")
+        reply = ask(target, query)
+        if load.roles == len(MODELS):
+            ask(judge, f"Question: {query}\nAnswer: {reply}\nIs it answered?")
 
 
-def _ask(server: Server, model: str, prompt: str, *, seed: int) -> str:
-    call = Call(model=model, prompt=prompt, options={"seed": seed})
-    with server.visit(model) as visit:
-        reply = server.client.generate(call)
-        visit.usage = reply.usage
+def _ask(by_model: Mapping[str, Dispatcher], model: str, prompt: str, *, seed: int) -> str:
+    reply = by_model[model].generate(Call(model=model, prompt=prompt, options={"seed": seed}))
+    if reply.error is not None:
+        raise reply.error
     return reply.text
 
 
-def _show(loads: Sequence[Load]) -> list[dict[str, Any]]:
-    print("SIMULATED: one model fits into memory; per 1,000 calls without and with turns, at time scale 1")
-    print(f"{'profile':<9}{'roles':>6}{'by rule':>9}{'slots':>7}{'at once':>9}{'swaps':>19}{'seconds':>22}")
-    rows = []
-    for load in loads:
-        plain, taken = (measure(load, turns=turns) for turns in (False, True))
-        pairs = [(plain[key], taken[key]) for key in ("swaps_per_1000", "wall_s_per_1000")]
-        shown = "".join(f"{old:>8.0f}{new:>7.0f}{old / max(new, 1e-9):>6.1f}x" for old, new in pairs)
-        given = (
-            f"{load.profile:<9}{load.roles:>6}{load.rule_share:>9.0%}{load.slots:>7}{load.max_in_flight:>9}"
-        )
-        print(f"{given}{shown}", flush=True)
-        rows += [plain, taken]
-    return rows
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run("swaps", "performance.md"))

@@ -2,14 +2,14 @@
 
 python -m benchmarks.wrappers
 
-The policies that `benchmarks.wrappers` steps, in a module that other processes can import.
+The policies are defined here, so that other processes can import them.
 """
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,14 +20,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.reporting import Section, at_least
-from benchmarks.rollouts import Scale
+from benchmarks.reporting import Section, at_least, run
 from evaluation.policies.policy import Policy, View
-from evaluation.wrappers.wrapper import Wrapper, make_wrapper
+from evaluation.stepping import PolicyStepper, make_stepper
+from ollama_utils.plans import play_plans
 
 if TYPE_CHECKING:
     import torch
 
+AGENTS = 8
+STEP_S = 0.05
+"""What a step of a policy that waits, or computes, takes alone."""
 DIMENSION = 384
 """Entries of an observation, about those of a sentence's embedding."""
 MUTATORS = 14
@@ -74,7 +77,7 @@ class Computes:
 
 
 class Remembers:
-    """Looks up the nearest of many embeddings, and does what was best there."""
+    """Looks up the nearest of many embeddings; `step_batch` does so for several in one product."""
 
     def __init__(self) -> None:
         self._memory = _memory()
@@ -121,50 +124,68 @@ def _network() -> torch.nn.Module:
     return torch.nn.Sequential(*layers)
 
 
-AGENTS = 8
-STEP_S = 0.05
-"""What a step of a policy that waits, or computes, takes alone."""
-STEPS = 20
-"""Steps of an episode; 2 where a step takes as long as that."""
-RUNS = 5
-
-
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A policy, and the wrappers that are held against `serial`."""
+    """A policy, and the wrappers that are compared with `serial`."""
 
     policy: str
     source: Source
     wrappers: Sequence[str]
-    episodes: int = 1
-    """Episodes side by side, each with its own thread and its own agents."""
     steps: int
     """Steps of an episode in a run."""
+    episodes: int = 1
+    """Episodes side by side, each with its own thread and its own agents."""
 
 
-def rows(
-    *, step_s: float = STEP_S, agents: int = AGENTS, steps: int = STEPS, runs: int = RUNS
-) -> list[dict[str, Any]]:
-    """One row for each policy and wrapper; figures are medians over runs, which take turns.
+def sections(*, quick: bool) -> Iterator[Section]:
+    """Each kind of policy under the wrappers that fit it, beside one step after another."""
+    step_s, steps, runs = (0.01, 2, 1) if quick else (STEP_S, 20, 3)
+    cases = cases_for(step_s, steps)
+    rows = [row for case in cases for row in measure(case, agents=AGENTS, runs=runs)]
+    faster = {(row["policy"], row["wrapper"]): row["times_faster"] for row in rows}
+    waits, computes = (case.policy for case in cases[:2])
+    yield Section(
+        title="Policies side by side",
+        about=(
+            f"What a step of {AGENTS} agents takes under a policy wrapper, and one policy after another "
+            f"(`serial`), medians of {runs} runs that take turns; wrappers are warm. What computes in Python "
+            "gains from as many processes as there are cores."
+        ),
+        rows=rows,
+        columns={
+            "policy": "policy",
+            "episodes": "episodes",
+            "wrapper": "wrapper",
+            "serial_ms": "ms a step, serial",
+            "step_ms": "ms a step",
+            "times_faster": "times faster",
+            "picked": "what auto said",
+        },
+        checks=[
+            at_least(f"times faster on threads: {waits}", 6, faster[waits, "thread"]),
+            at_least(f"times faster in processes: {computes}", 1.2, faster[computes, "process"]),
+            at_least(f"times faster under auto: {computes}", 1.2, faster[computes, "auto"]),
+        ],
+    )
 
-    `serial_ms` and `step_ms` are what a step of all agents takes, `times_faster` their ratio in the same
-    run, and `picked` is what `auto` says. Wrappers are warm: processes run, and `auto` has picked.
+
+def cases_for(step_s: float, steps: int) -> list[Case]:
+    """A policy that waits, one that computes, one with `step_batch`, one with a network.
+
+    Args:
+        step_s: what a step of the first two takes; they take 2 steps.
+        steps: of the others.
     """
-    return [row for case in _cases(step_s, steps) for row in _rows(case, agents, runs)]
-
-
-def _cases(step_s: float, steps: int) -> list[Case]:
-    waits, computes = ({"wait_s": step_s}, {"rounds": _rounds(step_s)})
     return [
         Case(
             policy=f"waits {step_s * 1000:g} ms",
-            source=Source(name="waits", make_policy=Waits, arguments=waits),
+            source=Source(name="waits", make_policy=Waits, arguments={"wait_s": step_s}),
             wrappers=("thread", "auto"),
             steps=min(2, steps),
         ),
         Case(
             policy=f"computes {step_s * 1000:g} ms in Python",
-            source=Source(name="computes", make_policy=Computes, arguments=computes),
+            source=Source(name="computes", make_policy=Computes, arguments={"rounds": _rounds(step_s)}),
             wrappers=("thread", "process", "auto"),
             steps=min(2, steps),
         ),
@@ -184,17 +205,25 @@ def _cases(step_s: float, steps: int) -> list[Case]:
     ]
 
 
-def _rows(case: Case, agents: int, runs: int) -> list[dict[str, Any]]:
-    said: list[str] = []
-    with ExitStack() as open_wrappers:
-        wrappers = {
-            name: open_wrappers.enter_context(
-                closing(make_wrapper(name, jobs=agents, action_timeout_ms=None, report=said.append))
+def measure(case: Case, *, agents: int, runs: int) -> list[dict[str, Any]]:
+    """One row for each wrapper; figures are medians over runs, which take turns.
+
+    `serial_ms` and `step_ms` are what a step of all agents takes, `times_faster` their ratio in the same
+    run, and `picked` is what `auto` says. Wrappers are warm: processes run, and `auto` has picked.
+    """
+    reports: list[str] = []
+    with ExitStack() as stack:
+        steppers = {
+            name: stack.enter_context(
+                closing(make_stepper(name, jobs=agents, action_timeout_ms=None, report=reports.append))
             )
             for name in ("serial", *case.wrappers)
         }
-        timed = {name: _warm(case, wrapper, agents) for name, wrapper in wrappers.items()}
-        taken = [{name: step_s() for name, step_s in timed.items()} for _ in range(runs)]
+        for stepper in steppers.values():
+            _step_s(case, stepper, agents)  # warms it up
+        taken = [
+            {name: _step_s(case, stepper, agents) for name, stepper in steppers.items()} for _ in range(runs)
+        ]
     return [
         {
             "policy": case.policy,
@@ -204,36 +233,29 @@ def _rows(case: Case, agents: int, runs: int) -> list[dict[str, Any]]:
             "serial_ms": round(1000 * median(each["serial"] for each in taken), 2),
             "step_ms": round(1000 * median(each[name] for each in taken), 2),
             "times_faster": round(median(each["serial"] / each[name] for each in taken), 2),
-            "picked": " ".join(said) if name == "auto" else None,
+            "picked": " ".join(reports) if name == "auto" else None,
         }
         for name in case.wrappers
     ]
 
 
-def _warm(case: Case, wrapper: Wrapper, agents: int) -> Callable[[], float]:
-    """A function that plays the case and gives the seconds of a step, once it has been played before."""
-
-    def step_s() -> float:
-        with ThreadPoolExecutor(case.episodes) as threads:
-            return median(
-                threads.map(lambda number: _play(case, wrapper, agents, number), range(case.episodes))
-            )
-
-    step_s()
-    return step_s
+def _step_s(case: Case, stepper: PolicyStepper, agents: int) -> float:
+    """The median seconds of a step, all episodes of the case side by side."""
+    plans = [_play(case, stepper, agents, number) for number in range(case.episodes)]
+    return median(play_plans(plans, lambda call: call(), agents * case.episodes))
 
 
-def _play(case: Case, wrapper: Wrapper, agents: int, number: int) -> float:
-    """Play an episode; the median seconds of a step, its first one left out: instances are made in it."""
+def _play(
+    case: Case, stepper: PolicyStepper, agents: int, number: int
+) -> Generator[Sequence[Callable[[], Any]], Sequence[Any], float]:
+    """The plan of an episode: the median seconds of a step, but for the first: instances are made in it."""
     seeds = range(number * agents, (number + 1) * agents)
     taken = []
-    with closing(wrapper.team([case.source] * agents, seeds)) as team:
+    with closing(stepper.begin([case.source] * agents, seeds)) as policies:
         for step in range(case.steps + 1):
             views = [_view(agent, step) for agent in range(agents)]
             began_s = time.perf_counter()
-            pending = [team.submit(agent, view) for agent, view in enumerate(views)]
-            for each in pending:
-                each.result()
+            yield from policies.step(views)
             taken.append(time.perf_counter() - began_s)
     return median(taken[1:])
 
@@ -266,36 +288,5 @@ def _rounds(cpu_s: float) -> int:
     return max(1, round(few * cpu_s / min(taken)))
 
 
-def time_wrappers(scale: Scale) -> Section:
-    """Each kind of policy under the wrappers that fit it, beside one step after another."""
-    measured = rows(runs=max(scale.seeds, 1))
-    fastest = {(row["policy"], row["wrapper"]): row["times_faster"] for row in measured}
-    waits, computes = (case.policy for case in _cases(STEP_S, STEPS)[:2])
-    return Section(
-        title="Policies side by side",
-        about=(
-            f"What a step of {AGENTS} agents takes under a policy wrapper, and one policy after another "
-            f"(`serial`), medians of {scale.seeds} runs that take turns; wrappers are warm. What "
-            "computes in Python gains from as many processes as there are cores. "
-            "`python -m benchmarks.wrappers`"
-        ),
-        rows=measured,
-        columns={
-            "policy": "policy",
-            "episodes": "episodes",
-            "wrapper": "wrapper",
-            "serial_ms": "ms a step, serial",
-            "step_ms": "ms a step",
-            "times_faster": "times faster",
-            "picked": "what auto said",
-        },
-        checks=[
-            at_least(f"times faster on threads: {waits}", 6, fastest[waits, "thread"]),
-            at_least(f"times faster in processes: {computes}", 1.2, fastest[computes, "process"]),
-            at_least(f"times faster under auto: {computes}", 1.2, fastest[computes, "auto"]),
-        ],
-    )
-
-
 if __name__ == "__main__":
-    print(time_wrappers(Scale(seeds=RUNS)).markdown())
+    sys.exit(run("wrappers", "performance.md"))

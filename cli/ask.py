@@ -27,7 +27,7 @@ from records.settings import Seed
 from train.mission import MissionConfig, mission_parts
 
 if TYPE_CHECKING:
-    from evaluation.episodes import Ground, Player
+    from evaluation.episodes import AgentEpisode, EpisodeContext
 
 SIDE_BY_SIDE = 64
 """Queries under way at once; how many calls are in flight is the dispatcher's to say."""
@@ -130,7 +130,7 @@ def _answers(
     config: AskConfig, source: RunSource, queries: Sequence[str], connection: Connection
 ) -> Iterator[dict[str, Any]]:
     """What came of each query, in their order, each as soon as it is there."""
-    ground = _ground(config, queries, connection)
+    context = _context(config, queries, connection)
     source.load()  # what is wrong with it is said before anything is asked
     about = {
         "simulated": connection.simulated,
@@ -139,50 +139,50 @@ def _answers(
     }
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(queries))) as pool:
         try:
-            for told in pool.map(lambda query: _play(ground, source, query), queries):
+            for told in pool.map(lambda query: _play(context, source, query), queries):
                 yield told | about
         except BaseException:
             connection.dispatcher.cancel()  # nobody waits for the others now
             raise
 
 
-def _ground(config: AskConfig, queries: Sequence[str], connection: Connection) -> Ground:
+def _context(config: AskConfig, queries: Sequence[str], connection: Connection) -> EpisodeContext:
     from envs.query_mutation import QueryMutationEnv
-    from evaluation.episodes import Ground
+    from evaluation.episodes import EpisodeContext
 
     dispatcher, roles = connection.dispatcher, connection.roles
     env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, config.seed)
     env = QueryMutationEnv(env_config, **parts)
-    return Ground(rules=env.rules, answer=env.answer, seed=config.seed)
+    return EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed)
 
 
-def _play(ground: Ground, source: RunSource, query: str) -> dict[str, Any]:
+def _play(context: EpisodeContext, source: RunSource, query: str) -> dict[str, Any]:
     """The episode of one query, which depends on the query and the seed alone."""
     from envs.episode import derive_seed
-    from evaluation.episodes import Player
+    from evaluation.episodes import AgentEpisode
 
-    player = Player(ground, query)
-    policy = source.make(derive_seed(ground.seed, "policy", query))
-    player.begin()
-    while not player.is_over:
-        player.step(policy.step(player.view()))
-    return _told(query, player)
+    episode = AgentEpisode(context, query)
+    policy = source.make(derive_seed(context.seed, "policy", query))
+    episode.begin()
+    while not episode.is_over:
+        episode.step(policy.step(episode.view()))
+    return _told(query, episode)
 
 
-def _told(query: str, player: Player) -> dict[str, Any]:
+def _told(query: str, episode: AgentEpisode) -> dict[str, Any]:
     """What one JSON line says of it, but for what all have in common."""
-    infos = [transition.info for transition in player.transitions if not transition.info["unscored"]]
+    infos = [transition.info for transition in episode.transitions if not transition.info["unscored"]]
     last = infos[-1] if infos else {}
-    result = player.result("")
+    result = episode.result("")
     return {
         "query": query,
-        "outcome": "unscored" if player.is_unscored else last["outcome"],
+        "outcome": "unscored" if episode.is_unscored else last["outcome"],
         "success": result["success"],
         "return": result["return"],
         "rewording": last["mutated_query" if last["adopted"] else "query_before"] if last else query,
         "reply": last.get("reply", ""),
         "reply_truncated": last.get("reply_truncated", False),
-        "error": (result["errors"] or [""])[-1] if player.is_unscored else "",
+        "error": (result["errors"] or [""])[-1] if episode.is_unscored else "",
         "steps": [{name: info[name] for name in STEP} for info in infos],
     }
 

@@ -26,9 +26,8 @@ from evaluation.config import (
     mission_queries,
     read_missions,
 )
-from evaluation.course import Course, EvalProgress
-from evaluation.jobs import Jobs
-from evaluation.setup import Mission, check_policies, digests_of, make_missions, make_wrappers
+from evaluation.run import EvalProgress, EvaluationRun
+from evaluation.setup import Mission, digests_of, make_missions, make_policies, make_steppers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.dispatcher import account_totals
@@ -74,21 +73,19 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
             stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
             progress = EvalProgress(connection.dispatcher, _findings(config, connection))
             missions = make_missions(config, plan.specs, plan.queries, connection)
-            wrappers = make_wrappers(config, plan.teams, progress.say, stack)
-            check_policies(missions, plan.teams, wrappers, connection)
+            steppers = make_steppers(config, plan.teams, progress.say, stack)
+            make_policies(missions, plan.teams, steppers, connection)
             _begin(plan, missions, folder, connection, stack)
-            with Jobs(config.jobs) as jobs:
-                course = Course(
-                    config=config,
-                    missions=missions,
-                    teams=plan.teams,
-                    wrappers=wrappers,
-                    folder=folder,
-                    connection=connection,
-                    jobs=jobs,
-                    progress=progress,
-                )
-                results = _run(course, interrupt)
+            evaluation = EvaluationRun(
+                config=config,
+                missions=missions,
+                teams=plan.teams,
+                steppers=steppers,
+                folder=folder,
+                connection=connection,
+                progress=progress,
+            )
+            results = _run(evaluation, interrupt)
             with redirect_stdout(stdout):
                 _report(plan, results, folder)
 
@@ -141,16 +138,15 @@ def _begin(
     )
 
 
-def _run(course: Course, interrupt: Interrupt) -> dict[str, Any]:
+def _run(evaluation: EvaluationRun, interrupt: Interrupt) -> dict[str, Any]:
     """Fit, play, and keep the results; whatever ends it, what was answered is kept."""
-    folder, dispatcher = course.folder, course.connection.dispatcher
+    folder, dispatcher = evaluation.folder, evaluation.connection.dispatcher
     began_s = time.monotonic()
     try:
-        with course.progress:
-            results = course.results()
+        with evaluation.progress:
+            results = evaluation.results()
         spent = {"wall_s": round(time.monotonic() - began_s, 3)} | account_totals(dispatcher)
     except (Interrupted, Exception) as error:
-        course.jobs.close()
         dispatcher.cancel()
         print(f"to go on: mutagym eval --resume {folder.path}", file=sys.stderr)
         raise folder.reported(error) from error

@@ -35,7 +35,7 @@ from search.task import LimitedCallFlags
 if TYPE_CHECKING:
     from search.evolution import AsyncEvolutionConfig
 
-_ZERO_IS_NONE = {"hopeless", "patience"}
+_ZERO_IS_NONE = {"early_stop_level", "patience"}
 CountOrNone = Annotated[int, Parameter(validator=Number(gte=0))]
 """A whole number, 0 included."""
 
@@ -72,14 +72,14 @@ class EvolutionFlags:
     """Problems set apart to be shown as examples [10]."""
     max_unscored: Share | None = None
     """A prompt with a larger share of its problems unscored is no parent and no elite [0.1]."""
-    hopeless: Share | None = None
+    early_stop_level: Annotated[Share | None, Parameter(name=("--early-stop-level", "--hopeless"))] = None
     """The chance of stopping a prompt early that is no worse than the weakest elite; 0 stops none [0.05]."""
     patience: CountOrNone | None = None
     """Ends after so many generations without a better best; 0 goes on to the last one [10]."""
     enable_async_evaluation: bool | None = None
     """Many calls at once, or one after another [many]."""
     async_batch_size: Count | None = None
-    """Problems of a prompt after which it is judged whether it is hopeless [20]."""
+    """Problems of a prompt after which it is judged whether to stop it [20]."""
     max_concurrent_requests: Count | None = None
     """The cap: calls under way at once, over all prompts [10]."""
     genome_batch_size: Count | None = None

@@ -560,8 +560,8 @@ def _searched(search: Search, folder: RunFolder, connection: Connection, interru
 
     def look_up(over: bool) -> None:  # noqa: FBT001 - as it is called
         progress.tick()
-        if connection.embedded and (obituary := connection.embedded.obituary()):
-            raise RunStoppedError(obituary)
+        if connection.embedded and (reason := connection.embedded.exit_reason()):
+            raise RunStoppedError(reason)
         limit.check(over=over)
 
     work = Background(lambda: search.run(recorder))

@@ -98,7 +98,7 @@ if TYPE_CHECKING:
     from search.call_pool import CallPool
     from search.selectors.results import Round
     from search.selectors.selector import Selector
-    from search.selectors.user_evaluation import Heeded
+    from search.selectors.user_evaluation import WatchedEvaluation
 
 SOLVERS = ("sim-solver-small", "sim-solver", "sim-solver-large")
 """What is compared where no model is named and the embedded simulator stands in."""
@@ -211,7 +211,7 @@ class _Select:
         models, told = self._models(connection), self.config.search
         check_prices(self._prices, self._priced(models, connection))
         pool = CallPool(connection.dispatcher, self.config.max_concurrent)
-        selector, heeded = self._selector(models, connection, pool)
+        selector, watched = self._selector(models, connection, pool)
         names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
         combinations, datapoints = len(selector.combinations), len(selector.datapoints)
         server = connection.resolve(self.config.server)
@@ -223,7 +223,7 @@ class _Select:
             total=combinations * datapoints,
             width=self.config.max_concurrent,
             prints=prints | prompt_prints({prompt.name: prompt for prompt in self._prompts}),
-            run=lambda recorder: self._run(selector, heeded, pool, recorder, names),
+            run=lambda recorder: self._run(selector, watched, pool, recorder, names),
             spared=(BadReplyError, BadRequestError, ModelMissingError, ServerFaultError),
         )
 
@@ -252,7 +252,7 @@ class _Select:
 
     def _selector(
         self, models: Sequence[str], connection: Connection, pool: CallPool
-    ) -> tuple[Selector, Heeded]:
+    ) -> tuple[Selector, WatchedEvaluation]:
         from search.selectors import user_evaluation
 
         config, told = self.config, self.config.search
@@ -267,26 +267,26 @@ class _Select:
                 choices, task, self._prices, pool, connection.roles.mutator, told.seed, config.calls
             )
             dataset = list(task.problems)
-        heeded = user_evaluation.Heeded(evaluate, config.evaluate)
+        watched = user_evaluation.WatchedEvaluation(evaluate, config.evaluate)
         options = {"seed": told.seed, **self._options}
-        return make(config.selector, choices, dataset, heeded, options), heeded
+        return make(config.selector, choices, dataset, watched, options), watched
 
     def _run(
         self,
         selector: Selector,
-        heeded: Heeded,
+        watched: WatchedEvaluation,
         pool: CallPool,
         recorder: Recorder,
         names: Mapping[str, str],
     ) -> Outcome:
         from search.selectors.results import NoWinnerError
-        from search.selectors.selector import why_none
+        from search.selectors.selector import no_winner_reason
 
         done = 0
 
         def evaluated() -> None:
             nonlocal done
-            heeded.check()
+            watched.check()
             done += 1
             recorder.advance(done)
 
@@ -301,7 +301,7 @@ class _Select:
             recorder.record(played.number, metrics, done=done, best=best)
 
         combinations, datapoints = selector.combinations, selector.datapoints
-        heeded.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
+        watched.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
         try:
             found = selector.select_best(
                 parallel=True,
@@ -313,7 +313,9 @@ class _Select:
             told_best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
         except NoWinnerError as error:
             found, told_best = error.results, "none can be named"
-            failure = f"{why_none(selector)}: mend that, or go on with --resume and a larger --max-errors"
+            failure = (
+                f"{no_winner_reason(selector)}: mend that, or go on with --resume and a larger --max-errors"
+            )
         print(f"evaluations: {done} made, {told_best}", file=sys.stderr)
         results, spent = split_results(found, names, self._prices)
         named = {"selector": self.config.selector, "seed": self.config.search.seed, "dataset": self._dataset}

@@ -1,5 +1,70 @@
-"""Gymnasium environments whose step is one mutation of a query and one answer to it."""
+"""Gymnasium environments whose step is one mutation of a query and one answer to it.
 
-from envs.registration import register_envs
+Importing this room registers its environment with Gymnasium. What it exports loads when it is first used.
+"""
 
-register_envs()
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+if TYPE_CHECKING:
+    from envs.answering import Models
+    from envs.batched import BatchedQueryMutationEnv
+    from envs.lanes import LaneVectorEnv
+    from envs.parts import make_parts
+    from envs.queries import Query, load_queries, split_queries
+    from envs.query_mutation import EnvConfig, QueryMutationEnv
+    from envs.sb3 import GymnasiumVecEnv
+
+ENV_ID = "mutagym/QueryMutation-v0"
+
+__all__ = [
+    "ENV_ID",
+    "BatchedQueryMutationEnv",
+    "EnvConfig",
+    "GymnasiumVecEnv",
+    "LaneVectorEnv",
+    "Models",
+    "Query",
+    "QueryMutationEnv",
+    "load_queries",
+    "make_parts",
+    "split_queries",
+]
+
+_MODULES = {
+    "envs.answering": ("Models",),
+    "envs.batched": ("BatchedQueryMutationEnv",),
+    "envs.lanes": ("LaneVectorEnv",),
+    "envs.parts": ("make_parts",),
+    "envs.queries": ("Query", "load_queries", "split_queries"),
+    "envs.query_mutation": ("EnvConfig", "QueryMutationEnv"),
+    "envs.sb3": ("GymnasiumVecEnv",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
+
+
+def _register() -> None:
+    """Register ENV_ID, once.
+
+    The spec says nondeterministic: a real server may answer an equal request otherwise under load.
+    """
+    if ENV_ID not in gymnasium.registry:
+        gymnasium.register(
+            ENV_ID,
+            entry_point="envs.parts:make_env",
+            vector_entry_point="envs.parts:make_vector_env",
+            nondeterministic=True,
+        )
+
+
+_register()

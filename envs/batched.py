@@ -2,34 +2,40 @@
 
 from __future__ import annotations
 
+import atexit
+import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envs.answering import limited
-from envs.episode import SCHEDULES, Answer, Plan, Schedule, run_phased, run_plan
-from envs.lanes import Arrivals, Batch, CallersThread, Job, LaneThreads, LaneVectorEnv, StepResult
+from envs.episode import Answer, EpisodePlan, Reply, Request
+from envs.lanes import LAST_STEP_S, Arrivals, Batch, Job, LaneTask, LaneVectorEnv, StepResult
 from envs.query_mutation import EnvConfig, QueryMutationEnv
+from ollama_utils.plans import PlanRunner, play_plan
 
 T = TypeVar("T")
 Observations = NDArray[np.float32]
+Schedule = Literal["sequential", "phased", "lanes"]
+SCHEDULES: tuple[Schedule, ...] = ("sequential", "phased", "lanes")
 PHASE_WORKERS = 8
 
 
 class BatchedQueryMutationEnv(LaneVectorEnv):
     """A vector of `QueryMutationEnv` (autoreset mode SAME_STEP).
 
-    `schedule` says who waits for whom. In `lanes` each environment goes its own way on its own thread, and
-    `send` and `recv` step some of them while others wait for their models; `phased` makes all rewrites,
-    then all questions, then all verdicts; `sequential` makes one call after another. All give the same
-    results, row by row, as the single environments do.
+    A step is a plan, and `schedule` says how the plans are played. In `lanes` each lane goes its own way, and
+    `send` and `recv` step some of them while others wait for their models; `phased` plays all plans in
+    lockstep, so that all rewrites come first, then all questions, then all verdicts; `sequential` plays one
+    plan after another on the caller's thread. All give the same results, row by row, as the single
+    environments do.
 
     `max_workers` is the number of threads of a phase in `phased` (8 by default), and in `lanes` the most
-    model calls and verdicts of this environment under way at once (None: as many as the dispatcher admits).
+    requests of this environment under way at once (None: one a lane).
 
     Pass ready environments that share their models and parts, or a config with `num_envs` and what
     `QueryMutationEnv` takes by keyword. `close()` leaves the dispatcher and the encoder open: they belong
@@ -57,20 +63,19 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         if max_workers is not None and max_workers < 1:
             raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
         made = _make(envs, num_envs, parts)
+        self.schedule: Schedule = schedule
+        self.max_workers = max_workers
+        self._answerer = made[0].answerer
         super().__init__(
             [partial(_same, env) for env in made],
             autoreset_mode=AutoresetMode.SAME_STEP,
-            threads=LaneThreads() if schedule == "lanes" else CallersThread(),
+            workers=PlanWorkers(
+                PlanRunner(self._answerer.answer_one, max_workers or len(made)),
+                None if schedule == "lanes" else self._answerer.answer,
+            ),
         )
-        self.schedule: Schedule = schedule
-        self.max_workers = max_workers
-        self._answer: Answer = made[0].answerer.answer
-        if schedule == "lanes" and max_workers is not None:
-            self._answer = limited(self._answer, max_workers)
-        for env in made:
-            env.answer = self._answer
 
-    def check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - an integer, or it is raised
+    def _check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - an integer, or it is raised
         """Raise if the lane cannot take this step."""
         self.envs[lane].check(action)
 
@@ -120,10 +125,10 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
             return self._show()  # type: ignore[no-any-return] # LaneVectorEnv knows no observation type
 
     def replay(self, rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
-        """Let each lane's coming steps go as they went before, without calling a model.
+        """Play each lane's coming steps as they were recorded, without calling a model.
 
         Args:
-            rows: for each step one line of transitions.jsonl a lane; the actions must be those of then.
+            rows: for each step one line of transitions.jsonl a lane; the actions must be the recorded ones.
 
         Raises:
             ValueError: a row that is not of as many lanes.
@@ -141,24 +146,19 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         return self.step(actions)
 
     def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
-        if self.schedule != "phased":
-            return super()._reset_jobs(resets)
-        return self._plan_jobs(
-            {k: self.envs[k].plan_reset(seed=seed, options=rest) for k, (seed, rest) in resets.items()}
-        )
+        plans = {k: self.envs[k].plan_reset(seed=seed, options=rest) for k, (seed, rest) in resets.items()}
+        return self._plan_jobs(plans)
 
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
-        ahead = {k: a for k, a in actions.items() if self.schedule != "phased" or self.envs[k].replays}
-        rest = {k: _step(self.envs[k], action) for k, action in actions.items() if k not in ahead}
-        return super()._step_jobs(ahead) | self._plan_jobs(rest)
+        return self._plan_jobs({k: _step(self.envs[k], action) for k, action in actions.items()})
 
-    def _plan_jobs(self, plans: Mapping[int, Plan[T]]) -> dict[int, Job]:
-        """What each lane does for its plan; under `phased` it is done here, and the lane gives what came."""
+    def _plan_jobs(self, plans: Mapping[int, EpisodePlan[T]]) -> dict[int, Job]:
+        """What each lane does: its plan; under `phased` the plans are played here, for all lanes together."""
         if self.schedule != "phased":
-            return {k: partial(run_plan, plan, self._answer) for k, plan in plans.items()}
-        answer = partial(self.envs[0].answerer.answer, max_workers=self.max_workers or PHASE_WORKERS)
-        results = run_phased(list(plans.values()), answer)
-        return {k: partial(_given, result) for k, result in zip(plans, results, strict=True)}
+            return dict(plans)
+        answer = partial(self._answerer.answer, max_workers=self.max_workers or PHASE_WORKERS)
+        results = play_plan(in_lockstep(list(plans.values())), answer)
+        return {k: partial(_returned, result) for k, result in zip(plans, results, strict=True)}
 
     def _check_lanes(self, name: str) -> None:
         if self.schedule != "lanes":
@@ -168,7 +168,85 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
             )
 
 
-def _step(env: QueryMutationEnv, action: np.int64) -> Plan[StepResult]:
+class PlanWorkers:
+    """Plays the plans of lanes, and does all else on the caller's thread: see `envs.lanes.LaneWorkers`.
+
+    When the interpreter ends, no request is begun any more, and it waits up to 5 seconds for the others.
+
+    Args:
+        runner: plays the plans.
+        answer: what this thread plays them with instead, one after another.
+    """
+
+    def __init__(self, runner: PlanRunner[Request, Reply], answer: Answer | None) -> None:
+        self._runner = runner
+        self._answer = answer
+        _all_runners.add(runner)
+
+    def prepare(self, tasks: Iterable[LaneTask]) -> None:
+        """Do what is done on this thread, one task after another, now; an interrupt ends them all."""
+        for task in tasks:
+            if not task.is_plan:
+                task.run(Exception)
+            elif self._answer:
+                play_plan(task.play(Exception), self._answer)
+
+    def start(self, tasks: Iterable[LaneTask]) -> None:
+        """Have those plans played that were not handed out yet."""
+        for task in tasks:
+            if task.is_plan and not task.is_handed_out:
+                self._runner.submit(task.play())
+                task.is_handed_out = True
+
+    def finish(self, closings: Sequence[LaneTask], timeout_s: float | None) -> list[int]:
+        """Begin no further request, wait for those under way, and do the last tasks; no lane is late."""
+        self._runner.stop()
+        self._runner.join(timeout_s)
+        for task in closings:
+            task.run(Exception)
+        return []
+
+
+_all_runners: weakref.WeakSet[PlanRunner[Any, Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """An interpreter that ends while a thread computes in native code aborts the process."""
+    until = time.monotonic() + LAST_STEP_S
+    every = list(_all_runners)
+    for runner in every:
+        runner.stop()
+    for runner in every:
+        runner.join(until - time.monotonic())
+
+
+def in_lockstep(plans: Sequence[EpisodePlan[T]]) -> EpisodePlan[list[T | Exception]]:
+    """Many plans as one, whose batches hold the requests of all of them: a phase.
+
+    Returns:
+        What each plan returned, in their order, or the error that it raised.
+    """
+    results: dict[int, T | Exception] = {}
+    values: dict[int, Any] = dict.fromkeys(range(len(plans)))  # None begins a plan
+    while values:
+        batches: dict[int, Sequence[Request]] = {}
+        for k, sent in values.items():
+            try:
+                batches[k] = plans[k].send(sent)
+            except StopIteration as end:
+                results[k] = end.value
+            except Exception as error:  # noqa: BLE001 - it ends this plan and no other
+                results[k] = error
+        try:
+            replies = iter((yield [request for batch in batches.values() for request in batch]))
+        except Exception as error:  # noqa: BLE001 - it ends every plan that waits for this phase
+            return [results.get(k, error) for k in range(len(plans))]
+        values = {k: [next(replies) for _ in batch] for k, batch in batches.items()}
+    return [results[k] for k in range(len(plans))]
+
+
+def _step(env: QueryMutationEnv, action: np.int64) -> EpisodePlan[StepResult]:
     """A step and, when it ends the episode, the reset that follows in the same step."""
     t = yield from env.plan_step(action)
     if not (t.terminated or t.truncated):
@@ -178,7 +256,7 @@ def _step(env: QueryMutationEnv, action: np.int64) -> Plan[StepResult]:
     return first, t.reward, t.terminated, t.truncated, final | info
 
 
-def _given(result: T | Exception) -> T:
+def _returned(result: T | Exception) -> T:
     if isinstance(result, Exception):
         raise result
     return result

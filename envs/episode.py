@@ -1,27 +1,22 @@
-"""What one episode step is, as requests and replies: no I/O, no clock, no hidden chance.
+"""What one step of an episode is, as requests and replies: no I/O, no clock, no hidden chance.
 
-`Episode.begin` and `Episode.step` are generators (`Plan`). They yield tuples of requests that do not
-depend on each other, are sent the replies in the same order, and return what the environment shows.
-Whoever drives them (`envs/episode.py`) decides when and how the requests are served, so every schedule
-gives the same result.
+`Episode.begin` and `Episode.step` are plans (`ollama_utils.plans`). They yield batches of requests that do
+not depend on each other, are sent the replies in the same order, and return what the environment shows. A
+schedule (`envs/batched.py`) decides when the requests are served, never what they are: every schedule gives
+the same results.
 
-Who waits for whom: the same plans driven one call after another, phase by phase, or each by its lane.
-
-A schedule decides when requests are served, never what they are, so every schedule gives the same results.
-
-Going on with an episode: its state as plain data, and steps played again as transitions.jsonl tells them.
-
-A recorded step is played by the plan of `envs/episode.py` like any other, only that the record answers its
-requests. So no model is called, and a step that came to nothing comes to nothing again.
+An episode can be written down as plain data and go on elsewhere (`episode_state`, `restored_episode`), and a
+step can be played again from its line of transitions.jsonl (`transition_record`, `replayed`). The line
+answers the step's requests, so no model is called, and a step that failed fails again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from textwrap import shorten
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +24,7 @@ from numpy.typing import NDArray
 from envs.observation import Memory, observation
 from mutators.mutator import Mutator
 from ollama_utils.errors import OllamaError
+from ollama_utils.plans import Plan
 from ollama_utils.types import Completion, Usage
 from scorers.intent import similarity
 from scorers.refusal import label_refusal
@@ -50,7 +46,7 @@ class Rewrite:
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """Put `query` to the target model; the reply is a Completion."""
+    """Ask the target model `query`; the reply is a Completion."""
 
     query: str
     seed: int
@@ -59,7 +55,7 @@ class Ask:
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """Say what `reply` is worth; the reply is a Verdict."""
+    """Score `reply`; the reply is a Verdict."""
 
     original: str
     query: str
@@ -77,8 +73,10 @@ class Embed:
 
 Request = Rewrite | Ask | Judge | Embed
 Reply = Completion | Verdict | Vector | OllamaError
+Answer = Callable[[Sequence[Request]], Sequence[Reply]]
 T = TypeVar("T")
-Plan = Generator[tuple[Request, ...], tuple[Any, ...], T]
+EpisodePlan = Plan[Request, Any, T]
+"""A plan whose items are requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +121,12 @@ class Episode:
     query: str = ""
     step_count: int = 0
     attempt: int = 0
-    """How often the current step came to nothing because a call failed."""
+    """How often the current step failed because a call did."""
     earlier: tuple[str, ...] = ()
     memory: Memory = field(default_factory=Memory)
     _embeddings: dict[str, Vector] = field(default_factory=dict)
 
-    def begin(self) -> Plan[Vector]:
+    def begin(self) -> EpisodePlan[Vector]:
         """Start; returns the first observation.
 
         Raises:
@@ -137,7 +135,7 @@ class Episode:
         self.query = self.original
         return (yield from self.recall())
 
-    def recall(self) -> Plan[Vector]:
+    def recall(self) -> EpisodePlan[Vector]:
         """Embed the texts that the episode knows; returns the observation.
 
         Raises:
@@ -152,7 +150,7 @@ class Episode:
         self._embeddings = dict(zip(texts, embeddings, strict=True))
         return self.observe()
 
-    def step(self, action: int) -> Plan[Transition]:
+    def step(self, action: int) -> EpisodePlan[Transition]:
         """One step: reword, ask, score. A call that fails leaves everything but `attempt` as it was."""
         mutator = self.rules.mutators[action]
         request = Rewrite(
@@ -164,21 +162,19 @@ class Episode:
         (embedding,) = yield (Embed(text=rewrite.text or self.query),)
         if isinstance(embedding, OllamaError):
             return self._unscored(mutator, rewrite, embedding)
-        rejected = self.why_not(rewrite, embedding)
+        rejected = self.rejection(rewrite, embedding)
         query = self.query if rejected else rewrite.text
         (reply,) = yield (Ask(query=query, seed=self.seed_for("ask")),)
         near = self._similarity(self._embeddings[query] if rejected else embedding)
         (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
         if verdict.outcome == "unscored":
             return self._unscored(mutator, rewrite, verdict.error or "", reply=reply)
-        info = self._info(
-            mutator, rewrite, reply
-        )  # before the adoption: it holds the query that was reworded
+        info = self._info(mutator, rewrite, reply)  # before the adoption: it has the query that was reworded
         changed = query != self.query
         self._adopt(query, embedding)
         return self._close(action, info, rejected, near, verdict, changed=changed)
 
-    def why_not(self, rewrite: Completion, embedding: Vector) -> str:
+    def rejection(self, rewrite: Completion, embedding: Vector) -> str:
         """Why a rewrite is not adopted, in one word; empty when it is."""
         if not rewrite.text:
             return "empty"
@@ -214,15 +210,15 @@ class Episode:
         self,
         action: int,
         info: dict[str, Any],
-        why: str,
+        rejected: str,
         near: float,
         verdict: Verdict,
         *,
         changed: bool,
     ) -> Transition:
         info |= {
-            "adopted": not why,
-            "rejected": why,
+            "adopted": not rejected,
+            "rejected": rejected,
             "outcome": verdict.outcome,
             "partial": verdict.partial,
             "intent_similarity": near,
@@ -253,7 +249,7 @@ class Episode:
         )
 
     def _info(self, mutator: Mutator, rewrite: Completion, reply: Completion | None) -> dict[str, Any]:
-        """Every key of a step's info, with the values of a step that came to nothing where they differ."""
+        """Every key of a step's info, with the values of a failed step where they differ."""
         return {
             "original_query": self.original,
             "query_before": self.query,
@@ -285,48 +281,6 @@ def _usage(*completions: Completion | None) -> dict[str, float]:
         "queue_s": float(sum(u.queue_s for u in used)),
         "total_s": float(sum(u.total_s for u in used)),
     }
-
-
-Schedule = Literal["sequential", "phased", "lanes"]
-SCHEDULES: tuple[Schedule, ...] = ("sequential", "phased", "lanes")
-
-Answer = Callable[[Sequence[Request]], Sequence[Reply]]
-
-
-def run_plan(plan: Plan[T], answer: Answer) -> T:
-    """Drive one plan to its end."""
-    replies: tuple[Reply, ...] | None = None
-    while True:
-        try:
-            requests = plan.send(cast("tuple[Reply, ...]", replies))
-        except StopIteration as end:
-            return cast("T", end.value)
-        replies = tuple(answer(requests))
-
-
-def run_phased(plans: Sequence[Plan[T]], answer: Answer) -> list[T | Exception]:
-    """All plans side by side: in each phase the requests of all of them are served together.
-
-    Returns:
-        What each plan returned, in their order, or the error that it raised.
-    """
-    results: dict[int, T | Exception] = {}
-    replies: dict[int, tuple[Reply, ...] | None] = dict.fromkeys(range(len(plans)))
-    while replies:
-        waiting: dict[int, tuple[Request, ...]] = {}
-        for k, sent in replies.items():
-            try:
-                waiting[k] = plans[k].send(cast("tuple[Reply, ...]", sent))
-            except StopIteration as end:
-                results[k] = cast("T", end.value)
-            except Exception as error:  # noqa: BLE001 - it ends this plan and no other
-                results[k] = error
-        try:
-            answers = iter(answer([request for requests in waiting.values() for request in requests]))
-        except Exception as error:  # noqa: BLE001 - it ends every plan that waits for this phase
-            return [results.get(k, error) for k in range(len(plans))]
-        replies = {k: tuple(next(answers) for _ in requests) for k, requests in waiting.items()}
-    return [results[k] for k in range(len(plans))]
 
 
 def episode_state(episode: Episode) -> dict[str, Any]:
@@ -361,52 +315,67 @@ def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:
     return Episode(rules=rules, memory=memory, **{**rest, "earlier": tuple(rest["earlier"])})
 
 
-def recorded(step: Mapping[str, Any], answer: Answer) -> Answer:
-    """Answers the requests of one step as its line of transitions.jsonl says they were answered.
+def replayed(plan: EpisodePlan[T], line: Mapping[str, Any]) -> EpisodePlan[T]:
+    """The plan of a step, its requests answered by its line of transitions.jsonl.
 
-    Args:
-        step: the line.
-        answer: embeds texts, which the line does not hold.
+    Only embeddings are asked for, which the line does not hold.
     """
-    unscored = step["unscored"]
-
-    def reply(request: Request) -> Reply:
-        match request:
-            case Rewrite():
-                # In a step that came to nothing no embedding counts; a rewrite that is cut needs none.
-                cut = unscored or step["rejected"] == "cut"
-                return Completion(text=step["mutated_query"], truncated=cut, usage=_resuming_usage(step))
-            case Ask():
-                return Completion(text=step["reply"], truncated=step["reply_truncated"])
-            case Judge():
-                return _verdict(step)
-            case Embed():
-                return np.zeros(0, np.float32) if unscored else answer([request])[0]
-
-    return lambda requests: [reply(request) for request in requests]
+    requests = next(plan)
+    while True:
+        replies: list[Reply] = []
+        for request in requests:
+            reply = _recorded_reply(request, line)
+            replies.append((yield (request,))[0] if reply is None else reply)
+        try:
+            requests = plan.send(replies)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
-def _verdict(step: Mapping[str, Any]) -> Verdict:
+def _recorded_reply(request: Request, line: Mapping[str, Any]) -> Reply | None:
+    match request:
+        case Rewrite():
+            # In a failed step no embedding counts; a rewrite that is cut needs none.
+            cut = line["unscored"] or line["rejected"] == "cut"
+            return Completion(text=line["mutated_query"], truncated=cut, usage=_recorded_usage(line))
+        case Ask():
+            return Completion(text=line["reply"], truncated=line["reply_truncated"])
+        case Judge():
+            return _recorded_verdict(line)
+        case Embed():
+            return np.zeros(0, np.float32) if line["unscored"] else None
+
+
+def _recorded_verdict(line: Mapping[str, Any]) -> Verdict:
     return Verdict(
-        outcome=step["outcome"],
-        partial=step["partial"],
-        intent_kept=bool(step["reward_parts"].get("intent_kept")),
-        success=step["success"],
-        reward=step["reward"],
-        parts=step["reward_parts"],
-        error=step["not_hashed"]["error_message"] if step["unscored"] else None,
+        outcome=line["outcome"],
+        partial=line["partial"],
+        intent_kept=bool(line["reward_parts"].get("intent_kept")),
+        success=line["success"],
+        reward=line["reward"],
+        parts=line["reward_parts"],
+        error=line["not_hashed"]["error_message"] if line["unscored"] else None,
     )
 
 
-def _resuming_usage(step: Mapping[str, Any]) -> Usage:
+def _recorded_usage(line: Mapping[str, Any]) -> Usage:
     """The usage of the whole step, as if its first call had had it all."""
-    times = step["not_hashed"]
+    times = line["not_hashed"]
     return Usage(
-        prompt_tokens=step["prompt_tokens"],
-        completion_tokens=step["completion_tokens"],
+        prompt_tokens=line["prompt_tokens"],
+        completion_tokens=line["completion_tokens"],
         decode_s=times["total_s"] - times["queue_s"],
         total_s=times["total_s"],
     )
+
+
+_RECORDED = (
+    *("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator"),
+    *("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial"),
+    *("intent_similarity", "success", "reward", "unscored"),
+)
+"""The keys of a step's info that its line of transitions.jsonl has as they are."""
 
 
 def transition_record(
@@ -421,13 +390,10 @@ def transition_record(
     """
     usage = info["usage"]
     tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
-    names = ("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator")
-    more = ("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial")
-    last = ("intent_similarity", "success", "reward", "unscored")
     return {
         "row": row,
         "lane": lane,
-        **{name: info[name] for name in names + more + last},
+        **{name: info[name] for name in _RECORDED},
         "error": info["error"].partition(":")[0],
         "reward_parts": info.get("reward_parts", {}),
         "terminated": done and not info["TimeLimit.truncated"],

@@ -4,19 +4,13 @@ A lane is an environment and a thread. The vector environment keeps Gymnasium's 
 it the lanes can be stepped one by one: `send` starts steps in some lanes, `recv` gives what has arrived.
 Threads take turns in Python; they help where a step waits for a server, a disk or a device.
 
-What a vector environment is made of and called with, read and checked: spaces, seeds, masks, actions.
+From top to bottom: arguments that are read and checked; the calls under way and their results (`LaneCalls`),
+which whoever does the jobs of the lanes posts; the threads that do them (`LaneThreads`); and the vector
+environment itself (`LaneVectorEnv`).
 
-The threads under `envs/lanes.py`: one a lane, which does one task after another and posts what is done.
-
-One thread hands out tasks and waits for them; it may be interrupted anywhere. So handing a task out again
-does no harm, what is posted is only a hint at which tasks to look at, and the bell that it is worth looking.
-
-What is asked of the lanes of `envs/lanes.py` and has not been given yet: one call at a time.
-
-All of it is one value, which is replaced whole. So wherever Ctrl-C tears the caller away, a call has begun in
-all its lanes or in none, and results are there or taken.
-
-The environments of `envs/lanes.py` as such: how they are made, called and closed.
+The caller's thread may be interrupted anywhere. So handing a task out again does no harm, what is posted is
+only a hint at which tasks to look at, and what is under way is one value that is replaced whole: wherever
+Ctrl-C tears the caller away, a call has begun in all its lanes or in none, and results are there or taken.
 """
 
 from __future__ import annotations
@@ -27,13 +21,13 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from functools import partial
 from multiprocessing import TimeoutError as ProcessTimeoutError
 from queue import SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import gymnasium
 import numpy as np
@@ -52,7 +46,9 @@ from numpy.typing import NDArray
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
 Options = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | None
-"""What a reset is told: the same for every lane, or a list with what each lane is told."""
+"""Reset options: the same for every lane, or a list with those of each lane."""
+
+log = logging.getLogger(__name__)
 
 
 def check_distinct(envs: Sequence[Env]) -> None:
@@ -134,7 +130,7 @@ def reset_lanes(options: Options, num_envs: int) -> tuple[list[int], list[dict[s
     `options` stays as it is; every lane has a dict of its own.
 
     Raises:
-        TypeError: the mask is no bool array.
+        TypeError: the mask is not a bool array.
         ValueError: it has another shape, or is False everywhere; a list of another length.
     """
     everywhere = list(range(num_envs))
@@ -161,7 +157,7 @@ def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[A
     """The single actions of a batch.
 
     Raises:
-        TypeError: nothing that holds actions.
+        TypeError: not a sequence.
         ValueError: not `count` of them.
     """
     try:
@@ -173,176 +169,87 @@ def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[A
     return rows
 
 
-Job = Callable[[], Any]
-LOOK_UP_S = 0.2
-"""Whoever waits looks up as often: Python misses a Ctrl-C that comes just as a wait begins."""
-LAST_STEP_S = 5.0
-"""How long the end of the interpreter waits for lanes that are under way, all together."""
+Job = Callable[[], Any] | Generator[Any, Any, Any]
+"""What a lane is to do: a function, or a plan where somebody plays plans (`envs/batched.py`)."""
 
 
-class Task:
-    """A lane's job, and what came of it."""
+class LaneTask:
+    """A lane's job, and its value or error once it is done and posted."""
 
-    __slots__ = ("_job", "error", "lane", "value")
+    __slots__ = ("_job", "_post", "error", "is_handed_out", "lane", "value")
 
-    def __init__(self, lane: int, job: Job) -> None:
+    def __init__(self, lane: int, job: Job, post: Callable[[LaneTask], None]) -> None:
         self.lane = lane
         self.value: Any = None
         self.error: BaseException | None = None
+        self.is_handed_out = False
         self._job: Job | None = job
+        self._post = post
 
     @property
-    def has_begun(self) -> bool:
-        """Whether somebody does the job, or has done it."""
-        return self._job is None
+    def is_plan(self) -> bool:
+        """Whether the job, which nobody has begun yet, is a plan."""
+        return isinstance(self._job, Generator)
 
-    def run(self, caught: type[BaseException] = BaseException) -> bool:
-        """Do the job, unless it has begun before; returns whether it did.
+    def run(self, caught: type[BaseException] = BaseException) -> None:
+        """Do the job, a function, unless it was begun before.
 
         Args:
-            caught: the errors that belong to whoever asked for the job; others are raised here.
+            caught: the errors that belong to whoever waits for the task; others are raised here, and the job
+                can be begun again.
         """
         job, self._job = self._job, None  # it holds the environment, which a result must not keep alive
         if job is None:
-            return False
+            return
         try:
-            self.value = job()
+            self.value = job()  # type: ignore[operator] # a plan is played, not run
         except caught as error:
             self.error = error
         except BaseException:
             self._job = job
             raise
-        return True
+        self._post(self)
+
+    def play(self, caught: type[BaseException] = BaseException) -> Generator[Any, Any, None]:
+        """The job as a plan, over at once if it was begun before; see `run`."""
+        job, self._job = self._job, None
+        if job is None:
+            return
+        try:
+            self.value = yield from job  # type: ignore[misc] # a function is run, not played
+        except GeneratorExit:  # nobody plays it any more
+            raise
+        except caught as error:
+            self.error = error
+        self._post(self)
 
 
-class LaneThreads:
-    """One daemon thread a lane, started with the lane's first task.
+class LaneWorkers(Protocol):
+    """Whoever does the jobs of lanes."""
 
-    When the interpreter ends, lanes end with the step under way, and it waits up to 5 seconds for them: a
-    thread that is in native code by then aborts the process. Close environments whose steps take longer.
-    """
+    def prepare(self, tasks: Iterable[LaneTask]) -> None:
+        """Do all that can fail, and all that is done on this thread, before the tasks are under way."""
+        ...
 
-    def __init__(self) -> None:
-        self._threads: dict[int, _LaneThread] = {}
-        self._posted: list[Task] = []
-        self._bell = threading.Lock()
-        self._bell.acquire()
-        self._wanted = 1
-        _all_threads.add(self)
+    def start(self, tasks: Iterable[LaneTask]) -> None:
+        """Have those tasks done that were not handed out yet; called again where Ctrl-C came between."""
+        ...
 
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        """Do all that can fail before the tasks are under way: start the threads that are missing."""
-        for task in tasks:
-            thread = self._threads.get(task.lane)
-            if thread is None or not thread.is_alive():
-                self._threads[task.lane] = thread = _LaneThread(task.lane, self._post)
-                thread.start()
-
-    def start(self, tasks: Iterable[Task]) -> None:
-        """Have the lanes do those tasks that have not begun."""
-        for task in tasks:
-            if not task.has_begun:
-                self._threads[task.lane].inbox.put(task)
-
-    def wait(self, tasks: Mapping[int, Task], count: int, timeout_s: float | None = None) -> list[Task]:
-        """Those of the tasks that are done, in the order of their ends, once there are `count`.
-
-        Returns:
-            Fewer, if there were not as many after `timeout_s`.
-        """
-        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
-        self._wanted = count
-        while len(done := self._done(tasks)) < count and (left := until - time.monotonic()) > 0:
-            if not self._bell.acquire(timeout=min(left, LOOK_UP_S)):
-                self.start(tasks.values())  # whoever started them may have been torn from it
-        return done
-
-    def finish(self, tasks: Sequence[Task], timeout_s: float | None) -> list[int]:
-        """Have each lane do its last task, once it is done with the one under way, and end its thread.
+    def finish(self, closings: Sequence[LaneTask], timeout_s: float | None) -> list[int]:
+        """Do the last task of each lane, once it is done with the one under way, and end.
 
         Args:
-            tasks: one a lane; where a lane has no thread, this one does it.
-            timeout_s: how long to wait for them all; None: as long as it takes.
+            closings: a task a lane.
+            timeout_s: how long to wait for the lanes, all together; None: as long as it takes.
 
         Returns:
             The lanes that were not done by then. They end when they are.
         """
-        for task in tasks:
-            thread = self._threads.get(task.lane)
-            if thread is None or not thread.is_alive():
-                task.run(Exception)
-            else:
-                thread.inbox.put(task)
-        self.end()
-        return self.join(math.inf if timeout_s is None else time.monotonic() + timeout_s)
-
-    def end(self) -> None:
-        """Have every thread end when it has nothing more to do."""
-        for thread in self._threads.values():
-            thread.inbox.put(None)
-
-    def join(self, until: float) -> list[int]:
-        """Wait for the threads to end, to the `time.monotonic()` given; returns the lanes of the others."""
-        for thread in self._threads.values():
-            while thread.is_alive() and (left := until - time.monotonic()) > 0:
-                thread.join(min(left, LOOK_UP_S))
-        return [lane for lane, thread in self._threads.items() if thread.is_alive()]
-
-    def _post(self, task: Task) -> None:
-        """Say that a task is done, on any thread."""
-        self._posted.append(task)
-        # The waiting thread first says how many it wants and then counts, this one first adds and then
-        # asks: one of the two sees that there are enough.
-        if len(self._posted) >= self._wanted:
-            with suppress(RuntimeError):  # it has rung already
-                self._bell.release()
-
-    def _done(self, tasks: Mapping[int, Task]) -> list[Task]:
-        """Those of the tasks that are posted; what else is has been taken."""
-        posted = self._posted[:]
-        done = [task for task in posted if tasks.get(task.lane) is task]
-        if len(done) < len(posted):
-            self._posted[: len(posted)] = done  # in one go: other threads add to the end
-        return done
+        ...
 
 
-class CallersThread(LaneThreads):
-    """No thread at all: each task is done before it counts as under way, one after another."""
-
-    def prepare(self, tasks: Iterable[Task]) -> None:
-        """Do the tasks, now; an interrupt ends them all."""
-        for task in tasks:
-            task.run(Exception)
-            self._post(task)
-
-
-class _LaneThread(threading.Thread):
-    def __init__(self, lane: int, post: Callable[[Task], None]) -> None:
-        super().__init__(name=f"lane-{lane}", daemon=True)
-        self.inbox = SimpleQueue[Task | None]()
-        self._post = post
-
-    def run(self) -> None:
-        while (task := self.inbox.get()) is not None:
-            if task.run():
-                self._post(task)
-            del task  # it holds what the step returned
-
-
-_all_threads: weakref.WeakSet[LaneThreads] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """An interpreter that ends while a thread computes in native code aborts the process."""
-    until = time.monotonic() + LAST_STEP_S
-    every = list(_all_threads)
-    for threads in every:
-        threads.end()
-    for threads in every:
-        threads.join(until)
-
-
+LOOK_UP_S = 0.2
+"""Whoever waits looks up as often: Python misses a Ctrl-C that comes just as a wait begins."""
 RESET = "reset"
 SEND = "send"
 INTERRUPTED = "interrupted call"
@@ -353,11 +260,11 @@ class LanesTimeoutError(TimeoutError, ProcessTimeoutError):
     """Python's TimeoutError, and that of `multiprocessing`, which Gymnasium's AsyncVectorEnv raises."""
 
 
-class Call(NamedTuple):
-    """A call under way; without tasks there is none."""
+class _UnderWay(NamedTuple):
+    """The call under way; without tasks there is none."""
 
     name: str = ""
-    tasks: Mapping[int, Task] = {}
+    tasks: Mapping[int, LaneTask] = {}
     """By lane, those whose result nobody has taken."""
 
 
@@ -368,19 +275,23 @@ class LaneCalls:
     Results stay until they are taken, so that a timeout or an error loses none.
     """
 
-    def __init__(self, threads: LaneThreads) -> None:
-        self._threads = threads
-        self._call = Call()
+    def __init__(self, workers: LaneWorkers) -> None:
+        self._workers = workers
+        self._under_way = _UnderWay()
+        self._posted: list[LaneTask] = []
+        self._bell = threading.Lock()
+        self._bell.acquire()
+        self._wanted = 1
 
     @property
     def name(self) -> str | None:
         """The call under way."""
-        return self._call.name if self._call.tasks else None
+        return self._under_way.name if self._under_way.tasks else None
 
     @property
     def pending(self) -> Collection[int]:
         """The lanes whose result nobody has taken."""
-        return self._call.tasks.keys()
+        return self._under_way.tasks.keys()
 
     def check(self, name: str) -> None:
         """Check that a call of all lanes may begin; one that was interrupted is forgotten.
@@ -410,12 +321,16 @@ class LaneCalls:
 
     def start(self, name: str, jobs: Mapping[int, Job]) -> None:
         """Begin a call in some lanes: each does its job. If it raises an Exception, no lane has started."""
-        tasks = {lane: Task(lane, job) for lane, job in jobs.items()}
-        self._threads.prepare(tasks.values())
-        self._call = Call(name, {**self._call.tasks, **tasks})
-        self._threads.start(tasks.values())
+        tasks = {lane: self.task(lane, job) for lane, job in jobs.items()}
+        self._workers.prepare(tasks.values())
+        self._under_way = _UnderWay(name, {**self._under_way.tasks, **tasks})
+        self._workers.start(tasks.values())
 
-    def all_of(self, name: str, timeout_s: float | None) -> list[Task]:
+    def task(self, lane: int, job: Job) -> LaneTask:
+        """A task that is posted here."""
+        return LaneTask(lane, job, self._post)
+
+    def all_of(self, name: str, timeout_s: float | None) -> list[LaneTask]:
         """The results of all lanes, in their order, once they are there.
 
         Raises:
@@ -426,7 +341,7 @@ class LaneCalls:
             raise NoAsyncCallError(f"`{name}_wait` without a call to `{name}_async` before", name)
         return sorted(self._await(len(self.pending), timeout_s), key=lambda task: task.lane)
 
-    def some(self, least: int, timeout_s: float | None) -> list[Task]:
+    def some(self, least: int, timeout_s: float | None) -> list[LaneTask]:
         """The results of sent steps that are there, in the order of arrival, once there are `least`.
 
         Raises:
@@ -443,19 +358,19 @@ class LaneCalls:
             )
         return self._await(least, timeout_s)
 
-    def take(self, tasks: Sequence[Task]) -> None:
+    def take(self, tasks: Sequence[LaneTask]) -> None:
         """Note that the caller has the results of these."""
         taken = {task.lane for task in tasks}
-        rest = {lane: task for lane, task in self._call.tasks.items() if lane not in taken}
-        self._call = Call(self._call.name, rest)
+        rest = {lane: task for lane, task in self._under_way.tasks.items() if lane not in taken}
+        self._under_way = _UnderWay(self._under_way.name, rest)
 
     def drop(self) -> None:
         """Wait for every result, and forget them and the call."""
-        self._threads.start(self._call.tasks.values())  # the caller may have been torn from it
-        self._threads.wait(self._call.tasks, len(self.pending))
-        self._call = Call()
+        self._workers.start(self._under_way.tasks.values())  # the caller may have been torn from it
+        self.wait(len(self.pending))
+        self._under_way = _UnderWay()
 
-    def raise_first(self, tasks: Sequence[Task]) -> None:
+    def raise_first(self, tasks: Sequence[LaneTask]) -> None:
         """Raise the first error, if there is one, which is taken then; the results of the others stay."""
         for task in tasks:
             if task.error is None:
@@ -481,11 +396,24 @@ class LaneCalls:
             self._rename(INTERRUPTED)
             raise
 
-    def _rename(self, name: str) -> None:
-        self._call = Call(name, self._call.tasks)
+    def wait(self, count: int, timeout_s: float | None = None) -> list[LaneTask]:
+        """The tasks under way that are done, in the order of their ends, once there are `count`.
 
-    def _await(self, count: int, timeout_s: float | None) -> list[Task]:
-        done = self._threads.wait(self._call.tasks, count, timeout_s)
+        Returns:
+            Fewer, if there were not as many after `timeout_s`.
+        """
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
+        self._wanted = count
+        while len(done := self._done()) < count and (left := until - time.monotonic()) > 0:
+            if not self._bell.acquire(timeout=min(left, LOOK_UP_S)):
+                self._workers.start(self._under_way.tasks.values())  # the caller may have been torn from it
+        return done
+
+    def _rename(self, name: str) -> None:
+        self._under_way = _UnderWay(name, self._under_way.tasks)
+
+    def _await(self, count: int, timeout_s: float | None) -> list[LaneTask]:
+        done = self.wait(count, timeout_s)
         if len(done) < count:
             raise LanesTimeoutError(
                 f"after {timeout_s!r} s {len(done)} of {count} results of `{self.name}` are there; none is "
@@ -493,16 +421,146 @@ class LaneCalls:
             )
         return done
 
+    def _post(self, task: LaneTask) -> None:
+        """Note that a task is done, on any thread."""
+        self._posted.append(task)
+        # The waiting thread first notes how many it wants and then counts, this one first adds and then
+        # looks: one of the two sees that there are enough.
+        if len(self._posted) >= self._wanted:
+            with suppress(RuntimeError):  # it has rung already
+                self._bell.release()
+
+    def _done(self) -> list[LaneTask]:
+        """The tasks under way that are posted; the others that are posted have been taken."""
+        posted, tasks = self._posted[:], self._under_way.tasks
+        done = [task for task in posted if tasks.get(task.lane) is task]
+        if len(done) < len(posted):
+            self._posted[: len(posted)] = done  # in one go: other threads add to the end
+        return done
+
+
+LAST_STEP_S = 5.0
+"""How long the end of the interpreter waits for lanes that are under way, all together."""
+
+
+class LaneThreads:
+    """One daemon thread a lane, started with the lane's first task: see `LaneWorkers`.
+
+    When the interpreter ends, lanes end with the step under way, and it waits up to 5 seconds for them: a
+    thread that is in native code by then aborts the process. Close environments whose steps take longer.
+    """
+
+    def __init__(self) -> None:
+        self._threads: dict[int, _LaneThread] = {}
+        _all_threads.add(self)
+
+    def prepare(self, tasks: Iterable[LaneTask]) -> None:
+        """Start the threads that are missing."""
+        for task in tasks:
+            if not self._lives(task.lane):
+                self._threads[task.lane] = thread = _LaneThread(task.lane)
+                thread.start()
+
+    def start(self, tasks: Iterable[LaneTask]) -> None:
+        """Have the lanes do those tasks that were not handed out yet."""
+        for task in tasks:
+            if not task.is_handed_out:
+                self._threads[task.lane].inbox.put(task)
+                task.is_handed_out = True
+
+    def finish(self, closings: Sequence[LaneTask], timeout_s: float | None) -> list[int]:
+        """Have each lane do its last task, and end its thread; where it has none, this one does it."""
+        for task in closings:
+            if self._lives(task.lane):
+                self._threads[task.lane].inbox.put(task)
+            else:
+                task.run(Exception)
+        self.end()
+        return self.join(math.inf if timeout_s is None else time.monotonic() + timeout_s)
+
+    def end(self) -> None:
+        """Have every thread end when it has nothing more to do."""
+        for thread in self._threads.values():
+            thread.inbox.put(None)
+
+    def join(self, until: float) -> list[int]:
+        """Wait for the threads to end, to the `time.monotonic()` given; returns the lanes of the others."""
+        for thread in self._threads.values():
+            while thread.is_alive() and (left := until - time.monotonic()) > 0:
+                thread.join(min(left, LOOK_UP_S))
+        return [lane for lane, thread in self._threads.items() if thread.is_alive()]
+
+    def _lives(self, lane: int) -> bool:
+        return lane in self._threads and self._threads[lane].is_alive()
+
+
+class _LaneThread(threading.Thread):
+    def __init__(self, lane: int) -> None:
+        super().__init__(name=f"lane-{lane}", daemon=True)
+        self.inbox = SimpleQueue[LaneTask | None]()
+
+    def run(self) -> None:
+        while (task := self.inbox.get()) is not None:
+            task.run()
+            del task  # it holds what the step returned
+
+
+_all_threads: weakref.WeakSet[LaneThreads] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    """An interpreter that ends while a thread computes in native code aborts the process."""
+    until = time.monotonic() + LAST_STEP_S
+    every = list(_all_threads)
+    for threads in every:
+        threads.end()
+    for threads in every:
+        threads.join(until)
+
 
 CLOSE_TIMEOUT_S = 10.0
+StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
+Batch = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
-log = logging.getLogger(__name__)
+
+class Arrivals(NamedTuple):
+    """The steps that `recv` gives, n of them, in the order in which they arrived."""
+
+    lanes: NDArray[np.int64]
+    """Whose steps they are, (n,)."""
+    observations: Any
+    """(n, ...), a batch of the single observation space."""
+    rewards: NDArray[np.float64]
+    """(n,)."""
+    terminations: NDArray[np.bool_]
+    """(n,)."""
+    truncations: NDArray[np.bool_]
+    """(n,)."""
+    infos: list[dict[str, Any]]
+    """One for each; in SAME_STEP the reset's, with `final_obs` and `final_info` of the episode that ended."""
 
 
-class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
-    """N environments, each used by its lane's thread alone once the caller's has made them.
+class LaneVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
+    """A vector of environments, each stepped by a thread of its own.
 
-    What it is made from: see `LaneVectorEnv`.
+    The environments are made by the caller's thread; from then on each one is used by its lane's alone.
+    One thread at a time may use the vector environment. An error of an environment is raised to the caller
+    with a note that names the lane. While a call is pending, all but `reset` raise AlreadyPendingCallError.
+    After Ctrl-C inside `reset`, `step` or `call` the next call waits for what is under way and forgets it;
+    inside others all their lanes have begun, or given, or none: see `pending`.
+
+    Args:
+        env_fns: N functions that make an environment each; nothing is pickled.
+        copy: whether `reset` and `step` return copies of the observations.
+        observation_mode: `same`: equal observation spaces; `different`: the bounds may differ; or the pair
+            (batched space, single space).
+        autoreset_mode: what happens with a lane whose episode ends.
+        workers: who does the jobs of the lanes; by default one thread a lane.
+
+    Raises:
+        ValueError: no environment, the same one in two lanes, or an unknown mode.
+        RuntimeError: the environments' spaces do not fit together.
     """
 
     def __init__(
@@ -512,7 +570,7 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
         observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         *,
-        threads: LaneThreads | None = None,
+        workers: LaneWorkers | None = None,
     ) -> None:
         self.copy = copy
         self.autoreset_mode = AutoresetMode(autoreset_mode)
@@ -533,9 +591,156 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
         self._observations: Any = self._empty(self.num_envs)
         self._last: list[Any] = [None] * self.num_envs
         self._over = [False] * self.num_envs
-        self._closings: list[Task] = []
-        self._threads = threads or LaneThreads()
-        self._calls = LaneCalls(self._threads)
+        self._closings: list[LaneTask] = []
+        self._workers = workers or LaneThreads()
+        self._calls = LaneCalls(self._workers)
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """The lanes whose result nobody has received, in order."""
+        return tuple(sorted(self._calls.pending))
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: Options = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Start an episode in every lane; returns (observations, infos).
+
+        Whatever is pending is waited for and dropped.
+
+        Args:
+            seed: None, one int (lane i gets seed + i), or a list of N.
+            options: `reset_mask`, a bool array (N,), limits the reset to some lanes, and the others show
+                their last observation; the rest goes to the environments. Or a list of N dicts, one for each
+                environment. One that is given None is reset without `options`.
+
+        Raises:
+            ValueError: a list of seeds or of options, or a mask, of the wrong length; an empty mask.
+            TypeError: a mask that is not a bool array.
+            gymnasium.error.ResetNeeded: a lane that the mask leaves out has never been reset.
+            AlreadyPendingCallError: a lane that the mask leaves out is pending.
+            Exception: what an environment raised, that of the lowest lane. The other lanes are reset.
+        """
+        with self._calls.interruptible():
+            self._start_reset(seed, options, drop=True)
+            return self.reset_wait()
+
+    def reset_async(self, seed: int | Sequence[int | None] | None = None, options: Options = None) -> None:
+        """Start what `reset` does, for `reset_wait` to give; raises what it raises about its arguments.
+
+        Raises:
+            AlreadyPendingCallError: a call other than `send` is pending.
+        """
+        self._start_reset(seed, options, drop=self._calls.name == SEND)
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """Wait for what `reset_async` started; returns what `reset` returns.
+
+        Raises:
+            NoAsyncCallError: `reset_async` was not called.
+            TimeoutError: more than `timeout` seconds passed; it can be called again.
+        """
+        self._check_open()
+        tasks = self._calls.all_of(RESET, timeout)
+        infos: dict[str, Any] = {}
+        for task in tasks:
+            if task.error is None:
+                self._last[task.lane], self._over[task.lane] = task.value[0], False
+                infos = self._add_info(infos, task.value[1], task.lane)
+        if all(task.error is None for task in tasks):
+            shown = self._show()
+        self._calls.take(tasks)
+        self._calls.raise_first(tasks)
+        return shown, infos
+
+    def step(self, actions: Any) -> Batch:  # noqa: ANN401 - a batch of the action space
+        """One step in every lane; returns observations, rewards, terminations, truncations, infos.
+
+        Raises:
+            ValueError: not one action per lane.
+            TypeError: a scalar instead of a sequence.
+            gymnasium.error.ResetNeeded: with autoreset disabled, an episode is over; no lane took its step.
+            Exception: what an environment raised, that of the lowest lane. The other lanes have taken their
+                steps: `recv` gives them, a `reset` drops them.
+        """
+        with self._calls.interruptible():
+            self._calls.start("step", self._row_jobs(actions))
+            return self.step_wait()
+
+    def step_async(self, actions: Any) -> None:  # noqa: ANN401 - a batch of the action space
+        """Start what `step` does, for `step_wait` to give; raises what it raises about its arguments."""
+        self._calls.start("step", self._row_jobs(actions))
+
+    def step_wait(self, timeout: float | None = None) -> Batch:
+        """Wait for what `step_async` started; returns what `step` returns.
+
+        Raises:
+            NoAsyncCallError: `step_async` was not called.
+            TimeoutError: more than `timeout` seconds passed; it can be called again.
+        """
+        self._check_open()
+        tasks = self._calls.all_of("step", timeout)
+        if any(task.error is not None for task in tasks):
+            self._calls.leave_to_recv()
+            self._calls.raise_first(tasks)
+        infos: dict[str, Any] = {}
+        for task in tasks:
+            self._last[task.lane] = task.value[0]
+            infos = self._add_info(infos, task.value[4], task.lane)
+        _, rewards, terminations, truncations, _ = zip(*(task.value for task in tasks), strict=True)
+        shown = self._show()
+        self._calls.take(tasks)
+        return shown, _floats(rewards), _bools(terminations), _bools(truncations), infos
+
+    def send(self, actions: Any, lanes: Sequence[int] | NDArray[np.integer[Any]]) -> None:  # noqa: ANN401
+        """Start a step in some lanes, for `recv` to give; if it raises an Exception, no lane has started.
+
+        Args:
+            actions: n actions, as a batch of the action space.
+            lanes: n different numbers of lanes.
+
+        Raises:
+            ValueError: not one action per lane, a lane twice, or an unknown one.
+            AlreadyPendingCallError: a lane has a step pending, or all lanes a call other than `send`.
+            gymnasium.error.ResetNeeded: as for `step`.
+        """
+        self._check_open()
+        numbers = [int(lane) for lane in lanes]
+        if len(set(numbers)) < len(numbers) or not all(0 <= lane < self.num_envs for lane in numbers):
+            raise ValueError(f"lanes is {numbers!r}; expected different ones from 0 to {self.num_envs - 1}")
+        chosen = self._checked(actions, numbers)
+        if chosen:
+            self._calls.check_lanes(numbers)
+            self._calls.start(SEND, self._step_jobs(chosen))
+
+    def recv(self, min_lanes: int = 1, timeout_s: float | None = None) -> Arrivals:
+        """The steps that have arrived, in their order: at least `min_lanes`, and all that are there.
+
+        Raises:
+            ValueError: `min_lanes` is below 1, or above the number of lanes with a step pending.
+            NoAsyncCallError: no lane has a step pending.
+            TimeoutError: more than `timeout_s` seconds passed; nothing is lost.
+            Exception: what a lane's environment raised. What else has arrived is there for the next `recv`.
+        """
+        self._check_open()
+        tasks = self._calls.some(min_lanes, timeout_s)
+        self._calls.raise_first(tasks)
+        rows = [task.value for task in tasks]
+        observations, rewards, terminations, truncations, infos = zip(*rows, strict=True)
+        batch = Arrivals(
+            np.array([task.lane for task in tasks], np.int64),
+            self._batch(observations, self._empty(len(rows))),
+            *(_floats(rewards), _bools(terminations), _bools(truncations)),
+            list(infos),
+        )
+        for task, observation in zip(tasks, observations, strict=True):
+            self._last[task.lane] = observation
+        self._calls.take(tasks)
+        return batch
+
+    def drop(self) -> None:
+        """Wait for what is pending, and forget what came of it."""
+        self._check_open()
+        self._calls.drop()
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any method
         """Call the method `name` of every environment (or read the attribute), in lane order."""
@@ -609,9 +814,9 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
                 are logged, also those of lanes that were not waited for.
         """
         self._closings = self._closings or [
-            Task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
+            self._calls.task(lane, partial(_close, env, lane)) for lane, env in enumerate(self.envs)
         ]
-        late = self._threads.finish(self._closings, 0 if terminate else timeout)
+        late = self._workers.finish(self._closings, 0 if terminate else timeout)
         self.closed = True
         if self._calls.pending and not terminate:
             gymnasium.logger.warn(f"`{self._calls.name}` was pending when `close` was called; it is lost.")
@@ -647,86 +852,7 @@ class LaneEnvs(VectorEnv[Any, Any, NDArray[Any]]):
     def _empty(self, count: int) -> Any:  # noqa: ANN401 - of the observation space
         return create_empty_array(self.single_observation_space, count, np.zeros)
 
-
-def _call(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
-    value = env.get_wrapper_attr(name)
-    return value(*args, **kwargs) if callable(value) else value
-
-
-def _close(env: Env, lane: int) -> None:
-    try:
-        env.close()
-    except Exception:
-        log.warning("the environment of lane %d could not be closed", lane, exc_info=True)
-        raise
-
-
-@contextmanager
-def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
-    """Close the environments if they come to nothing."""
-    try:
-        yield
-    except BaseException:
-        for lane, env in enumerate(envs):
-            with suppress(Exception):  # it is logged, and the first error is the one to tell of
-                _close(env, lane)
-        raise
-
-
-StepResult = tuple[Any, float, bool, bool, dict[str, Any]]
-Batch = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
-
-
-class Arrivals(NamedTuple):
-    """The steps that `recv` gives, n of them, in the order in which they arrived."""
-
-    lanes: NDArray[np.int64]
-    """Whose steps they are, (n,)."""
-    observations: Any
-    """(n, ...), a batch of the single observation space."""
-    rewards: NDArray[np.float64]
-    """(n,)."""
-    terminations: NDArray[np.bool_]
-    """(n,)."""
-    truncations: NDArray[np.bool_]
-    """(n,)."""
-    infos: list[dict[str, Any]]
-    """One for each; in SAME_STEP the reset's, with `final_obs` and `final_info` of the episode that ended."""
-
-
-class LaneVectorEnv(LaneEnvs):
-    """A vector of environments, each stepped by a thread of its own.
-
-    The environments are made by the caller's thread; from then on each one is used by its lane's alone.
-    One thread at a time may use the vector environment. An error of an environment is raised to the caller
-    with a note that names the lane. While a call is pending, all but `reset` raise AlreadyPendingCallError.
-    After Ctrl-C inside `reset`, `step` or `call` the next call waits for what is under way and forgets it;
-    inside others all their lanes have begun, or given, or none: `pending` tells.
-
-    Args:
-        env_fns: N functions that make an environment each; nothing is pickled.
-        copy: whether `reset` and `step` return copies of the observations.
-        observation_mode: `same`: equal observation spaces; `different`: the bounds may differ; or the pair
-            (batched space, single space).
-        autoreset_mode: what happens with a lane whose episode ends.
-        threads: who steps; by default one thread a lane.
-
-    Raises:
-        ValueError: no environment, the same one in two lanes, or an unknown mode.
-        RuntimeError: the environments' spaces do not fit together.
-    """
-
-    @property
-    def pending(self) -> tuple[int, ...]:
-        """The lanes whose result nobody has received, in order."""
-        return tuple(sorted(self._calls.pending))
-
-    def drop(self) -> None:
-        """Wait for what is pending, and forget what came of it."""
-        self._check_open()
-        self._calls.drop()
-
-    def check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - the environment's action
+    def _check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - the environment's action
         """Raise if the lane cannot take this step; called before any lane starts.
 
         Raises:
@@ -735,146 +861,6 @@ class LaneVectorEnv(LaneEnvs):
         del action
         if self._over[lane] and self.autoreset_mode == AutoresetMode.DISABLED:
             raise ResetNeeded(f"the episode of lane {lane} is over: reset it with options['reset_mask']")
-
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: Options = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Start an episode in every lane; returns (observations, infos).
-
-        Whatever is pending is waited for and dropped.
-
-        Args:
-            seed: None, one int (lane i gets seed + i), or a list of N.
-            options: `reset_mask`, a bool array (N,), limits the reset to some lanes, and the others show
-                their last observation; the rest goes to the environments. Or a list of N dicts, one for each
-                environment. One that is given None is reset without `options`.
-
-        Raises:
-            ValueError: a list of seeds or of options, or a mask, of the wrong length; an empty mask.
-            TypeError: a mask that is no bool array.
-            gymnasium.error.ResetNeeded: a lane that the mask leaves out has never been reset.
-            AlreadyPendingCallError: a lane that the mask leaves out is pending.
-            Exception: what an environment raised, that of the lowest lane. The other lanes are reset.
-        """
-        with self._calls.interruptible():
-            self._start_reset(seed, options, drop=True)
-            return self.reset_wait()
-
-    def reset_async(self, seed: int | Sequence[int | None] | None = None, options: Options = None) -> None:
-        """Start what `reset` does, for `reset_wait` to give; raises what it raises about its arguments.
-
-        Raises:
-            AlreadyPendingCallError: a call other than `send` is pending.
-        """
-        self._start_reset(seed, options, drop=self._calls.name == SEND)
-
-    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """Wait for what `reset_async` started; returns what `reset` returns.
-
-        Raises:
-            NoAsyncCallError: `reset_async` was not called.
-            TimeoutError: more than `timeout` seconds passed; it can be called again.
-        """
-        self._check_open()
-        tasks = self._calls.all_of(RESET, timeout)
-        infos: dict[str, Any] = {}
-        for task in tasks:
-            if task.error is None:
-                self._last[task.lane], self._over[task.lane] = task.value[0], False
-                infos = self._add_info(infos, task.value[1], task.lane)
-        if all(task.error is None for task in tasks):
-            shown = self._show()
-        self._calls.take(tasks)
-        self._calls.raise_first(tasks)
-        return shown, infos
-
-    def step(self, actions: Any) -> Batch:  # noqa: ANN401 - a batch of the action space
-        """One step in every lane; returns observations, rewards, terminations, truncations, infos.
-
-        Raises:
-            ValueError: not one action per lane.
-            TypeError: a scalar instead of a sequence.
-            gymnasium.error.ResetNeeded: with autoreset disabled, an episode is over; no lane took its step.
-            Exception: what an environment raised, that of the lowest lane. The other lanes have taken their
-                steps: `recv` gives them, a `reset` drops them.
-        """
-        with self._calls.interruptible():
-            self.step_async(actions)
-            return self.step_wait()
-
-    def step_async(self, actions: Any) -> None:  # noqa: ANN401 - a batch of the action space
-        """Start what `step` does, for `step_wait` to give; raises what it raises about its arguments."""
-        self._check_open()
-        chosen = self._checked(actions, range(self.num_envs))
-        self._calls.check("step")
-        self._calls.start("step", self._step_jobs(chosen))
-
-    def step_wait(self, timeout: float | None = None) -> Batch:
-        """Wait for what `step_async` started; returns what `step` returns.
-
-        Raises:
-            NoAsyncCallError: `step_async` was not called.
-            TimeoutError: more than `timeout` seconds passed; it can be called again.
-        """
-        self._check_open()
-        tasks = self._calls.all_of("step", timeout)
-        if any(task.error is not None for task in tasks):
-            self._calls.leave_to_recv()
-            self._calls.raise_first(tasks)
-        infos: dict[str, Any] = {}
-        for task in tasks:
-            self._last[task.lane] = task.value[0]
-            infos = self._add_info(infos, task.value[4], task.lane)
-        _, rewards, terminations, truncations, _ = zip(*(task.value for task in tasks), strict=True)
-        shown = self._show()
-        self._calls.take(tasks)
-        return shown, _floats(rewards), _bools(terminations), _bools(truncations), infos
-
-    def send(self, actions: Any, lanes: Sequence[int] | NDArray[np.integer[Any]]) -> None:  # noqa: ANN401
-        """Start a step in some lanes, for `recv` to give; if it raises an Exception, no lane has started.
-
-        Args:
-            actions: n actions, as a batch of the action space.
-            lanes: n different numbers of lanes.
-
-        Raises:
-            ValueError: not one action per lane, a lane twice, or one that is none.
-            AlreadyPendingCallError: a lane has a step pending, or all lanes a call other than `send`.
-            gymnasium.error.ResetNeeded: as for `step`.
-        """
-        self._check_open()
-        numbers = [int(lane) for lane in lanes]
-        if len(set(numbers)) < len(numbers) or not all(0 <= lane < self.num_envs for lane in numbers):
-            raise ValueError(f"lanes is {numbers!r}; expected different ones from 0 to {self.num_envs - 1}")
-        chosen = self._checked(actions, numbers)
-        if chosen:
-            self._calls.check_lanes(numbers)
-            self._calls.start(SEND, self._step_jobs(chosen))
-
-    def recv(self, min_lanes: int = 1, timeout_s: float | None = None) -> Arrivals:
-        """The steps that have arrived, in their order: at least `min_lanes`, and all that are there.
-
-        Raises:
-            ValueError: `min_lanes` is below 1, or above the number of lanes with a step pending.
-            NoAsyncCallError: no lane has a step pending.
-            TimeoutError: more than `timeout_s` seconds passed; nothing is lost.
-            Exception: what a lane's environment raised. What else has arrived is there for the next `recv`.
-        """
-        self._check_open()
-        tasks = self._calls.some(min_lanes, timeout_s)
-        self._calls.raise_first(tasks)
-        rows = [task.value for task in tasks]
-        observations, rewards, terminations, truncations, infos = zip(*rows, strict=True)
-        batch = Arrivals(
-            np.array([task.lane for task in tasks], np.int64),
-            self._batch(observations, self._empty(len(rows))),
-            *(_floats(rewards), _bools(terminations), _bools(truncations)),
-            list(infos),
-        )
-        for task, observation in zip(tasks, observations, strict=True):
-            self._last[task.lane] = observation
-        self._calls.take(tasks)
-        return batch
 
     def _start_reset(self, seed: int | Sequence[int | None] | None, options: Options, *, drop: bool) -> None:
         self._check_open()
@@ -905,6 +891,13 @@ class LaneVectorEnv(LaneEnvs):
             jobs[lane] = partial(self.envs[lane].reset, seed=seed, **more)
         return jobs
 
+    def _row_jobs(self, actions: Any) -> dict[int, Job]:  # noqa: ANN401 - a batch
+        """What every lane does for a step, which can begin now."""
+        self._check_open()
+        chosen = self._checked(actions, range(self.num_envs))
+        self._calls.check("step")
+        return self._step_jobs(chosen)
+
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
         """What each of some lanes does for a step."""
         return {lane: partial(self._step, lane, action) for lane, action in actions.items()}
@@ -929,7 +922,7 @@ class LaneVectorEnv(LaneEnvs):
         """The action of each lane, all of which can be taken."""
         chosen = dict(zip(lanes, action_rows(self.action_space, actions, len(lanes)), strict=True))
         for lane, action in chosen.items():
-            self.check_step(lane, action)
+            self._check_step(lane, action)
         return chosen
 
     def _batch(self, observations: Iterable[Any], out: Any) -> Any:  # noqa: ANN401 - of the observation space
@@ -939,6 +932,31 @@ class LaneVectorEnv(LaneEnvs):
         """The last observation of every lane."""
         self._observations = self._batch(self._last, self._observations)
         return deepcopy(self._observations) if self.copy else self._observations
+
+
+def _call(env: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401
+    value = env.get_wrapper_attr(name)
+    return value(*args, **kwargs) if callable(value) else value
+
+
+def _close(env: Env, lane: int) -> None:
+    try:
+        env.close()
+    except Exception:
+        log.warning("the environment of lane %d could not be closed", lane, exc_info=True)
+        raise
+
+
+@contextmanager
+def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
+    """Close the environments if they come to nothing."""
+    try:
+        yield
+    except BaseException:
+        for lane, env in enumerate(envs):
+            with suppress(Exception):  # it is logged, and the first error is the one to tell of
+                _close(env, lane)
+        raise
 
 
 def _floats(values: Sequence[Any]) -> NDArray[np.float64]:

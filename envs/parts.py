@@ -1,13 +1,19 @@
-"""The parts of an environment, made from plain data: for Gymnasium's registry and for the commands alike."""
+"""Environments and their parts, made from plain data: for Gymnasium's registry and for the commands alike.
+
+Plain data alone go into a spec of Gymnasium's, so that it pickles and can be written as JSON.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypedDict
 
 from envs.answering import Models
-from envs.query_mutation import EnvConfig
+from envs.batched import BatchedQueryMutationEnv, Schedule
+from envs.queries import load_queries
+from envs.query_mutation import EnvConfig, QueryMutationEnv
 from mutators.registry import DEFAULT_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
@@ -101,3 +107,66 @@ def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
         encoder=made,
     )
     return config, Parts(queries=queries, dispatcher=dispatcher, encoder=made, scorer=scorer)
+
+
+def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vector_env
+    """`gymnasium.make(ENV_ID, ...)`; the keywords are those of `make_vector_env` from `hosts` on."""
+    config, parts = _parts(**plain)
+    return QueryMutationEnv(config, **parts)
+
+
+def make_vector_env(
+    num_envs: int,
+    *,
+    schedule: Schedule = "lanes",
+    max_workers: int | None = None,
+    max_episode_steps: int | None = None,
+    **plain: Any,  # noqa: ANN401 - plain data, named below
+) -> BatchedQueryMutationEnv:
+    """`gymnasium.make_vec(ENV_ID, num_envs=N, ...)`; every keyword is plain data.
+
+    Args:
+        num_envs: lanes.
+        schedule: `lanes`, `phased` or `sequential`, see `BatchedQueryMutationEnv`.
+        max_workers: in `lanes` the most requests under way at once (None: one a lane), in `phased` the
+            threads of a phase (8).
+        max_episode_steps: Gymnasium's name for `max_steps`.
+        plain: `hosts` (one URL or a list; required), `queries` (a list of texts, or a file; the bundled
+            set), and the keywords of `make_parts`: `target_model` (required), `reward`, ...
+
+    Raises:
+        ValueError: bad data, as the parts report it.
+        OllamaError: the model of an `ollama:` encoder does not answer.
+    """
+    if max_episode_steps is not None:
+        plain["max_steps"] = max_episode_steps
+    config, parts = _parts(**plain)
+    return BatchedQueryMutationEnv(config, num_envs, schedule=schedule, max_workers=max_workers, **parts)
+
+
+def _parts(
+    *,
+    hosts: str | Sequence[str],
+    queries: str | Sequence[str] | None = None,
+    encoder: str = "all-MiniLM-L6-v2",
+    **plain: Any,  # noqa: ANN401 - the keywords of `make_parts`
+) -> tuple[EnvConfig, Parts]:
+    dispatcher = _dispatcher((hosts,) if isinstance(hosts, str) else tuple(hosts))
+    return make_parts(dispatcher, _texts(queries), encoder=_encoder(encoder, dispatcher), **plain)
+
+
+def _texts(queries: str | Sequence[str] | None) -> tuple[str, ...]:
+    if queries is None or isinstance(queries, str):
+        return tuple(query.text for query in load_queries(queries))
+    return tuple(queries)
+
+
+@cache
+def _dispatcher(hosts: tuple[str, ...]) -> Dispatcher:
+    """One dispatcher per process and set of hosts, so that one cap holds for all environments."""
+    return Dispatcher(hosts)
+
+
+@cache
+def _encoder(name: str, dispatcher: Dispatcher) -> Encoder:
+    return make_encoder(name, dispatcher)

@@ -1,13 +1,8 @@
-"""Which file holds queries, and which reader reads it: by its ending, and never against its first bytes.
+"""Files of queries as tables, whose columns are read row by row: .csv, .tsv, .jsonl, .json, .txt, .parquet.
 
-Files of queries as tables: columns that are read row by row, and the errors every format shares.
-
-The text formats a file of queries can have, a reader for each.
-
-A new format is one more function from a path to a `Table`, and its line in `query_files.READERS`. Readers
-stream: a file is never in memory as a whole, except .json, which has to be.
-
-Parquet files of queries, read column by column and batch by batch; pyarrow is imported when one is met.
+The ending decides which reader reads a file, and never against its first bytes. A new format is one more
+function from a path to a `Table`, and its line in `READERS`. Readers stream: a file is never in memory as a
+whole, except .json, which has to be. Whatever is wrong with a file is a QueryFileError of one line.
 """
 
 from __future__ import annotations
@@ -54,7 +49,7 @@ class Table:
     columns: tuple[str, ...]
     """Column names in the file's order."""
     rows: Callable[[Sequence[str]], Iterator[Row]]
-    """Reads the file anew, in its order, with the values of the columns named; raises QueryFileError."""
+    """Reads the file again, in its order, with the values of the columns named; raises QueryFileError."""
 
     def column(self, name: str, flag: str) -> str:
         """The column called `name`, spelt as in the file; upper and lower case do not matter.
@@ -114,7 +109,7 @@ def flaw(text: str) -> str | None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        return f"{text[error.start]!r}, which is no character"
+        return f"{text[error.start]!r}, which is not a character"
     return None
 
 
@@ -124,7 +119,7 @@ LONGEST_LINE = 2**24
 ENCODINGS = {b"\xff\xfe": ("utf-16", "surrogatepass"), b"\xfe\xff": ("utf-16", "surrogatepass")}
 """Encoding and error handler by byte order mark; without one a file is UTF-8.
 
-Both handlers turn bytes that are no text into lone surrogates, which `flaw` finds in their line.
+Both handlers turn bytes that are not text into lone surrogates, which `flaw` finds in their line.
 """
 
 
@@ -154,7 +149,7 @@ def read_json(path: Path) -> Table:
     """A .json file: a list of objects, or of prompts; a row is the place in the list, from 1."""
     source = shown(path)
     with closing(_lines(path, longest=-1)) as lines:
-        value = _json("".join(lines), source, "a list of objects or of prompts")
+        value = _decoded("".join(lines), source, "a list of objects or of prompts")
     if not isinstance(value, list):
         raise QueryFileError(
             f"{source}: a JSON {type(value).__name__}; expected a list of objects or of prompts"
@@ -189,7 +184,7 @@ def read_plain_lines(path: Path) -> Table:
     return Table(source=shown(path), columns=("prompt",), rows=rows)
 
 
-def _opened(path: Path, newline: str | None) -> TextIO:
+def _opened_text(path: Path, newline: str | None) -> TextIO:
     with path.open("rb") as file:
         encoding, errors = ENCODINGS.get(file.read(2), ("utf-8-sig", "surrogateescape"))
     return path.open(encoding=encoding, errors=errors, newline=newline)
@@ -201,7 +196,7 @@ def _lines(
     """The lines with their ends, checked to be text of at most `longest` characters (-1: of any length)."""
     # Lines end at \n, \r\n and \r alone: str.splitlines also cuts at U+2028 inside a prompt.
     number = 0
-    with _opened(path, newline) as file:
+    with _opened_text(path, newline) as file:
         try:
             for number, line in enumerate(iter(partial(file.readline, longest), ""), 1):
                 if len(line) == longest and line[-1] not in "\r\n":
@@ -257,7 +252,7 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
         for row, line in enumerate(lines, 1):
             if line.strip():
                 place, expected = f"{shown(path)}, row {row}", "an object a line"
-                yield row, _json_object(_json(line, place, expected), place, expected)
+                yield row, _json_object(_decoded(line, place, expected), place, expected)
 
 
 def _json_object(value: object, place: str, expected: str) -> dict[str, object]:
@@ -266,17 +261,17 @@ def _json_object(value: object, place: str, expected: str) -> dict[str, object]:
     return value
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
     record = dict(pairs)
     if len(record) < len(pairs):
         raise ValueError("a key stands twice in an object")
     return record
 
 
-DECODER = json.JSONDecoder(object_pairs_hook=_object)
+DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles)
 
 
-def _json(text: str, place: str, expected: str) -> object:
+def _decoded(text: str, place: str, expected: str) -> object:
     try:
         return DECODER.decode(text)
     except (ValueError, RecursionError) as error:
@@ -292,25 +287,26 @@ BATCH_ROWS = 8192
 
 def read_parquet(path: Path) -> Table:
     """A .parquet file; a row is counted from 1; of nested columns the outermost are the columns."""
-    with _query_parquet_opened(path) as file:
+    with _opened_parquet(path) as file:
         names = file.schema_arrow.names
 
     def rows(wanted: Sequence[str]) -> Iterator[Row]:
-        return _rows(path, [next(name for name in names if bare(name) == column) for column in wanted])
+        as_written = {bare(name): name for name in reversed(names)}
+        return _parquet_rows(path, [as_written[column] for column in wanted])
 
     return table_of(shown(path), names, rows)
 
 
-def _rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
+def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
     row = 0
-    with _query_parquet_opened(path) as file:
+    with _opened_parquet(path) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=[*dict.fromkeys(names)], use_threads=False):
-            values = [_values(batch.column(name)) for name in names]
-            for row, cells in enumerate(zip(*values, strict=True), row + 1):  # noqa: B020  # counts on from batch to batch
+            values = [_parquet_values(batch.column(name)) for name in names]
+            for row, cells in enumerate(zip(*values, strict=True), row + 1):  # noqa: B020 - counts on from batch to batch
                 yield row, cells
 
 
-def _values(column: Any) -> list[object]:  # noqa: ANN401  # pyarrow has no types
+def _parquet_values(column: Any) -> list[object]:  # noqa: ANN401 - pyarrow has no types
     """A column of one batch as Python values; in text, bytes that are not UTF-8 become lone surrogates."""
     try:
         values: list[object] = column.to_pylist()
@@ -321,17 +317,21 @@ def _values(column: Any) -> list[object]:  # noqa: ANN401  # pyarrow has no type
 
 
 @contextmanager
-def _query_parquet_opened(path: Path) -> Iterator[Any]:
+def _opened_parquet(path: Path) -> Iterator[Any]:
     """The open file; whatever pyarrow says of it while it is open is said in one line."""
-    import pyarrow as pa  # type: ignore[import-untyped]
-    import pyarrow.parquet as pq  # type: ignore[import-untyped]
-
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise QueryFileError(
+            f"{shown(path)} needs pyarrow to be read ({error}): pip install 'mutagym[parquet]'"
+        ) from error
     try:
         with pq.ParquetFile(path) as file:
             yield file
     except (pa.ArrowException, OSError, ValueError) as error:
         said = " ".join(str(error).split())[:200]
-        raise QueryFileError(f"{shown(path)} cannot be read as Parquet ({said}); write it anew") from error
+        raise QueryFileError(f"{shown(path)} cannot be read as Parquet ({said}); write it again") from error
 
 
 READERS: Mapping[str, Callable[[Path], Table]] = {
@@ -411,5 +411,5 @@ def _check_content(path: Path) -> None:
         raise QueryFileError(f"{shown(path)} is a Parquet file: rename it to .parquet")
     if not is_parquet and path.suffix.lower() == ".parquet":
         raise QueryFileError(
-            f"{shown(path)} is no Parquet file, or not a whole one: expected 'PAR1' at both ends"
+            f"{shown(path)} is not a Parquet file, or not a whole one: expected 'PAR1' at both ends"
         )

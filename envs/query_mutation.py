@@ -14,21 +14,20 @@ from numpy.typing import NDArray
 
 from envs.answering import Answerer, Models
 from envs.episode import (
-    Answer,
     Episode,
-    Plan,
+    EpisodePlan,
     Rules,
     Transition,
     derive_seed,
     episode_state,
-    recorded,
+    replayed,
     restored_episode,
-    run_plan,
 )
 from envs.observation import observation_space
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
+from ollama_utils.plans import play_plan
 from scorers.intent import INTENT_THRESHOLD
 from scorers.reward import Scorer
 
@@ -53,7 +52,7 @@ class EnvConfig:
 
 
 class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
-    """Choose a mutation of the query; be paid when the target answers it and the intent is kept.
+    """Choose a mutation of the query; the reward comes when the target answers it and the intent is kept.
 
     Observation: `Box` of float32, layout in `envs/observation.py`. Action: `Discrete(len(mutators))`.
     Reward: what `scorer` says, by default answered x intent kept - step cost. The episode terminates on
@@ -81,7 +80,6 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self.config = config
         self.queries = tuple(queries)
         self.answerer = Answerer(models=config.models, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
-        self.answer: Answer = self.answerer.answer
         self.rules = Rules(
             mutators=load_mutators(config.mutators),
             max_steps=config.max_steps,
@@ -102,9 +100,9 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
 
         Raises:
             OllamaError: the query could not be embedded.
-            ValueError: an option that is none.
+            ValueError: an unknown option.
         """
-        return run_plan(self.plan_reset(seed=seed, options=options), self.answer)
+        return play_plan(self.plan_reset(seed=seed, options=options), self.answerer.answer)
 
     def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         """Reword, ask, score; returns Gymnasium's five values.
@@ -113,15 +111,13 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             gymnasium.error.ResetNeeded: no episode is under way.
             gymnasium.error.InvalidAction: the action is not in the action space.
         """
-        plan = self.plan_step(action)
-        answer = recorded(self._to_replay.popleft(), self.answer) if self._to_replay else self.answer
-        t = run_plan(plan, answer)
+        t = play_plan(self.plan_step(action), self.answerer.answer)
         return t.observation, t.reward, t.terminated, t.truncated, t.info
 
     def plan_reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> Plan[tuple[Observation, dict[str, Any]]]:
-        """`reset` as a plan, for a schedule to drive."""
+    ) -> EpisodePlan[tuple[Observation, dict[str, Any]]]:
+        """`reset` as a plan, for a schedule to play."""
         super().reset(seed=seed)
         if seed is not None:
             self._next_number = 0
@@ -138,21 +134,21 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             self.answerer.expect(self._query({}))
         return first, {"original_query": episode.original, "episode_number": episode.number}
 
-    def plan_step(self, action: np.int64) -> Plan[Transition]:
-        """`step` as a plan, for a schedule to drive; raises at once what `step` raises."""
+    def plan_step(self, action: np.int64) -> EpisodePlan[Transition]:
+        """`step` as a plan, for a schedule to play; raises at once what `step` raises."""
         return self._steps(self.check(action), int(action))
 
     def replay(self, steps: Iterable[Mapping[str, Any]]) -> None:
-        """Let the coming steps go as they went before, without calling a model.
+        """Play the coming steps as they were recorded, without calling a model.
 
         Args:
-            steps: their lines of transitions.jsonl; the actions must be those of then.
+            steps: their lines of transitions.jsonl; the actions must be the recorded ones.
         """
         self._to_replay.extend(steps)
 
     @property
     def replays(self) -> bool:
-        """Whether the next step goes as it went before."""
+        """Whether the next step is played as it was recorded."""
         return bool(self._to_replay)
 
     def state(self) -> dict[str, Any]:
@@ -163,7 +159,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         """
         return {"next_number": self._next_number, "episode": episode_state(self._under_way())}
 
-    def plan_restore(self, state: Mapping[str, Any]) -> Plan[Observation]:
+    def plan_restore(self, state: Mapping[str, Any]) -> EpisodePlan[Observation]:
         """Go on where another environment of this config was, as a plan; returns the observation.
 
         Raises:
@@ -195,8 +191,11 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
         return self.episode
 
-    def _steps(self, episode: Episode, action: int) -> Plan[Transition]:
-        transition = yield from episode.step(action)
+    def _steps(self, episode: Episode, action: int) -> EpisodePlan[Transition]:
+        steps = episode.step(action)
+        if self._to_replay:
+            steps = replayed(steps, self._to_replay.popleft())
+        transition = yield from steps
         self._over = transition.terminated or transition.truncated
         return transition
 

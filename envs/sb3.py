@@ -18,7 +18,7 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvO
 
 from envs.lanes import LaneVectorEnv
 
-# RecordEpisodeStatistics writes this key beside the reset info, but it tells of the episode that ended.
+# RecordEpisodeStatistics writes this key beside the reset info, but it is about the episode that ended.
 EPISODE_KEY = "episode"
 TRUNCATED_KEY = "TimeLimit.truncated"
 _ATOMS = frozenset({str, int, float, bool, type(None)})  # nobody can change these: they need no copy
@@ -45,12 +45,12 @@ def list_infos(infos: Mapping[str, Any], num_envs: int) -> list[dict[str, Any]]:
     return rows
 
 
-Told = tuple[bool, dict[str, Any], dict[str, Any] | None]
-"""Whether a lane is done, its info, and what the reset told where there was one."""
+_StepInfo = tuple[bool, dict[str, Any], dict[str, Any] | None]
+"""Whether a lane is done, its step's info, and the info of the reset where there was one."""
 
 
 class LaneStep(NamedTuple):
-    """One lane's step, as SB3 tells of it."""
+    """One lane's step, in SB3's terms."""
 
     lane: int
     observation: Any
@@ -59,7 +59,7 @@ class LaneStep(NamedTuple):
     done: bool
     info: dict[str, Any]
     reset_info: dict[str, Any] | None
-    """What the reset told; None where the episode goes on."""
+    """The reset's; None where the episode goes on."""
 
 
 class GymnasiumVecEnv(VecEnv):
@@ -67,7 +67,7 @@ class GymnasiumVecEnv(VecEnv):
 
     `step` returns observations, rewards (N,) float32, dones (N,) bool and a list of N infos, all of them
     fresh. The info of a lane that is done is the ended episode's, with its last observation under
-    `terminal_observation`; what the reset told is in `reset_infos`. Every info has `TimeLimit.truncated`.
+    `terminal_observation`; the reset's is in `reset_infos`. Every info has `TimeLimit.truncated`.
 
     Over a `LaneVectorEnv` lanes can also be stepped one by one: `send` and `recv`. A row put together from
     such steps goes through whatever wraps this environment by `deliver` and then `step`.
@@ -121,14 +121,14 @@ class GymnasiumVecEnv(VecEnv):
             return self._delivered()
         observations, rewards, terminated, truncated, infos = self.vector_env.step(self._actions)
         rows = list_infos(infos, self.num_envs)
-        told = [_told(*step) for step in zip(terminated, truncated, rows, strict=True)]
-        return self._row_of(deepcopy(observations), rewards, told)
+        step_infos = list(map(_step_info, terminated, truncated, rows))
+        return self._row_of(deepcopy(observations), rewards, step_infos)
 
     def send(self, actions: NDArray[Any], lanes: Sequence[int]) -> None:
         """Begin a step in N lanes, all different, with N actions.
 
         Raises:
-            TypeError: the vector environment is no LaneVectorEnv.
+            TypeError: the vector environment is not a LaneVectorEnv.
             gymnasium.error.AlreadyPendingCallError: one of them has a step under way.
         """
         self._lanes.send(self._batched(actions), np.asarray(lanes, np.int64))
@@ -137,26 +137,26 @@ class GymnasiumVecEnv(VecEnv):
         """The steps that ended, in the order of their ends; waits for one of those under way.
 
         Raises:
-            TypeError: the vector environment is no LaneVectorEnv.
+            TypeError: the vector environment is not a LaneVectorEnv.
             gymnasium.error.NoAsyncCallError: none is under way.
         """
         came = self._lanes.recv()
         observations = map(deepcopy, iterate(self._lanes.observation_space, came.observations))
-        told = map(_told, came.terminations, came.truncations, map(_plain, came.infos))
-        steps = zip(came.lanes.tolist(), observations, came.rewards.tolist(), told, strict=True)
+        step_infos = map(_step_info, came.terminations, came.truncations, map(_plain, came.infos))
+        steps = zip(came.lanes.tolist(), observations, came.rewards.tolist(), step_infos, strict=True)
         return [LaneStep(lane, observation, reward, *rest) for lane, observation, reward, rest in steps]
 
     def drop(self) -> None:
         """Wait for the steps under way, and forget them.
 
         Raises:
-            TypeError: the vector environment is no LaneVectorEnv.
+            TypeError: the vector environment is not a LaneVectorEnv.
         """
         self._row = None
         self._lanes.drop()
 
     def deliver(self, actions: NDArray[Any], row: Sequence[LaneStep]) -> None:
-        """Have the next `step(actions)` give these steps, one a lane in lane order, without taking any."""
+        """Have the next `step(actions)` return these steps, one a lane in lane order, without taking any."""
         self._row = actions, row
 
     @property
@@ -178,14 +178,14 @@ class GymnasiumVecEnv(VecEnv):
         return self._row_of(observations, [step.reward for step in row], [step[3:] for step in row])
 
     def _row_of(
-        self, observations: VecEnvObs, rewards: Sequence[float], told: Sequence[Told]
+        self, observations: VecEnvObs, rewards: Sequence[float], step_infos: Sequence[_StepInfo]
     ) -> VecEnvStepReturn:
         """A step of every lane, as SB3 wants it."""
-        for lane, (_, _, reset_info) in enumerate(told):
+        for lane, (_, _, reset_info) in enumerate(step_infos):
             if reset_info is not None:
                 self.reset_infos[lane] = reset_info
-        dones = np.array([done for done, _, _ in told], np.bool_)
-        return observations, np.array(rewards, np.float32), dones, [info for _, info, _ in told]
+        dones = np.array([done for done, _, _ in step_infos], np.bool_)
+        return observations, np.array(rewards, np.float32), dones, [info for _, info, _ in step_infos]
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -303,8 +303,8 @@ def _check_same_step(vector_env: VectorEnv[Any, Any, Any]) -> None:
         )
 
 
-def _told(terminated: np.bool_, truncated: np.bool_, row: dict[str, Any]) -> Told:
-    """What a lane's step told, by the info of Gymnasium's that goes with it."""
+def _step_info(terminated: np.bool_, truncated: np.bool_, row: dict[str, Any]) -> _StepInfo:
+    """What SB3 is given of a lane's step, from Gymnasium's info of it."""
     done = bool(terminated or truncated)
     info, reset_info = _split_info(row) if done else (row, None)
     info[TRUNCATED_KEY] = bool(truncated and not terminated)

@@ -1,15 +1,15 @@
-"""Everything `mutagym eval` can be told: its flags, with their help.
+"""What `mutagym eval` is given: its flags, its missions, and the defaults that a run folder brings.
 
-The run folder that `-p` names gives the flags their defaults: its server, models, queries and mutators.
+A mission is a target model, a query set and a reward, from a TOML file with the flags' names as keys:
 
-The missions of `mutagym eval`: each a target model, a query set and a reward, from a file or inline.
-
-    name = "small model"            # a TOML file: the flags' names as keys, and a name
+    name = "small model"
     target-model = "llama3.2:1b"
     queries = "mine.csv"
     reward = "judge"
 
-What a mission leaves out comes from the command's own flags. The config.toml of a run is a mission, too.
+or inline as `key=value,key=value`; the config.toml of a run is a mission, too. What it leaves out comes from
+the command's own flags, and these default to the server, models, queries and mutators of the run that `-p`
+names.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from envs.episode import derive_seed
+from envs.queries import queries_sha256
+from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.settings import Count, Lanes, Seed, Share, comma_list, read_toml, resolved
@@ -32,73 +34,110 @@ from train.mission import MissionConfig, load_query_set
 COMMANDS = ("eval", "ask")
 """The commands whose `--policy` may name a run."""
 CONFIG = "config.toml"
-
-
-def mission_keys() -> frozenset[str]:
-    """The flags that a command takes over from a run: those of its mission and of its server."""
-    from ollama_utils.connect import ServerConfig
-    from records.settings import resolved
-    from train.mission import MissionConfig
-
-    return frozenset(resolved(MissionConfig()) | resolved(ServerConfig()))
-
-
-def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
-    """The first run folder among the values of `-p` or `--policy`, if there is one.
-
-    Args:
-        tokens: the command line, the command's name first.
-        table: the flags of `--config`, for what the command line leaves out.
-    """
-    if not tokens or tokens[0] not in COMMANDS:
-        return None
-    in_table = table.get("policy", [])
-    policies = list(_policies(tokens)) or ([in_table] if isinstance(in_table, str) else in_table)
-    return next((path for text in policies if (path := run_path(str(text)))), None)
-
-
-def run_path(policy: str) -> Path | None:
-    """The run folder that a policy's text names: `RUN`, `run=RUN` or `run=RUN,key=value`; None: no run."""
-    path = Path(policy.removeprefix("run=").partition(",")[0])
-    return path if (path / CONFIG).is_file() else None
-
-
-def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
-    """What the run in the folder `path` was told, by the names of its flags.
-
-    Args:
-        path: a run folder.
-        keys: the flags that matter; the others are left out.
-
-    Raises:
-        UserError: there is no config.toml that can be read.
-    """
-    try:
-        table = read_toml(path / CONFIG)
-    except OSError as error:
-        raise UserError(
-            f"{str(path)!r} has no {CONFIG} that can be read ({error.strerror}); expected the folder of a run"
-        ) from error
-    return {key: value for key, value in table.items() if key in keys}
-
-
-def _policies(tokens: Sequence[str]) -> Iterator[str]:
-    """The values of `-p` and `--policy`."""
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        flag, equals, value = token.partition("=")
-        if flag in {"-p", "--policy"}:
-            yield value if equals else following
-        elif token.startswith("-p") and not token.startswith("--"):
-            yield token[2:]
-
-
 MODELS = ("target-model", "mutator-model", "judge-model")
+MAY_CHANGE = (
+    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
+    *("max-in-flight", "call-timeout-s", "call-attempts", "max-unscored", "jobs", "parallel-policy"),
+    *("policy-wrapper", "action-timeout-ms", "power", "judge-accuracy", "format", "save-transitions"),
+)
+"""The flags that a resumed evaluation may change: results depend on none of them, but for failing calls."""
+BASELINES = ("noop", "random", "best_fixed")
+
+Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EvalConfig:
+    """The settings of an evaluation. Defaults < those of the run that -p names < --config < flags."""
+
+    policy: Annotated[tuple[str, ...], Parameter(name=("--policy", "-p"), negative="")] = ()
+    """A policy (repeatable): a run folder, noop, random, round_robin, fixed:MUTATOR, best_fixed,
+    epsilon_greedy, ucb1, exp3, llm:MODEL or class=MODULE.CLASS,key=value; proportion= mixes them."""
+    mission: Annotated[tuple[str, ...], Parameter(name=("--mission", "-m"), negative="")] = ()
+    """A mission (repeatable): a TOML file, a run folder, or key=value,... [the one of the flags]."""
+    baselines: Annotated[tuple[str, ...], comma_list()] = BASELINES
+    """Policies that the others are compared with, by comma; '' for none."""
+    agents: Lanes = 1
+    """Agents of an episode: the same query, each with its own plan and its own policy."""
+    episodes: Count | None = None
+    """Queries that are played, each once [all that are held out]."""
+    split: Literal["held-out", "train"] = "held-out"
+    """The queries that are played; `train` shows how well a policy knows what it was trained on, no more."""
+    steps: Count | None = None
+    """The step limit of an episode in every mission [--max-steps]."""
+    seed: Seed = 0
+    """Same seed, same results."""
+    jobs: Lanes = 32
+    """Plans at work at once, over all missions, episodes and agents."""
+    parallel_policy: bool = False
+    """The agents' policies choose side by side."""
+    policy_wrapper: Literal["auto", "thread", "process", "batch", "torch"] | None = None
+    """How they do; implies --parallel-policy [auto: measured in the first steps]."""
+    action_timeout_ms: Count | None = None
+    """Milliseconds a policy may take for an action; its episode fails when it takes longer."""
+    fit_calls: Count = 2000
+    """Questions to the target that each policy that is fitted may ask, on the training queries."""
+    max_unscored: Share = 0.5
+    """The evaluation stops once more than this share of recent steps could not be scored."""
+    power: Difference = None
+    """Say how many queries it takes to find this difference in success rates."""
+    judge_accuracy: Path | None = None
+    """A file of `mutagym judge --json`: rates are shown corrected for the judge's errors, too."""
+    format: Literal["table", "json", "yaml"] = "table"
+    """How the report is written to stdout."""
+    save_transitions: bool = False
+    """Write every step to transitions.jsonl."""
+    run_dir: Path | None = None
+    """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
+    resume: Path | None = None
+    """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
+    may be changed."""
+    cache: Path | None = None
+    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
+    json: Path | None = None
+    """Write the report here too, as JSON."""
+    played: MissionConfig = field(default_factory=MissionConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+    def located(self) -> EvalConfig:
+        """The same with absolute paths."""
+        return replace(
+            self,
+            mission=tuple(str(Path(text).absolute()) if is_path(text) else text for text in self.mission),
+            policy=tuple(map(_located_policy, self.policy)),
+            judge_accuracy=self.judge_accuracy and self.judge_accuracy.absolute(),
+            played=self.played.located(),
+            server=self.server.located(),
+        )
+
+    @property
+    def stepper(self) -> str:
+        """How policies are stepped: a name of `evaluation.stepping`."""
+        return self.policy_wrapper or ("auto" if self.parallel_policy else "serial")
+
+
+def _located_policy(text: str) -> str:
+    """A run, or a class in a file, with its whole path; any other policy as it is."""
+    head, comma, options = text.partition(",")
+    kind, equals, rest = head.partition("=")
+    if kind == "class" and ":" in rest:
+        return f"class={Path(rest).absolute()}{comma}{options}"
+    if not run_path(head):
+        return text
+    where = Path(rest if equals else head).absolute()
+    return f"{'run=' if equals else ''}{where}{comma}{options}"
+
+
+def _check_difference(value: float | None) -> None:
+    if value is not None and not 0 < value < 1:
+        raise ValueError(f"expected a difference between 0 and 1, got {value!r}")
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class MissionSpec:
-    """What a mission says."""
+    """A mission as it is asked for."""
 
     name: str = ""
     """What it is called in the tables."""
@@ -113,8 +152,6 @@ class MissionSpec:
     @property
     def mutators(self) -> tuple[str, ...]:
         """The names of its mutators; action k is the k-th."""
-        from mutators.registry import load_mutators
-
         return tuple(mutator.name for mutator in load_mutators(self.given.mutators))
 
     def server(self, config: ServerConfig) -> ServerConfig:
@@ -150,7 +187,7 @@ def read_missions(texts: Sequence[str], given: MissionConfig, server: ServerConf
         server: the flags of the server, for the models it leaves out.
 
     Raises:
-        UserError: one is no good; the message names the key that was meant.
+        UserError: one cannot be read; the message names the key that was meant.
     """
     flags = {key: value for key, value in resolved(given).items() if value is not None}
     models = {key: value for key, value in resolved(server).items() if key in MODELS and value is not None}
@@ -175,10 +212,8 @@ def mission_queries(mission: MissionSpec, split: str, episodes: int | None, seed
         seed: the evaluation's seed.
 
     Raises:
-        UserError: there are not as many, or the query set is no good.
+        UserError: there are not as many, or the query set cannot be read.
     """
-    from envs.queries import queries_sha256
-
     queries = load_query_set(mission.given.query_set)
     side = queries.train if split == "train" else queries.held_out
     ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
@@ -248,100 +283,55 @@ def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> 
     return replace(spec, name=spec.name or spec.target_model or "default", given=spec.given.located())
 
 
-MAY_CHANGE = (
-    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts", "max-unscored", "jobs", "parallel-policy"),
-    *("policy-wrapper", "action-timeout-ms", "power", "judge-accuracy", "format", "save-transitions"),
-)
-"""What a resumed evaluation may be told anew: nothing that its results depend on, but for failing calls."""
-BASELINES = ("noop", "random", "best_fixed")
-
-Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]
+def mission_keys() -> frozenset[str]:
+    """The flags that a command takes over from a run: those of its mission and of its server."""
+    return frozenset(resolved(MissionConfig()) | resolved(ServerConfig()))
 
 
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class EvalConfig:
-    """Everything an evaluation is told. Defaults < those of the run that -p names < --config < flags."""
+def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
+    """The first run folder among the values of `-p` or `--policy`, if there is one.
 
-    policy: Annotated[tuple[str, ...], Parameter(name=("--policy", "-p"), negative="")] = ()
-    """A policy (repeatable): a run folder, noop, random, round_robin, fixed:MUTATOR, best_fixed,
-    epsilon_greedy, ucb1, exp3, llm:MODEL or class=MODULE.CLASS,key=value; proportion= mixes them."""
-    mission: Annotated[tuple[str, ...], Parameter(name=("--mission", "-m"), negative="")] = ()
-    """A mission (repeatable): a TOML file, a run folder, or key=value,... [the one of the flags]."""
-    baselines: Annotated[tuple[str, ...], comma_list()] = BASELINES
-    """Policies that the others are compared with, by comma; '' for none."""
-    agents: Lanes = 1
-    """Agents of an episode: the same query, each with its own plan and its own policy."""
-    episodes: Count | None = None
-    """Queries that are played, each once [all that are held out]."""
-    split: Literal["held-out", "train"] = "held-out"
-    """The queries that are played; `train` shows how well a policy knows what it was trained on, no more."""
-    steps: Count | None = None
-    """The step limit of an episode in every mission [--max-steps]."""
-    seed: Seed = 0
-    """Same seed, same results."""
-    jobs: Lanes = 32
-    """Plans at work at once, over all missions, episodes and agents."""
-    parallel_policy: bool = False
-    """The agents' policies choose side by side."""
-    policy_wrapper: Literal["auto", "thread", "process", "batch", "torch"] | None = None
-    """How they do; implies --parallel-policy [auto: measured in the first steps]."""
-    action_timeout_ms: Count | None = None
-    """Milliseconds a policy may take for an action; its episode fails when it takes longer."""
-    fit_calls: Count = 2000
-    """Questions to the target that each policy that is fitted may ask, on the training queries."""
-    max_unscored: Share = 0.5
-    """The evaluation stops once more than this share of recent steps could not be scored."""
-    power: Difference = None
-    """Say how many queries it takes to find this difference in success rates."""
-    judge_accuracy: Path | None = None
-    """A file of `mutagym judge --json`: rates are shown corrected for the judge's errors, too."""
-    format: Literal["table", "json", "yaml"] = "table"
-    """How the report is written to stdout."""
-    save_transitions: bool = False
-    """Write every step to transitions.jsonl."""
-    run_dir: Path | None = None
-    """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
-    resume: Path | None = None
-    """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
-    may be changed."""
-    cache: Path | None = None
-    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
-    json: Path | None = None
-    """Write the report here too, as JSON."""
-    played: MissionConfig = field(default_factory=MissionConfig)
-    server: ServerConfig = field(default_factory=ServerConfig)
-
-    def located(self) -> EvalConfig:
-        """The same with absolute paths."""
-        return replace(
-            self,
-            mission=tuple(str(Path(text).absolute()) if is_path(text) else text for text in self.mission),
-            policy=tuple(map(_located_policy, self.policy)),
-            judge_accuracy=self.judge_accuracy and self.judge_accuracy.absolute(),
-            played=self.played.located(),
-            server=self.server.located(),
-        )
-
-    @property
-    def wrapper(self) -> str:
-        """The name of the policy wrapper that the flags amount to."""
-        return self.policy_wrapper or ("auto" if self.parallel_policy else "serial")
+    Args:
+        tokens: the command line, the command's name first.
+        table: the flags of `--config`, for what the command line leaves out.
+    """
+    if not tokens or tokens[0] not in COMMANDS:
+        return None
+    in_table = table.get("policy", [])
+    policies = list(_policies(tokens)) or ([in_table] if isinstance(in_table, str) else in_table)
+    return next((path for text in policies if (path := run_path(str(text)))), None)
 
 
-def _located_policy(text: str) -> str:
-    """A run, or a class in a file, with its whole path; any other policy as it is."""
-    head, comma, options = text.partition(",")
-    kind, equals, rest = head.partition("=")
-    if kind == "class" and ":" in rest:
-        return f"class={Path(rest).absolute()}{comma}{options}"
-    if not run_path(head):
-        return text
-    where = Path(rest if equals else head).absolute()
-    return f"{'run=' if equals else ''}{where}{comma}{options}"
+def run_path(policy: str) -> Path | None:
+    """The run folder that a policy's text names: `RUN`, `run=RUN` or `run=RUN,key=value`; None: no run."""
+    path = Path(policy.removeprefix("run=").partition(",")[0])
+    return path if (path / CONFIG).is_file() else None
 
 
-def _check_difference(value: float | None) -> None:
-    if value is not None and not 0 < value < 1:
-        raise ValueError(f"expected a difference between 0 and 1, got {value!r}")
+def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
+    """The settings of the run in the folder `path`, by the names of its flags.
+
+    Args:
+        path: a run folder.
+        keys: the flags that matter; the others are left out.
+
+    Raises:
+        UserError: there is no config.toml that can be read.
+    """
+    try:
+        table = read_toml(path / CONFIG)
+    except OSError as error:
+        raise UserError(
+            f"{str(path)!r} has no {CONFIG} that can be read ({error.strerror}); expected the folder of a run"
+        ) from error
+    return {key: value for key, value in table.items() if key in keys}
+
+
+def _policies(tokens: Sequence[str]) -> Iterator[str]:
+    """The values of `-p` and `--policy`."""
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        flag, equals, value = token.partition("=")
+        if flag in {"-p", "--policy"}:
+            yield value if equals else following
+        elif token.startswith("-p") and not token.startswith("--"):
+            yield token[2:]

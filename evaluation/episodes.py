@@ -1,12 +1,12 @@
-"""One episode of an evaluation: some agents, the same query, and each agent's own plan.
+"""One episode of an evaluation: some agents, the same query, and each agent's own steps.
 
-In each step all agents' actions are asked for, then gathered; then their plans run side by side; then comes
-the next step. An agent whose episode has ended sits out.
+In each step all agents' actions are chosen; then their steps are played side by side; then comes the next
+step. An agent whose episode has ended sits out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -22,26 +22,28 @@ from envs.episode import (
     Rules,
     Transition,
     derive_seed,
-    run_plan,
 )
-from evaluation.jobs import Jobs
+from evaluation.errors import StepperError, policy_traceback
+from evaluation.policies.instance import Outcome
 from evaluation.policies.policy import View
-from evaluation.wrappers.errors import WrapperError
-from evaluation.wrappers.tracebacks import policy_traceback
-from evaluation.wrappers.wrapper import Team
+from evaluation.stepping import EpisodePolicies
 from ollama_utils.errors import CallCancelledError, OllamaError, ReplyLogError
+from ollama_utils.plans import play_plan
 from scorers.reward import Verdict
+
+Call = Callable[[], Any]
+"""What the plans of an evaluation consist of; those of a batch may go side by side."""
 
 MOST_ATTEMPTS = 8
 """How often an agent tries a step whose calls fail; after that nothing is known of its episode."""
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
-_ENDS_THE_RUN = (WrapperError, ReplyLogError, CallCancelledError)
+_ENDS_THE_RUN = (StepperError, ReplyLogError, CallCancelledError)
 """What no policy is to blame for."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ground:
+class EpisodeContext:
     """What the episodes of one mission have in common."""
 
     rules: Rules
@@ -57,17 +59,17 @@ class Ground:
         return message.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-class Player:
-    """An agent in its episode: its plan, what its calls were, and what came of its steps.
+class AgentEpisode:
+    """An agent in its episode: what its calls were, and what came of its steps.
 
     Args:
-        ground: the mission.
+        context: the mission's.
         query: what the episode starts from.
         agent: which agent of the episode this is, from 0; agents have seeds of their own.
         number: which episode this is, from 0.
     """
 
-    def __init__(self, ground: Ground, query: str, agent: int = 0, number: int = 0) -> None:
+    def __init__(self, context: EpisodeContext, query: str, agent: int = 0, number: int = 0) -> None:
         self.agent = agent
         self.transitions: list[Transition] = []
         self.calls = {"choices": 0, "rewrites": 0, "questions": 0, "verdicts": 0}
@@ -75,11 +77,11 @@ class Player:
         """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
         self.is_unscored = False
         """Whether a step of it could not be scored in all its attempts."""
-        self._unchosen = 0
-        self._ground = ground
+        self._missed = 0
+        self._context = context
         self._tried: list[int] = []
-        seed = derive_seed(ground.seed, "eval", query, agent)
-        self._episode = Episode(rules=ground.rules, original=query, seed=seed, number=number)
+        seed = derive_seed(context.seed, "eval", query, agent)
+        self._episode = Episode(rules=context.rules, original=query, seed=seed, number=number)
 
     @property
     def is_over(self) -> bool:
@@ -91,9 +93,9 @@ class Player:
         """Embed the query; an agent that cannot begin is unscored."""
         for _ in range(MOST_ATTEMPTS):
             try:
-                run_plan(self._episode.begin(), self._answer)
+                play_plan(self._episode.begin(), self._answer)
             except OllamaError as error:
-                self.attempts.append(self._ground.named(f"{type(error).__name__}: {error}"))
+                self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
             else:
                 return
         self.is_unscored = True
@@ -115,18 +117,18 @@ class Player:
             agent=self.agent,
         )
 
-    def miss(self, error: OllamaError) -> None:
+    def miss_step(self, error: OllamaError) -> None:
         """A call of its policy failed, so the step did not happen; the policy is asked again."""
-        self._unchosen += 1
-        self.attempts.append(self._ground.named(f"{type(error).__name__}: {error}"))
+        self._missed += 1
+        self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
         self._episode.attempt += 1
         self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
 
     def step(self, action: int) -> Transition:
         """Play one step; one whose calls failed is played again by the next call."""
-        transition = run_plan(self._episode.step(action), self._answer)
+        transition = play_plan(self._episode.step(action), self._answer)
         self.transitions.append(transition)
-        self.attempts.append(self._ground.named(transition.info["error"]))
+        self.attempts.append(self._context.named(transition.info["error"]))
         self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
         if not transition.info["unscored"]:
             self._tried.append(action)
@@ -145,7 +147,7 @@ class Player:
             "refused": sum(info["outcome"] == "refused" for info in scored),
             "partial": sum(bool(info["partial"]) for info in scored),
             "drifted": sum(info["rejected"] == "drifted" for info in scored),
-            "unscored_steps": len(infos) - len(scored) + self._unchosen,
+            "unscored_steps": len(infos) - len(scored) + self._missed,
             "errors": [error for error in self.attempts if error][:MOST_ERRORS],
             "calls": self.calls,
             "actions": [info["mutator"] for info in scored],
@@ -153,7 +155,7 @@ class Player:
 
     def _answer(self, requests: Sequence[Request]) -> Sequence[Reply]:
         """The mission's replies; calls are counted as they are asked for, whoever paid for the reply."""
-        replies = self._ground.answer(requests)
+        replies = self._context.answer(requests)
         for request, reply in zip(requests, replies, strict=True):
             match request, reply:
                 case Rewrite(), _:
@@ -161,7 +163,7 @@ class Player:
                 case Ask(), _:
                     self.calls["questions"] += 1
                 case Judge(), Verdict():
-                    self.calls["verdicts"] += _judged(request, reply, self._ground.rules.intent_threshold)
+                    self.calls["verdicts"] += _judged(request, reply, self._context.rules.intent_threshold)
         return replies
 
 
@@ -175,103 +177,82 @@ def _judged(request: Judge, verdict: Verdict, intent_threshold: float) -> int:
     return 1 + int(parts["judge_repaired"]) if asked else 0
 
 
-class EpisodeRun:
-    """An episode that plays itself on `jobs` once it is started.
+@dataclass(frozen=True, kw_only=True)
+class PlayedEpisode:
+    """What came of an episode."""
 
-    Args:
-        ground: the mission.
-        query: what every agent starts from.
-        number: which episode this is, from 0.
-        policies: the names of the agents' policies; there are as many agents.
-        make_team: makes the agents' policies.
-        jobs: where the plans run.
-        asking: the agents whose policy is a model, so that each of its choices is a call.
-    """
+    agents: Sequence[AgentEpisode]
+    error: str = ""
+    """The traceback of the policy that raised, or came too late: the episode is `failed`."""
 
-    def __init__(
-        self,
-        ground: Ground,
-        query: str,
-        number: int,
-        policies: Sequence[str],
-        make_team: Callable[[], Team],
-        jobs: Jobs,
-        asking: Collection[int] = (),
-    ) -> None:
-        self.number = number
-        self.players = [Player(ground, query, agent, number) for agent in range(len(policies))]
-        self.error = ""
-        """The traceback of the policy that raised, or came too late: the episode is `failed`."""
-        self._ground = ground
-        self._query = query
-        self._policies = policies
-        self._asking = asking
-        self._make_team = make_team
-        self._team: Team | None = None
-        self._jobs = jobs
-        self._ended: Callable[[], None] = lambda: None
+    def result(self, query: str, policies: Sequence[str]) -> dict[str, Any]:
+        """What results.json holds; of an episode that failed, nothing but why.
 
-    def start(self, ended: Callable[[], None]) -> None:
-        """Begin; the episode goes on by itself, and calls `ended` once, on any thread, when it is over."""
-        self._ended = ended
-        self._jobs.together([player.begin for player in self.players], self._go_on)
-
-    def result(self) -> dict[str, Any]:
-        """What came of the episode; of one that failed nothing is told but why."""
-        agents = [p.result(name) for p, name in zip(self.players, self._policies, strict=True)]
+        Args:
+            query: what every agent started from.
+            policies: (agents,), the names of their policies.
+        """
+        agents = [agent.result(name) for agent, name in zip(self.agents, policies, strict=True)]
         return {
-            "query": self._query,
+            "query": query,
             "status": "failed" if self.error else "done",
             "error": self.error,
             "agents": [] if self.error else agents,
         }
 
-    def _go_on(self, _played: Sequence[Any]) -> None:
-        """Play the next step of the agents that are not done."""
-        playing = [player for player in self.players if not player.is_over]
-        try:
-            steps = self._choose(playing)
-        except _ENDS_THE_RUN:
-            raise
-        except Exception as error:  # noqa: BLE001 - a policy is anybody's code
-            self.error = self._ground.named(policy_traceback(error, __name__))
-        if self.error or not playing:
-            self._end()
-        elif steps:
-            self._jobs.together(steps, self._go_on)
+
+EpisodePlan = Generator[Sequence[Call], Sequence[Any], PlayedEpisode]
+
+
+def play_episode(
+    agents: Sequence[AgentEpisode],
+    context: EpisodeContext,
+    begin: Callable[[], EpisodePolicies],
+    asking: Collection[int] = (),
+) -> EpisodePlan:
+    """The plan of an episode.
+
+    Args:
+        agents: in their order, none begun.
+        context: the mission's.
+        begin: makes the agents' policies.
+        asking: the agents whose policy is a model, so that each of its choices is a call.
+    """
+    yield [agent.begin for agent in agents]
+    if all(agent.is_over for agent in agents):
+        return PlayedEpisode(agents=agents)
+    (policies,) = yield [begin]
+    try:
+        while playing := [agent for agent in agents if not agent.is_over]:
+            for agent in playing:
+                agent.calls["choices"] += agent.agent in asking
+            outcomes = yield from policies.step([agent.view() for agent in playing])
+            steps, errors = _sorted(playing, outcomes)
+            if errors:
+                return PlayedEpisode(agents=agents, error=context.named(policy_traceback(errors[0])))
+            yield steps
+    finally:
+        policies.close()
+    return PlayedEpisode(agents=agents)
+
+
+def _sorted(
+    playing: Sequence[AgentEpisode], outcomes: Sequence[Outcome]
+) -> tuple[list[Call], list[Exception]]:
+    """The steps to play, and the errors of policies; an agent whose policy's own call failed misses its step.
+
+    Raises:
+        Exception: what no policy is to blame for.
+    """
+    steps: list[Call] = []
+    errors: list[Exception] = []
+    for agent, outcome in zip(playing, outcomes, strict=True):
+        if isinstance(outcome, int):
+            steps.append(partial(agent.step, outcome))
+        elif isinstance(outcome, _ENDS_THE_RUN):
+            raise outcome
+        elif isinstance(outcome, OllamaError):
+            agent.miss_step(outcome)
         else:
-            self._go_on(())
-
-    def _choose(self, playing: Sequence[Player]) -> list[Callable[[], Transition]]:
-        """The steps of all agents: every policy is asked before the first answer is waited for.
-
-        An agent whose policy made a call that failed has none: it misses its turn.
-
-        Raises:
-            Exception: what the first policy that failed raised, once all have answered.
-        """
-        if not playing:
-            return []
-        team = self._team = self._team or self._make_team()
-        for player in playing:
-            player.calls["choices"] += player.agent in self._asking
-        pending = [team.submit(player.agent, player.view()) for player in playing]
-        steps: list[Callable[[], Transition]] = []
-        errors: list[Exception] = []
-        for player, choice in zip(playing, pending, strict=True):
-            try:
-                steps.append(partial(player.step, choice.result()))
-            except _ENDS_THE_RUN:
-                raise
-            except OllamaError as error:
-                player.miss(error)
-            except Exception as error:  # noqa: BLE001 - raised below, when nothing is under way
-                errors.append(error)
-        if errors:
-            raise errors[0]
-        return steps
-
-    def _end(self) -> None:
-        if self._team:
-            self._team.close()
-        self._ended()
+            errors.append(outcome)
+    return steps, errors

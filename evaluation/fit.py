@@ -1,212 +1,185 @@
 """Fits policies on a mission's training queries, with a stated number of questions to the target.
 
 What a fit comes to does not depend on how many jobs there are: a bandit's pulls go in rows of always as many,
-which are chosen in their order and told in their order.
+which are chosen in their order and learned from in their order.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 from typing import Any
 
 from envs.episode import derive_seed
-from evaluation.episodes import Ground, Player
-from evaluation.jobs import Jobs, UnscoredLimit
+from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 from evaluation.policies.bandits import Bandit, BestFixed
 from evaluation.policies.policy import PolicySource
+from evaluation.unscored import UnscoredLimit
 from records.errors import RunStoppedError
 
-LANES = 16
+PULLS_SIDE_BY_SIDE = 16
 """Pulls of a bandit that are made side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
-    """What a policy is fitted on, and with how much."""
+class Fit:
+    """A fitted policy."""
 
-    ground: Ground
-    """The mission."""
-    queries: Sequence[str]
-    """Its training queries."""
+    source: PolicySource
+    """The policy, frozen."""
     calls: int
-    """The most questions to the target."""
-    max_unscored: float
-    """The fit stops once more than this share of recent steps could not be scored."""
-
-
-class Fit(ABC):
-    """What all ways to fit share.
-
-    Args:
-        name: what the policy is called.
-        terms: what it is fitted on.
-        jobs: where plans run.
-    """
-
-    def __init__(self, name: str, terms: Terms, jobs: Jobs) -> None:
-        self.name = name
-        self.calls = 0
-        """Questions asked so far."""
-        self._ground = terms.ground
-        self._queries = sorted(terms.queries, key=lambda query: derive_seed(terms.ground.seed, "fit", query))
-        self._jobs = jobs
-        self._limit = UnscoredLimit(terms.max_unscored)
-        self._names = [mutator.name for mutator in terms.ground.rules.mutators]
-        self._sums: dict[int, float] = defaultdict(float)
-        self._counts: Counter[int] = Counter()
-        self._ended: Callable[[], None] = lambda: None
-
-    def start(self, ended: Callable[[], None]) -> None:
-        """Begin; the fit goes on by itself, and calls `ended` when it is done."""
-        self._ended = ended
-        self._go_on()
-
-    def source(self) -> PolicySource:
-        """The policy that was found, frozen.
-
-        Raises:
-            RunStoppedError: too little could be scored to find one.
-        """
-        try:
-            return self._frozen()
-        except ValueError as error:
-            raise RunStoppedError(f"{self.name} could not be fitted: {error}") from error
+    """Questions that were asked."""
+    means: dict[str, float]
+    """The mean reward of each mutator, by name."""
+    mutators: Sequence[str]
 
     def result(self) -> dict[str, Any]:
-        """What the fit found, as it stands in results.json."""
-        action = getattr(self.source(), "action", None)
+        """What results.json holds of it."""
+        action = getattr(self.source, "action", None)
         return {
-            "policy": self.name,
+            "policy": self.source.name,
             "calls": self.calls,
-            "means": {
-                name: self._sums[arm] / self._counts[arm]
-                for arm, name in enumerate(self._names)
-                if self._counts[arm]
-            },
-            "chosen": None if action is None else self._names[action],
+            "means": self.means,
+            "chosen": None if action is None else self.mutators[action],
         }
 
-    def _note(self, arm: int, value: float) -> None:
-        self._sums[arm] += value
-        self._counts[arm] += 1
 
-    @abstractmethod
-    def _frozen(self) -> PolicySource:
-        """The policy found; ValueError where too little is known."""
-
-    @abstractmethod
-    def _go_on(self) -> None:
-        """Play what comes next, or end."""
+FitPlan = Generator[Sequence[Call], Sequence[Any], Fit]
 
 
-class BanditFit(Fit):
-    """Fits a bandit pull by pull: a pull rewords a query as it stands and asks it, and pays 1 for success.
+def fit_bandit(
+    name: str,
+    bandit: Bandit,
+    context: EpisodeContext,
+    queries: Sequence[str],
+    *,
+    calls: int,
+    limit: UnscoredLimit,
+) -> FitPlan:
+    """The plan of fitting a bandit: a pull rewords a query as it stands and asks it, and pays 1 for success.
 
     The k-th pull of an arm on a query has the same seeds for every bandit, so what one has asked is known to
     the others.
 
     Args:
         name: what the policy is called.
-        terms: what it is fitted on.
-        jobs: where plans run.
         bandit: what learns.
+        context: the mission's.
+        queries: its training queries.
+        calls: the most questions to the target.
+        limit: stops the fit when calls keep failing.
+
+    Raises:
+        RunStoppedError: too little could be scored.
     """
-
-    def __init__(self, name: str, terms: Terms, jobs: Jobs, bandit: Bandit) -> None:
-        super().__init__(name, terms, jobs)
-        self._bandit = bandit
-        self._left = terms.calls
-        self._next_query = cycle(self._queries)
-        self._pulls: Counter[tuple[str, int]] = Counter()
-
-    def _frozen(self) -> PolicySource:
-        return self._bandit.frozen()
-
-    def _go_on(self) -> None:
-        """One row: as many pulls as the budget allows, chosen in turn, side by side."""
-        arms = [self._bandit.ask() for _ in range(min(LANES, self._left))]
-        if not arms:
-            self._ended()
-            return
-        players = [self._player(next(self._next_query), arm) for arm in arms]
-        pulls = [partial(_pull, player, arm) for player, arm in zip(players, arms, strict=True)]
-        self._jobs.together(pulls, lambda _pulled: self._tell(players, arms))
-
-    def _player(self, query: str, arm: int) -> Player:
-        number = self._pulls[query, arm]
-        self._pulls[query, arm] += 1
-        return Player(self._ground, query, number=number)
-
-    def _tell(self, players: Sequence[Player], arms: Sequence[int]) -> None:
-        for player, arm in zip(players, arms, strict=True):
-            self.calls += player.calls["questions"]
-            self._left -= 1  # a rewrite that fails asks nothing, and is paid for all the same: fits end
-            self._limit.heed(player.attempts)
-            for transition in player.transitions:
+    found = _Found(name, context)
+    pulls: Counter[tuple[str, int]] = Counter()
+    next_query = cycle(_ordered(queries, context.seed))
+    left = calls  # a rewrite that fails asks nothing, and is paid for all the same: fits end
+    while left:
+        arms = [bandit.ask() for _ in range(min(PULLS_SIDE_BY_SIDE, left))]
+        left -= len(arms)
+        row: list[AgentEpisode] = []
+        for arm in arms:
+            query = next(next_query)
+            row.append(AgentEpisode(context, query, number=pulls[query, arm]))
+            pulls[query, arm] += 1
+        yield [partial(_pull, episode, arm) for episode, arm in zip(row, arms, strict=True)]
+        for episode, arm in zip(row, arms, strict=True):
+            found.calls += episode.calls["questions"]
+            limit.add(episode.attempts)
+            for transition in episode.transitions:
                 if not transition.info["unscored"]:
                     success = float(transition.info["success"])
-                    self._bandit.tell(arm, success)
-                    self._note(arm, success)
-        self._go_on()
+                    bandit.tell(arm, success)
+                    found.note(arm, success)
+    return found.fit(bandit)
 
 
-def _pull(player: Player, arm: int) -> None:
-    """One step from the query as it stands; none where the episode could not begin."""
-    player.begin()
-    if not player.is_over:
-        player.step(arm)
+def fit_best_fixed(
+    name: str, context: EpisodeContext, queries: Sequence[str], *, calls: int, limit: UnscoredLimit
+) -> FitPlan:
+    """The plan of playing each mutator alone in whole episodes, on the same queries, with equal budgets.
 
+    Args: see `fit_bandit`.
 
-class BestFixedFit(Fit):
-    """Plays each mutator alone in whole episodes, on the same queries, with equal budgets."""
-
-    def __init__(self, name: str, terms: Terms, jobs: Jobs) -> None:
-        super().__init__(name, terms, jobs)
-        self._found = BestFixed(len(self._names))
-        self._left = [terms.calls // len(self._names)] * len(self._names)
-        self._begun = [0] * len(self._names)
-
-    def _frozen(self) -> PolicySource:
-        return self._found.frozen()
-
-    def _go_on(self) -> None:
-        """As many episodes of each mutator as its budget pays for, however long they turn out."""
-        max_steps = self._ground.rules.max_steps
-        paid = [(arm, left // max_steps) for arm, left in enumerate(self._left)]
-        wave = [(arm, self._player(arm)) for arm, episodes in paid for _ in range(episodes)]
-        if not wave:
-            self._ended()
-            return
-        episodes = [partial(_episode, player, arm) for arm, player in wave]
-        self._jobs.together(episodes, lambda _played: self._tell(wave))
-
-    def _player(self, arm: int) -> Player:
-        """The mutator's next episode."""
-        number = self._begun[arm]
-        self._begun[arm] += 1
-        lap, place = divmod(number, len(self._queries))
-        return Player(self._ground, self._queries[place], number=lap)
-
-    def _tell(self, wave: Sequence[tuple[int, Player]]) -> None:
-        for arm, player in wave:
-            result = player.result(self.name)
-            questions = result["calls"]["questions"]
-            self.calls += questions
-            self._left[arm] -= max(questions, 1)
-            self._limit.heed(player.attempts)
+    Raises:
+        RunStoppedError: too little could be scored.
+    """
+    found = _Found(name, context)
+    mutators = len(found.names)
+    best = BestFixed(mutators)
+    ordered = _ordered(queries, context.seed)
+    left, begun = [calls // mutators] * mutators, [0] * mutators
+    while True:
+        # As many episodes of each mutator as its budget pays for, however long they turn out.
+        paid = [(arm, budget // context.rules.max_steps) for arm, budget in enumerate(left)]
+        arms = [arm for arm, episodes in paid for _ in range(episodes)]
+        if not arms:
+            return found.fit(best)
+        row: list[AgentEpisode] = []
+        for arm in arms:
+            lap, place = divmod(begun[arm], len(ordered))
+            row.append(AgentEpisode(context, ordered[place], number=lap))
+            begun[arm] += 1
+        yield [partial(_play_alone, episode, arm) for episode, arm in zip(row, arms, strict=True)]
+        for episode, arm in zip(row, arms, strict=True):
+            questions = episode.calls["questions"]
+            found.calls += questions
+            left[arm] -= max(questions, 1)
+            limit.add(episode.attempts)
+            result = episode.result(name)
             if result["status"] == "scored":
-                self._found.tell(arm, result["return"])
-                self._note(arm, result["return"])
-        self._go_on()
+                best.tell(arm, result["return"])
+                found.note(arm, result["return"])
 
 
-def _episode(player: Player, arm: int) -> None:
+class _Found:
+    """What a fit has found so far."""
+
+    def __init__(self, name: str, context: EpisodeContext) -> None:
+        self.names = [mutator.name for mutator in context.rules.mutators]
+        self.calls = 0
+        self._name = name
+        self._sums: defaultdict[int, float] = defaultdict(float)
+        self._counts: Counter[int] = Counter()
+
+    def note(self, arm: int, value: float) -> None:
+        """Note what a mutator brought."""
+        self._sums[arm] += value
+        self._counts[arm] += 1
+
+    def fit(self, learned: Bandit | BestFixed) -> Fit:
+        """The policy that was found."""
+        try:
+            source = learned.frozen()
+        except ValueError as error:
+            raise RunStoppedError(f"{self._name} could not be fitted: {error}") from error
+        means = {
+            name: self._sums[arm] / self._counts[arm]
+            for arm, name in enumerate(self.names)
+            if self._counts[arm]
+        }
+        return Fit(source=source, calls=self.calls, means=means, mutators=self.names)
+
+
+def _ordered(queries: Sequence[str], seed: int) -> list[str]:
+    """The queries in the order in which fits take them."""
+    return sorted(queries, key=lambda query: derive_seed(seed, "fit", query))
+
+
+def _pull(episode: AgentEpisode, arm: int) -> None:
+    """One step from the query as it stands; none where the episode could not begin."""
+    episode.begin()
+    if not episode.is_over:
+        episode.step(arm)
+
+
+def _play_alone(episode: AgentEpisode, arm: int) -> None:
     """A whole episode of one mutator."""
-    player.begin()
-    while not player.is_over:
-        player.step(arm)
+    episode.begin()
+    while not episode.is_over:
+        episode.step(arm)

@@ -1,15 +1,10 @@
-"""What an evaluation says: rates, comparisons, transfer, counted from results.json alone.
+"""The report of an evaluation: rates, comparisons and transfer, counted from results.json alone.
 
-The order of missions and teams changes the order of the rows and no number.
-
-What one team, or one policy of a mixed team, did on one mission: counts, rates and their intervals.
-
-An agent's episode is scored, unscored (a step of it came to nothing too often) or part of a failed episode
-(a policy crashed). Rates, returns and mutator use are of scored ones alone; the two others are counted apart.
-
-Every team of an evaluation against the baselines, paired by query.
-
-Rates of an evaluation corrected for a judge that errs, from its accuracy on a labelled sample.
+The order of missions and teams changes the order of the rows and no number. An agent's episode is scored,
+unscored (a step of it came to nothing too often) or part of a failed episode (a policy crashed). Rates,
+returns and mutator use are of scored ones alone; the two others are counted apart. Every team is compared
+with the baselines, paired by query. Where a judge's accuracy was measured on a labelled sample, rates
+corrected for its errors are shown beside the raw ones.
 """
 
 from __future__ import annotations
@@ -18,9 +13,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from evaluation.wrappers.tracebacks import error_line
+from evaluation.errors import error_line
 from scorers.comparison import Comparison, compare, holm, queries_needed
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval, mean_interval, wilson_interval
@@ -29,254 +24,14 @@ Agent = Mapping[str, Any]
 """One agent's part of an episode, as results.json has it."""
 CALLS = ("choices", "rewrites", "questions", "verdicts")
 """What was asked for: of a policy that is a model, of the mutator, of the target, of judges."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Entry:
-    """The episodes that one row of the tables is about."""
-
-    mission: int
-    team: int
-    member: str | None
-    """The policy of a mixed team that the row is about; None: the whole team."""
-    episodes: Sequence[Mapping[str, Any]]
-
-    def agents(self, episode: Mapping[str, Any]) -> Iterator[Agent]:
-        """The agents of an episode that the row is about."""
-        return (agent for agent in episode["agents"] if self.member in {None, agent["policy"]})
-
-    def finished(self) -> Iterator[tuple[str, Agent]]:
-        """The query and the agent of each agent's episode, where no policy failed."""
-        done = (episode for episode in self.episodes if episode["status"] == "done")
-        return ((episode["query"], agent) for episode in done for agent in self.agents(episode))
-
-    def scored(self) -> Iterator[tuple[str, Agent]]:
-        """Those that rates are of."""
-        return ((query, agent) for query, agent in self.finished() if agent["status"] == "scored")
-
-    def table(self) -> dict[str, Any]:
-        """The row as plain data: shares from 0 to 1, intervals of 95 %; None where nothing is known."""
-        finished = list(self.finished())
-        scored = list(self.scored())
-        steps = sum(agent["steps"] for _, agent in scored)
-        return {
-            "success": rate((query, agent["success"], 1) for query, agent in scored),
-            "refusal": rate((query, agent["refused"], agent["steps"]) for query, agent in scored),
-            "partial_share": share(sum(agent["partial"] for _, agent in scored), steps),
-            "return": _mean(by_query(scored, "return")),
-            "unscored": rate((query, agent["status"] == "unscored", 1) for query, agent in finished),
-            "failed": rate((e["query"], e["status"] == "failed", 1) for e in self.episodes),
-            "unscored_steps": sum(agent["unscored_steps"] for _, agent in finished),
-            "drifted_share": share(sum(agent["drifted"] for _, agent in scored), steps),
-            "calls": self._calls(),
-            "mutators": _shares(action for _, agent in scored for action in agent["actions"]),
-        }
-
-    def _calls(self) -> dict[str, Any]:
-        """What all episodes cost, those included that are in no rate."""
-        agents = [agent for episode in self.episodes for agent in self.agents(episode)]
-        spent = {name: sum(agent["calls"][name] for agent in agents) for name in CALLS}
-        total = sum(spent.values())
-        successes = sum(agent["success"] for _, agent in self.scored())
-        return {**spent, "total": total, "per_success": share(total, successes)}
-
-
-def entries(results: Mapping[str, Any]) -> Iterator[Entry]:
-    """The rows of all missions: each team, and under a mixed one each policy of it."""
-    for mission in range(len(results["missions"])):
-        for team, told in enumerate(results["teams"]):
-            episodes = [e for e in results["episodes"] if (e["mission"], e["team"]) == (mission, team)]
-            members = list(dict.fromkeys(told["members"]))
-            for member in [None, *(members if len(members) > 1 else [])]:
-                yield Entry(mission=mission, team=team, member=member, episodes=episodes)
-
-
-def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
-    """A rate over (query, how often it happened, how often it could have), clustered by query."""
-    clusters: dict[str, tuple[int, int]] = {}
-    for query, happened, n in trials:
-        before, of = clusters.get(query, (0, 0))
-        clusters[query] = before + happened, of + n
-    happened, n = (sum(counts[k] for counts in clusters.values()) for k in (0, 1))
-    low, high = clustered_interval(clusters.values())
-    queries = sum(of > 0 for _, of in clusters.values())
-    return {
-        "rate": share(happened, n),
-        "low": low,
-        "high": high,
-        "count": happened,
-        "n": n,
-        "queries": queries,
-    }
-
-
-def share(part: float, whole: float) -> float | None:
-    """None where there is nothing to take a share of."""
-    return part / whole if whole else None
-
-
-def by_query(scored: Iterable[tuple[str, Agent]], name: str) -> dict[str, list[float]]:
-    """What each query's agents have under a name, in their order."""
-    values: dict[str, list[float]] = {}
-    for query, agent in scored:
-        values.setdefault(query, []).append(float(agent[name]))
-    return values
-
-
-def known(value: float) -> float | None:
-    """None for what is not finite, which JSON has no number for."""
-    return value if math.isfinite(value) else None
-
-
-def _mean(clusters: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    mean, low, high = map(known, mean_interval(list(clusters.values())))
-    n = sum(map(len, clusters.values()))
-    return {"mean": mean, "low": low, "high": high, "n": n, "queries": len(clusters)}
-
-
-def _shares(names: Iterable[str]) -> dict[str, float]:
-    """The share of each name, the largest first, then by name."""
-    counts = Counter(names)
-    ordered = sorted(counts, key=lambda name: (-counts[name], name))
-    return {name: counts[name] / counts.total() for name in ordered}
-
-
 MEASURES = ("success", "return")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A team and a baseline on one mission."""
-
-    team: Entry
-    baseline: Entry
-
-    def compare(self, measure: str) -> Comparison:
-        """Over all queries that were played, those included that neither has a scored trial of."""
-        both = (self.team, self.baseline)
-        queries = sorted({episode["query"] for entry in both for episode in entry.episodes})
-        a, b = (by_query(entry.scored(), measure) for entry in both)
-        return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
-
-
-def comparisons(
-    results: Mapping[str, Any], rows: Sequence[Entry], power: float | None
-) -> list[dict[str, Any]]:
-    """All comparisons as plain data, p-values adjusted over all of them (Holm).
-
-    Of a pair without a query that both were scored on nothing is known, and its p-value is none of them.
-
-    Args:
-        results: the evaluation.
-        rows: the entries of whole teams.
-        power: a difference in success, for which the queries that show it are counted; None: not asked.
-    """
-    pairs = list(_pairs(results, rows))
-    made = [{measure: pair.compare(measure) for measure in MEASURES} for pair in pairs]
-    compared = [found[measure].p_value for found in made for measure in MEASURES if found[measure].queries]
-    adjusted = iter(holm(compared))
-    told = []
-    for pair, found in zip(pairs, made, strict=True):
-        line: dict[str, Any] = {
-            "mission": results["missions"][pair.team.mission]["name"],
-            "team": results["teams"][pair.team.team]["name"],
-            "against": results["teams"][pair.baseline.team]["name"],
-            "queries": found["success"].queries,
-            "left_out": found["success"].left_out,
-        }
-        for measure, each in found.items():
-            line[measure] = _told(each, next(adjusted) if each.queries else None)
-        told.append(line if power is None else line | {"queries_needed": _needed(found["success"], power)})
-    return told
-
-
-def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
-    """Every team with each baseline on every mission, in their order; of two baselines each pair once."""
-    places = [team["baseline"] for team in results["teams"]]
-    baselines = sorted((place, team) for team, place in enumerate(places) if place is not None)
-    played = {(row.mission, row.team): row for row in rows}
-    for row in rows:
-        rank = places[row.team]
-        for place, team in baselines:
-            if rank is None or place < rank:
-                yield Pair(team=row, baseline=played[row.mission, team])
-
-
-def _needed(found: Comparison, difference: float) -> int | None:
-    """Queries that show a true difference in success; None where none differs, which tells nothing of it."""
-    differing = found.wins + found.losses
-    if found.queries < 2 or not differing:  # noqa: PLR2004 - a standard deviation takes two
-        return None
-    # No query differs by more than 1, so that a mean difference takes at least that share of them.
-    share = max(differing / found.queries, difference)
-    return queries_needed(difference, sd_of_differences=found.deviation, differing=share)
-
-
-def _told(found: Comparison, adjusted: float | None) -> dict[str, Any]:
-    is_known = adjusted is not None
-    return {
-        "difference": known(found.difference),
-        "low": known(found.low) if is_known else None,
-        "high": known(found.high) if is_known else None,
-        "p": found.p_value if is_known else None,
-        "p_holm": adjusted,
-        "test": found.test,
-        "wins": found.wins,
-        "losses": found.losses,
-    }
-
-
-def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
-    """The refusal and the success rate of a row, corrected; None where nothing is known.
-
-    A refused step is corrected as any label is (`scorers.correction.corrected_rate`). An episode is another
-    thing: it goes on until a reply is labelled an answer, so each refused step is one more chance of a false
-    success. With f the share of refusals that are taken for answers, and R the refused steps in truth, f R
-    of the successes are false. The corrected rate is that of the episodes that ended with a true answer.
-
-    Its interval is on the safe side: what the intervals of the success rate, of R and of f move it by is
-    added up, for the three move together.
-    """
-    scored = list(entry.scored())
-    steps = _clusters(scored)
-    refused = corrected_rate(steps.values(), accuracy)
-    refusal = dict(zip(("rate", "low", "high"), map(known, refused), strict=True))
-    success = rate((query, agent["success"], 1) for query, agent in scored)
-    if success["rate"] is None or refusal["rate"] is None:
-        return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
-    length = sum(n for _, n in steps.values()) / success["n"]
-    false = 1 - accuracy.sensitivity
-    least, most = wilson_interval(round(false * accuracy.positives), accuracy.positives)
-    value = success["rate"] - false * length * refused.mean
-    down = success["rate"] - success["low"] + false * length * (refused.high - refused.mean)
-    up = success["high"] - success["rate"] + false * length * (refused.mean - refused.low)
-    low = value - down - (most - false) * length * refused.mean
-    high = value + up + (false - least) * length * refused.mean
-    ends = (min(1.0, max(0.0, x)) for x in (value, low, high))
-    return {
-        "refusal_corrected": refusal,
-        "success_corrected": dict(zip(("rate", "low", "high"), ends, strict=True)),
-    }
-
-
-def _clusters(scored: Iterable[tuple[str, Agent]]) -> dict[str, tuple[int, int]]:
-    """The refused and all scored steps of each query."""
-    clusters: dict[str, tuple[int, int]] = {}
-    for query, agent in scored:
-        refused, steps = clusters.get(query, (0, 0))
-        clusters[query] = refused + agent["refused"], steps + agent["steps"]
-    return clusters
-
-
-if TYPE_CHECKING:
-    from scorers.correction import LabelAccuracy
-
+"""What teams are compared by."""
 POWER = 0.8
 """How often a true difference is to be found, where the queries for it are counted."""
 MOST_PROBLEMS = 3
-"""Different errors that are told of each row."""
+"""Different errors that are shown of each row."""
 LONGEST_ERROR = 200
-"""Characters of an error that are told; results.json has it whole."""
+"""Characters of an error that are shown; results.json has it whole."""
 
 
 def report(
@@ -352,3 +107,237 @@ def _problems(results: Mapping[str, Any], row: Entry) -> Iterator[str]:
 def _mission(results: Mapping[str, Any], number: int) -> str:
     name: str = results["missions"][number]["name"]
     return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """The episodes that one row of the tables is about."""
+
+    mission: int
+    team: int
+    member: str | None
+    """The policy of a mixed team that the row is about; None: the whole team."""
+    episodes: Sequence[Mapping[str, Any]]
+
+    def agents(self, episode: Mapping[str, Any]) -> Iterator[Agent]:
+        """The agents of an episode that the row is about."""
+        return (agent for agent in episode["agents"] if self.member in {None, agent["policy"]})
+
+    def finished(self) -> Iterator[tuple[str, Agent]]:
+        """The query and the agent of each agent's episode, where no policy failed."""
+        done = (episode for episode in self.episodes if episode["status"] == "done")
+        return ((episode["query"], agent) for episode in done for agent in self.agents(episode))
+
+    def scored(self) -> Iterator[tuple[str, Agent]]:
+        """Those that rates are of."""
+        return ((query, agent) for query, agent in self.finished() if agent["status"] == "scored")
+
+    def table(self) -> dict[str, Any]:
+        """The row as plain data: shares from 0 to 1, intervals of 95 %; None where nothing is known."""
+        finished = list(self.finished())
+        scored = list(self.scored())
+        steps = sum(agent["steps"] for _, agent in scored)
+        return {
+            "success": rate((query, agent["success"], 1) for query, agent in scored),
+            "refusal": rate((query, agent["refused"], agent["steps"]) for query, agent in scored),
+            "partial_share": share(sum(agent["partial"] for _, agent in scored), steps),
+            "return": _mean(by_query(scored, "return")),
+            "unscored": rate((query, agent["status"] == "unscored", 1) for query, agent in finished),
+            "failed": rate((e["query"], e["status"] == "failed", 1) for e in self.episodes),
+            "unscored_steps": sum(agent["unscored_steps"] for _, agent in finished),
+            "drifted_share": share(sum(agent["drifted"] for _, agent in scored), steps),
+            "calls": self._calls(),
+            "mutators": _shares(action for _, agent in scored for action in agent["actions"]),
+        }
+
+    def _calls(self) -> dict[str, Any]:
+        """What all episodes cost, those included that are in no rate."""
+        agents = [agent for episode in self.episodes for agent in self.agents(episode)]
+        spent = {name: sum(agent["calls"][name] for agent in agents) for name in CALLS}
+        total = sum(spent.values())
+        successes = sum(agent["success"] for _, agent in self.scored())
+        return {**spent, "total": total, "per_success": share(total, successes)}
+
+
+def entries(results: Mapping[str, Any]) -> Iterator[Entry]:
+    """The rows of all missions: each team, and under a mixed one each policy of it."""
+    for mission in range(len(results["missions"])):
+        for team, about in enumerate(results["teams"]):
+            episodes = [e for e in results["episodes"] if (e["mission"], e["team"]) == (mission, team)]
+            members = list(dict.fromkeys(about["members"]))
+            for member in [None, *(members if len(members) > 1 else [])]:
+                yield Entry(mission=mission, team=team, member=member, episodes=episodes)
+
+
+def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
+    """A rate over (query, how often it happened, how often it could have), clustered by query."""
+    clusters: dict[str, tuple[int, int]] = {}
+    for query, happened, n in trials:
+        before, of = clusters.get(query, (0, 0))
+        clusters[query] = before + happened, of + n
+    happened, n = (sum(counts[k] for counts in clusters.values()) for k in (0, 1))
+    low, high = clustered_interval(clusters.values())
+    queries = sum(of > 0 for _, of in clusters.values())
+    return {
+        "rate": share(happened, n),
+        "low": low,
+        "high": high,
+        "count": happened,
+        "n": n,
+        "queries": queries,
+    }
+
+
+def share(part: float, whole: float) -> float | None:
+    """None where there is nothing to take a share of."""
+    return part / whole if whole else None
+
+
+def by_query(scored: Iterable[tuple[str, Agent]], name: str) -> dict[str, list[float]]:
+    """The value of each query's agents under a name, in their order."""
+    values: dict[str, list[float]] = {}
+    for query, agent in scored:
+        values.setdefault(query, []).append(float(agent[name]))
+    return values
+
+
+def known(value: float) -> float | None:
+    """None for what is not finite, which JSON has no number for."""
+    return value if math.isfinite(value) else None
+
+
+def _mean(clusters: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    mean, low, high = map(known, mean_interval(list(clusters.values())))
+    n = sum(map(len, clusters.values()))
+    return {"mean": mean, "low": low, "high": high, "n": n, "queries": len(clusters)}
+
+
+def _shares(names: Iterable[str]) -> dict[str, float]:
+    """The share of each name, the largest first, then by name."""
+    counts = Counter(names)
+    ordered = sorted(counts, key=lambda name: (-counts[name], name))
+    return {name: counts[name] / counts.total() for name in ordered}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A team and a baseline on one mission."""
+
+    team: Entry
+    baseline: Entry
+
+    def compare(self, measure: str) -> Comparison:
+        """Over all queries that were played, those included that neither has a scored trial of."""
+        both = (self.team, self.baseline)
+        queries = sorted({episode["query"] for entry in both for episode in entry.episodes})
+        a, b = (by_query(entry.scored(), measure) for entry in both)
+        return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
+
+
+def comparisons(
+    results: Mapping[str, Any], rows: Sequence[Entry], power: float | None
+) -> list[dict[str, Any]]:
+    """All comparisons as plain data, p-values adjusted over all of them (Holm).
+
+    Of a pair without a query that both were scored on nothing is known, and its p-value is none of them.
+
+    Args:
+        results: the evaluation.
+        rows: the entries of whole teams.
+        power: a difference in success, for which the queries that show it are counted; None: not asked.
+    """
+    pairs = list(_pairs(results, rows))
+    made = [{measure: pair.compare(measure) for measure in MEASURES} for pair in pairs]
+    compared = [found[measure].p_value for found in made for measure in MEASURES if found[measure].queries]
+    adjusted = iter(holm(compared))
+    lines = []
+    for pair, found in zip(pairs, made, strict=True):
+        line: dict[str, Any] = {
+            "mission": results["missions"][pair.team.mission]["name"],
+            "team": results["teams"][pair.team.team]["name"],
+            "against": results["teams"][pair.baseline.team]["name"],
+            "queries": found["success"].queries,
+            "left_out": found["success"].left_out,
+        }
+        for measure, each in found.items():
+            line[measure] = _as_data(each, next(adjusted) if each.queries else None)
+        lines.append(line if power is None else line | {"queries_needed": _needed(found["success"], power)})
+    return lines
+
+
+def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
+    """Every team with each baseline on every mission, in their order; of two baselines each pair once."""
+    places = [team["baseline"] for team in results["teams"]]
+    baselines = sorted((place, team) for team, place in enumerate(places) if place is not None)
+    played = {(row.mission, row.team): row for row in rows}
+    for row in rows:
+        rank = places[row.team]
+        for place, team in baselines:
+            if rank is None or place < rank:
+                yield Pair(team=row, baseline=played[row.mission, team])
+
+
+def _needed(found: Comparison, difference: float) -> int | None:
+    """Queries that show a true difference in success; None where none differs, as nothing is known then."""
+    differing = found.wins + found.losses
+    if found.queries < 2 or not differing:  # noqa: PLR2004 - a standard deviation takes two
+        return None
+    # No query differs by more than 1, so that a mean difference takes at least that share of them.
+    share = max(differing / found.queries, difference)
+    return queries_needed(difference, sd_of_differences=found.deviation, differing=share)
+
+
+def _as_data(found: Comparison, adjusted: float | None) -> dict[str, Any]:
+    is_known = adjusted is not None
+    return {
+        "difference": known(found.difference),
+        "low": known(found.low) if is_known else None,
+        "high": known(found.high) if is_known else None,
+        "p": found.p_value if is_known else None,
+        "p_holm": adjusted,
+        "test": found.test,
+        "wins": found.wins,
+        "losses": found.losses,
+    }
+
+
+def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
+    """The refusal and the success rate of a row, corrected; None where nothing is known.
+
+    A refused step is corrected as any label is (`scorers.correction.corrected_rate`). An episode is another
+    thing: it goes on until a reply is labelled an answer, so each refused step is one more chance of a false
+    success. With f the share of refusals that are taken for answers, and R the refused steps in truth, f R
+    of the successes are false. The corrected rate is that of the episodes that ended with a true answer.
+
+    Its interval is on the safe side: what the intervals of the success rate, of R and of f move it by is
+    added up, for the three move together.
+    """
+    scored = list(entry.scored())
+    steps = _clusters(scored)
+    refused = corrected_rate(steps.values(), accuracy)
+    refusal = dict(zip(("rate", "low", "high"), map(known, refused), strict=True))
+    success = rate((query, agent["success"], 1) for query, agent in scored)
+    if success["rate"] is None or refusal["rate"] is None:
+        return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
+    length = sum(n for _, n in steps.values()) / success["n"]
+    false = 1 - accuracy.sensitivity
+    least, most = wilson_interval(round(false * accuracy.positives), accuracy.positives)
+    value = success["rate"] - false * length * refused.mean
+    down = success["rate"] - success["low"] + false * length * (refused.high - refused.mean)
+    up = success["high"] - success["rate"] + false * length * (refused.mean - refused.low)
+    low = value - down - (most - false) * length * refused.mean
+    high = value + up + (false - least) * length * refused.mean
+    ends = (min(1.0, max(0.0, x)) for x in (value, low, high))
+    return {
+        "refusal_corrected": refusal,
+        "success_corrected": dict(zip(("rate", "low", "high"), ends, strict=True)),
+    }
+
+
+def _clusters(scored: Iterable[tuple[str, Agent]]) -> dict[str, tuple[int, int]]:
+    """The refused and all scored steps of each query."""
+    clusters: dict[str, tuple[int, int]] = {}
+    for query, agent in scored:
+        refused, steps = clusters.get(query, (0, 0))
+        clusters[query] = refused + agent["refused"], steps + agent["steps"]
+    return clusters

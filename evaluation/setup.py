@@ -1,34 +1,28 @@
-"""What an evaluation is made of once the servers are known: missions with their models, and episodes."""
+"""What an evaluation is made of once the servers are known: missions with their models, and policies."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
-from envs.episode import Transition, derive_seed, transition_record
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
-from evaluation.episodes import EpisodeRun, Ground
-from evaluation.jobs import Jobs
-from evaluation.policies.baselines import FixedSource
+from evaluation.episodes import EpisodeContext
+from evaluation.errors import StepperError, one_line
+from evaluation.policies.baselines import FixedPolicy
+from evaluation.policies.instance import make_instance
 from evaluation.policies.policy import PolicySource
-from evaluation.policies.specs import FITTED
-from evaluation.teams import Fitted, TeamSpec, fits_needed, models_asked
-from evaluation.wrappers.errors import WrapperError
-from evaluation.wrappers.players import make_player
-from evaluation.wrappers.wrapper import Wrapper, make_wrapper
+from evaluation.policies.specs import FITTED, make_source
+from evaluation.stepping import PolicyStepper, make_stepper
+from evaluation.teams import TeamSpec, models_asked
 from ollama_utils.connect import Connection, Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
 from records.errors import UserError
 from train.mission import mission_parts, open_encoder
-
-Sources = Mapping[tuple[int, int], Sequence[PolicySource]]
-"""By mission and team, the source of each agent's policy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,12 +32,12 @@ class Mission:
     spec: MissionSpec
     queries: MissionQueries
     roles: Roles
-    ground: Ground
+    context: EpisodeContext
     policies: dict[str, PolicySource] = field(default_factory=dict, repr=False)
-    """The sources of the policies that need no fitting, by name: made once, for a user's file may change."""
+    """By name: made once, for a user's file may change; those that are fitted come in when they are."""
 
     def record(self) -> dict[str, Any]:
-        """What results.json says of it."""
+        """What results.json holds of it."""
         return {
             "name": self.spec.name,
             "target_model": self.roles.target,
@@ -54,15 +48,6 @@ class Mission:
             "queries": len(self.queries.played),
             "queries_sha256": self.queries.sha256,
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """Where an episode stands in the results."""
-
-    mission: int
-    team: int
-    episode: int
 
 
 def make_missions(
@@ -88,21 +73,9 @@ def make_missions(
             spec.given, connection.dispatcher, roles, of_spec.played, config.seed, encoders[name]
         )
         env = QueryMutationEnv(env_config, **parts)
-        ground = Ground(rules=env.rules, answer=env.answer, seed=config.seed, names=names)
-        missions.append(Mission(spec=spec, queries=of_spec, roles=roles, ground=ground))
+        context = EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed, names=names)
+        missions.append(Mission(spec=spec, queries=of_spec, roles=roles, context=context))
     return missions
-
-
-def check_models(models: Sequence[str], connection: Connection) -> None:
-    """Check that models that policies ask are pulled.
-
-    Raises:
-        UserError: one is not.
-    """
-    for model in models:
-        if short_name(model) not in connection.available:
-            have = ", ".join(connection.available)
-            raise UserError(f"policy 'llm:{model}' asks a model that is not pulled; there is {have}")
 
 
 def digests_of(missions: Sequence[Mission], models: Sequence[str], connection: Connection) -> dict[str, str]:
@@ -118,135 +91,92 @@ def digests_of(missions: Sequence[Mission], models: Sequence[str], connection: C
     return found
 
 
-def places(missions: Sequence[Mission], teams: int) -> list[Place]:
-    """All episodes in the order in which they are opened: missions and teams take turns."""
-    most = max(len(mission.queries.played) for mission in missions)
-    return [
-        Place(mission=m, team=k, episode=j)
-        for j in range(most)
-        for k in range(teams)
-        for m, mission in enumerate(missions)
-        if j < len(mission.queries.played)
-    ]
-
-
-def sources_of(
-    missions: Sequence[Mission], teams: Sequence[TeamSpec], fitted: Fitted, dispatcher: Dispatcher
-) -> Sources:
-    """The source of each agent's policy, by mission and team.
-
-    Raises:
-        UserError: a policy cannot be made for a mission.
-    """
-    for m, mission in enumerate(missions):
-        for team in teams:
-            if not mission.policies.keys() >= _unfitted(team):
-                made = team.sources(m, mission.spec.mutators, fitted, dispatcher, mission.ground.seed)
-                by_name = {spec.name: source for spec, source in zip(team.seats, made, strict=True)}
-                mission.policies.update({name: by_name[name] for name in _unfitted(team)})
-    return {
-        (m, k): [mission.policies.get(seat.name) or fitted[m, seat.name] for seat in team.seats]
-        for m, mission in enumerate(missions)
-        for k, team in enumerate(teams)
-    }
-
-
-def make_wrappers(
+def make_steppers(
     config: EvalConfig, teams: Sequence[TeamSpec], report: Callable[[str], None], stack: ExitStack
-) -> list[Wrapper]:
-    """The wrapper of each team, closed by the stack; added baselines cost nothing, and step in place."""
+) -> list[PolicyStepper]:
+    """What steps each team, closed by the stack; added baselines cost nothing, and step in turn."""
 
-    def make(name: str) -> Wrapper:
-        wrapper = make_wrapper(
+    def make(name: str) -> PolicyStepper:
+        stepper = make_stepper(
             name, jobs=config.jobs, action_timeout_ms=config.action_timeout_ms, report=report
         )
-        stack.callback(wrapper.close)
-        return wrapper
+        stack.callback(stepper.close)
+        return stepper
 
-    asked_for, serial = make(config.wrapper), make("serial")
-    return [serial if team.is_baseline else asked_for for team in teams]
+    chosen, serial = make(config.stepper), make("serial")
+    return [serial if team.is_baseline else chosen for team in teams]
 
 
-def check_policies(
+def make_policies(
     missions: Sequence[Mission],
     teams: Sequence[TeamSpec],
-    wrappers: Sequence[Wrapper],
+    steppers: Sequence[PolicyStepper],
     connection: Connection,
 ) -> None:
-    """Check that the policies can be made, and stepped as was asked for, before anything is paid for.
+    """Make the policies that need no fitting; check that all can be stepped before anything is paid for.
 
     Raises:
-        UserError: one cannot.
+        UserError: one cannot be made, or not be stepped as the flags say.
     """
-    check_models(list(models_asked(teams)), connection)
+    _check_models(list(models_asked(teams)), connection)
     for team in teams:
         for source in team.runs.values():
             source.load()
-    needed = fits_needed(teams)
-    stand_ins = {(m, name): FixedSource(name=name, action=0) for m in range(len(missions)) for name in needed}
-    found = sources_of(missions, teams, stand_ins, connection.dispatcher)
     for mission in missions:
-        for playing in mission.policies.values():
-            _check_can_be_made(playing)
-    for (_, k), sources in found.items():
+        for team in teams:
+            _add_policies(mission, team, connection.dispatcher)
+    for mission in missions:
+        for made in mission.policies.values():
+            _check_can_be_made(made)
+    for mission in missions:
+        for team, stepper in zip(teams, steppers, strict=True):
+            _check_can_be_stepped(mission.policies, team, stepper)
+
+
+def _check_models(models: Sequence[str], connection: Connection) -> None:
+    """Check that models that policies ask are pulled."""
+    for model in models:
+        if short_name(model) not in connection.available:
+            have = ", ".join(connection.available)
+            raise UserError(f"policy 'llm:{model}' asks a model that is not pulled; there is {have}")
+
+
+def _add_policies(mission: Mission, team: TeamSpec, dispatcher: Dispatcher) -> None:
+    """Make those of a team's policies that the mission does not have yet and that need no fitting."""
+    mutators, seed = mission.spec.mutators, mission.context.seed
+    for spec in team.agents:
+        if spec.kind in FITTED or spec.name in mission.policies:
+            continue
+        source: PolicySource | None = team.runs.get(spec.name)
         try:
-            wrappers[k].team(sources, range(len(sources))).close()
-        except WrapperError as error:
+            mission.policies[spec.name] = source or make_source(
+                spec, mutators=mutators, dispatcher=dispatcher, seed=seed
+            )
+        except ValueError as error:
             raise UserError(str(error)) from error
 
 
-def make_episode(
-    missions: Sequence[Mission],
-    teams: Sequence[TeamSpec],
-    wrappers: Sequence[Wrapper],
-    sources: Sources,
-    jobs: Jobs,
-    place: Place,
-) -> EpisodeRun:
-    """The episode that stands in this place, ready to start."""
-    mission, team = missions[place.mission], teams[place.team]
-    ground, number = mission.ground, place.episode
-    seeds = [derive_seed(ground.seed, "policy", team.name, number, agent) for agent in range(len(team.seats))]
-    make_team = partial(wrappers[place.team].team, sources[place.mission, place.team], seeds)
-    query, asking = mission.queries.played[number], team.asking
-    return EpisodeRun(ground, query, number, team.names, make_team, jobs, asking)
-
-
-def records(place: Place, run: EpisodeRun) -> Iterator[dict[str, Any]]:
-    """The lines of transitions.jsonl of an episode: step by step, in each the agents in their order."""
-    steps: list[tuple[int, int, Transition]] = [
-        (row, player.agent, transition)
-        for player in run.players
-        for row, transition in enumerate(player.transitions)
-    ]
-    for row, agent, t in sorted(steps, key=lambda step: step[:2]):
-        info = t.info | {"TimeLimit.truncated": t.truncated}
-        yield {
-            "mission": place.mission,
-            "team": place.team,
-            "agent": agent,
-            **transition_record(row, agent, info, t.terminated or t.truncated),
-        }
-
-
 def _check_can_be_made(source: PolicySource) -> None:
-    """Check that an instance can be made: with one seed or another, for some may fail their episodes alone.
-
-    Raises:
-        UserError: it cannot.
-    """
+    """Check that an instance can be made with one seed or another: some may fail their episodes alone."""
     try:
         try:
-            make_player(source, 0)
+            make_instance(source, 0)
         except Exception:  # noqa: BLE001 - a policy is anybody's code
-            make_player(source, 1)
+            make_instance(source, 1)
     except Exception as error:
-        why = " ".join(f"{type(error).__name__}: {error}".split())
         raise UserError(
-            f"policy {source.name!r} cannot be made: {why}; change its options or its __init__"
+            f"policy {source.name!r} cannot be made: {one_line(error)}; change its options or its __init__"
         ) from error
 
 
-def _unfitted(team: TeamSpec) -> set[str]:
-    """The names of its policies that need no fitting."""
-    return {name for name, spec in team.members.items() if spec.kind not in FITTED}
+def _check_can_be_stepped(
+    policies: Mapping[str, PolicySource], team: TeamSpec, stepper: PolicyStepper
+) -> None:
+    """Check that a team's stepper can serve its policies; a fixed one stands for what is fitted later."""
+    names = [spec.name for spec in team.agents]
+    stand_ins = {name: FixedPolicy(name=name, action=0) for name in names if name not in policies}
+    sources = {**stand_ins, **policies}
+    try:
+        stepper.begin([sources[name] for name in names], range(len(names))).close()
+    except StepperError as error:
+        raise UserError(str(error)) from error

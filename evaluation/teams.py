@@ -4,20 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from evaluation.config import MissionQueries, MissionSpec
-from evaluation.policies.policy import PolicySource
-from evaluation.policies.sources import make_bandit, make_source
-from evaluation.policies.specs import FITTED, KEYED, PolicySpec, assign, parse_policy
+from evaluation.policies.specs import FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
 from evaluation.policies.trained import RunSource, run_source
 from records.errors import UserError
-
-if TYPE_CHECKING:
-    from ollama_utils.dispatcher import Dispatcher
-
-Fitted = Mapping[tuple[int, str], PolicySource]
-"""What was fitted, by the mission's number and the policy's name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +17,7 @@ class TeamSpec:
     """What plays an episode: one policy for each agent."""
 
     name: str
-    seats: tuple[PolicySpec, ...]
+    agents: tuple[PolicySpec, ...]
     """(agents,), the policy of each."""
     runs: Mapping[str, RunSource]
     """Those of the policies that are trained, by their names."""
@@ -37,17 +29,17 @@ class TeamSpec:
     @property
     def members(self) -> dict[str, PolicySpec]:
         """Its policies by name, in the order of the agents."""
-        return {spec.name: spec for spec in self.seats}
+        return {spec.name: spec for spec in self.agents}
 
     @property
     def names(self) -> list[str]:
         """What the policies of the agents are called in the tables."""
-        return [short_name(spec) for spec in self.seats]
+        return [short_name(spec) for spec in self.agents]
 
     @property
     def asking(self) -> frozenset[int]:
         """The agents whose policy is a model."""
-        return frozenset(agent for agent, spec in enumerate(self.seats) if spec.kind == "llm")
+        return frozenset(agent for agent, spec in enumerate(self.agents) if spec.kind == "llm")
 
     @property
     def trained_on(self) -> str | None:
@@ -56,42 +48,13 @@ class TeamSpec:
         return self.runs[names[0]].run.target_model if names == list(self.runs) and len(names) == 1 else None
 
     def record(self) -> dict[str, Any]:
-        """What results.json tells of it."""
+        """What results.json holds of it."""
         return {
             "name": self.name,
             "members": list(dict.fromkeys(self.names)),
             "trained_on": self.trained_on,
             "baseline": self.rank,
         }
-
-    def sources(
-        self, mission: int, mutators: Sequence[str], fitted: Fitted, dispatcher: Dispatcher, seed: int
-    ) -> list[PolicySource]:
-        """The source of each agent's policy on one mission.
-
-        Args:
-            mission: the mission's number.
-            mutators: the names of its mutators.
-            fitted: what was fitted on it.
-            dispatcher: where policies send calls of their own.
-            seed: of these calls.
-
-        Raises:
-            UserError: a policy cannot be made for this mission.
-        """
-
-        def source(spec: PolicySpec) -> PolicySource:
-            if spec.kind in FITTED:
-                return fitted[mission, spec.name]
-            if spec.kind == "run":
-                return self.runs[spec.name]
-            return make_source(spec, mutators=mutators, dispatcher=dispatcher, seed=seed)
-
-        try:
-            made = {name: source(spec) for name, spec in self.members.items()}
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        return [made[spec.name] for spec in self.seats]
 
 
 def read_teams(
@@ -106,7 +69,7 @@ def read_teams(
         missions: where they play.
 
     Raises:
-        UserError: a policy is no good, or two have one name.
+        UserError: a policy cannot be read, or two have one name.
     """
     specs = [(text, _parsed(text, missions)) for text in policies]
     alone = [spec for text, spec in specs if not _is_mixed(text)]
@@ -115,7 +78,7 @@ def read_teams(
     compared = [_parsed(text, missions) for text in baselines]
     ranks = {spec.name: rank for rank, spec in enumerate(compared)}
     added = [spec for spec in compared if spec.name not in named]
-    teams = [_team(_mix_name(mixed), _seats(mixed, agents))] if mixed else []
+    teams = [_team(_mix_name(mixed), _assigned(mixed, agents))] if mixed else []
     for spec in (*alone, *added):
         team = _team(short_name(spec), (spec,) * agents)
         teams.append(replace(team, is_baseline=spec.name not in named, rank=ranks.get(spec.name)))
@@ -186,7 +149,7 @@ def _is_mixed(text: str) -> bool:
     return any(part.strip().startswith("proportion=") for part in text.split(","))
 
 
-def _seats(specs: Sequence[PolicySpec], agents: int) -> tuple[PolicySpec, ...]:
+def _assigned(specs: Sequence[PolicySpec], agents: int) -> tuple[PolicySpec, ...]:
     """The policies of the agents, by their proportions."""
     try:
         return tuple(specs[place] for place in assign([spec.proportion for spec in specs], agents))
@@ -205,7 +168,7 @@ def short_name(spec: PolicySpec) -> str:
     return ",".join([spec.arg.rstrip("/").rpartition("/")[2], *(f"{k}={v}" for k, v in spec.kwargs.items())])
 
 
-def _team(name: str, seats: tuple[PolicySpec, ...]) -> TeamSpec:
+def _team(name: str, agents: tuple[PolicySpec, ...]) -> TeamSpec:
     """A team, with what is to be read of the runs among its policies."""
-    runs = {spec.name: spec for spec in seats if spec.kind == "run"}
-    return TeamSpec(name=name, seats=seats, runs={name: run_source(spec) for name, spec in runs.items()})
+    runs = {spec.name: spec for spec in agents if spec.kind == "run"}
+    return TeamSpec(name=name, agents=agents, runs={name: run_source(spec) for name, spec in runs.items()})

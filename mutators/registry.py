@@ -12,20 +12,16 @@ A user's file holds decorated functions, and the command line names one as `path
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from types import ModuleType
 
 from mutators import lexical, rewrite
 from mutators.mutator import Mutator, by_model, by_rule
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
-from records.user_file import run_file
+from records.errors import nearest
+from records.user_file import UserFileError, load_named
 
 __all__ = [
     "DEFAULT_MUTATORS",
-    "MutatorFileError",
     "UnknownMutatorError",
     "by_model",
     "by_rule",
@@ -59,10 +55,6 @@ class UnknownMutatorError(ValueError):
     """A name that no mutator has. The message gives the nearest names."""
 
 
-class MutatorFileError(ValueError):
-    """A user's file that is not there, or that fails or exits while it is imported."""
-
-
 def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """The mutators of these names, in this order.
 
@@ -72,8 +64,9 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
 
     Raises:
         UnknownMutatorError: No mutator has this name.
-        MutatorFileError: A file is missing or fails while it is imported.
-        ValueError: No name, the same name twice, or a user's mutator named as a built-in one.
+        UserFileError: A file or the name in it is missing, it fails while it is imported, or what it has
+            is not a mutator with a name of its own.
+        ValueError: No name, or the same name twice.
     """
     if not names:
         raise ValueError(f"no mutator named; expected at least one of {', '.join(DEFAULT_MUTATORS)}")
@@ -87,47 +80,19 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
 
 
 def _load(spec: str) -> Mutator:
-    path, colon, name = spec.rpartition(":")
-    if colon or spec.endswith(".py"):
-        return _load_own(path, name)
+    if ":" in spec or spec.endswith(".py"):
+        return _load_own(spec)
     if spec not in _BY_NAME:
-        raise UnknownMutatorError(f"unknown mutator {spec!r}; {_nearest(spec, tuple(_BY_NAME))}")
+        raise UnknownMutatorError(f"unknown mutator {spec!r}; {nearest(spec, _BY_NAME)}")
     return _BY_NAME[spec]
 
 
-def _load_own(path: str, name: str) -> Mutator:
-    if not path or not name:
-        raise UnknownMutatorError(
-            f"{path or name!r} names no mutator; expected FILE.py:NAME, as in mine.py:shout"
-        )
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise MutatorFileError(f"no mutator file at {path!r}; expected FILE.py:NAME")
-    module = _run(file, path, file.stat().st_mtime_ns)
-    found = getattr(module, name, None)
-    if found is None:
-        own = [each for each, value in vars(module).items() if isinstance(value, Mutator)]
-        raise UnknownMutatorError(f"{path} has no mutator {name!r}; {_nearest(name, own)}")
+def _load_own(spec: str) -> Mutator:
+    found = load_named(spec, "mutator", lambda value: isinstance(value, Mutator))
     if not isinstance(found, Mutator):
-        raise UnknownMutatorError(f"{path}:{name} is no mutator; decorate it with by_model or by_rule")
+        raise UserFileError(f"{spec} is not a mutator; decorate it with by_model or by_rule")
     if found.name in _BY_NAME and found != _BY_NAME[found.name]:
-        raise ValueError(
-            f"{path}:{name} has the name of a built-in mutator, {found.name!r}; give it another name"
+        raise UserFileError(
+            f"{spec} has the name of a built-in mutator, {found.name!r}; give it another name"
         )
     return found
-
-
-@cache
-def _run(file: Path, path: str, _changed_ns: int) -> ModuleType:
-    """The module of a user's file as of its last change."""
-    return run_file(file, "mutators", shown=path, error=MutatorFileError)
-
-
-def _nearest(name: str, names: Sequence[str]) -> str:
-    """What to try instead: the nearest names, or all of them when none is near."""
-    if not names:
-        return "it has none: decorate one with by_model or by_rule"
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if near:
-        return f"did you mean {' or '.join(near)}?"
-    return f"expected one of {', '.join(names)}"

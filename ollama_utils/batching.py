@@ -1,4 +1,4 @@
-"""The model calls of many environments at once: order kept, one failure spoils one item."""
+"""Many queries at once, embedded or sent to a model: order kept, one failure spoils one item."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
     """The embeddings of N queries: (N, D) rows of length 1, in the order of the queries.
 
     Raises:
-        EncodingError: some queries are no valid text, or the encoder has no finite row for them; it
+        EncodingError: some queries are not valid text, or the encoder has no finite row for them; it
             holds each one's error by its place, and the rows of the others.
     """
     failures: dict[int, OllamaError] = {
@@ -48,14 +48,16 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
     return rows
 
 
-def batch_mutate_queries(
+def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     dispatcher: Dispatcher,
     queries: Sequence[str],
     prompts: Sequence[str],
     *,
     model: str,
+    system: str | None = None,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
+    think: bool | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
     """Have a model reword queries.
@@ -65,8 +67,10 @@ def batch_mutate_queries(
         queries: N queries; a failed call leaves its query as it was, with `error` set.
         prompts: N whole prompts, each of which asks for the rewording of its query.
         model: the mutator.
+        system: the system prompt; None keeps the model's own.
         seeds: N seeds, each of which goes into its call's options; None for none.
         options: Ollama's options for every call.
+        think: whether a thinking model thinks; None leaves it to the server.
         max_workers: the most calls at once; None leaves it to the dispatcher.
 
     Raises:
@@ -74,11 +78,8 @@ def batch_mutate_queries(
     """
     if len(queries) != len(prompts):
         raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
-    calls = [
-        Call(model=model, prompt=prompt, options=each)
-        for prompt, each in zip(prompts, _options(options, seeds, len(prompts)), strict=True)
-    ]
-    return _generate(dispatcher, calls, queries, max_workers)
+    calls = _calls(prompts, seeds, options, model=model, system=system, think=think)
+    return _with_fallbacks(map_parallel(dispatcher.generate, calls, max_workers), queries)
 
 
 def batch_query_target_model(
@@ -86,49 +87,51 @@ def batch_query_target_model(
     prompts: Sequence[str],
     *,
     model: str,
+    system: str | None = None,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
-    system: str | None = None,
     think: bool | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
-    """Ask the target model.
+    """Send questions to the target model.
 
     Args:
         dispatcher: sends the calls.
         prompts: N questions; a failed call gives DEFAULT_REFUSAL as its text, with `error` set.
         model: the target.
+        system: the system prompt; None keeps the model's own.
         seeds: N seeds, each of which goes into its call's options; None for none.
         options: Ollama's options for every call.
-        system: the system prompt; None keeps the model's own.
         think: whether a thinking model thinks; None leaves it to the server.
         max_workers: the most calls at once; None leaves it to the dispatcher.
 
     Raises:
         ValueError: the lengths differ.
     """
-    calls = [
-        Call(model=model, prompt=prompt, system=system, think=think, options=each)
-        for prompt, each in zip(prompts, _options(options, seeds, len(prompts)), strict=True)
-    ]
-    return _generate(dispatcher, calls, [DEFAULT_REFUSAL] * len(calls), max_workers)
-
-
-def _options(
-    options: Mapping[str, Any] | None, seeds: Sequence[int] | None, count: int
-) -> list[Mapping[str, Any]]:
-    """The options of so many calls, each with its seed."""
-    if seeds is None:
-        return [options or {}] * count
-    if len(seeds) != count:
-        raise ValueError(f"expected one seed a call, got {len(seeds)} for {count}")
-    return [{**(options or {}), "seed": int(seed)} for seed in seeds]
-
-
-def _generate(
-    dispatcher: Dispatcher, calls: Sequence[Call], fallbacks: Sequence[str], max_workers: int | None
-) -> list[Completion]:
+    calls = _calls(prompts, seeds, options, model=model, system=system, think=think)
     completions = map_parallel(dispatcher.generate, calls, max_workers)
+    return _with_fallbacks(completions, [DEFAULT_REFUSAL] * len(calls))
+
+
+def _calls(
+    prompts: Sequence[str],
+    seeds: Sequence[int] | None,
+    options: Mapping[str, Any] | None,
+    **shared: Any,  # noqa: ANN401 - the other fields of a Call
+) -> list[Call]:
+    """One call a prompt, each with its seed among its options."""
+    if seeds is None:
+        return [Call(prompt=prompt, options=options or {}, **shared) for prompt in prompts]
+    if len(seeds) != len(prompts):
+        raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(prompts)}")
+    return [
+        Call(prompt=prompt, options={**(options or {}), "seed": int(seed)}, **shared)
+        for prompt, seed in zip(prompts, seeds, strict=True)
+    ]
+
+
+def _with_fallbacks(completions: Sequence[Completion], fallbacks: Sequence[str]) -> list[Completion]:
+    """The completions, with its fallback as the text of each that failed."""
     return [
         completion if completion.error is None else replace(completion, text=fallback)
         for completion, fallback in zip(completions, fallbacks, strict=True)

@@ -36,7 +36,7 @@ _SURE = 3.0
 """Standard errors by which calls must slow each other down before it counts."""
 
 
-class Knee:
+class Saturation:
     """Learns from replies how much slower each is served the more are served beside it.
 
     Reading a prompt and writing a token both take longer by about as much with each call beside it, so a
@@ -64,7 +64,7 @@ class Knee:
         self._spread = (1 - share) * (self._spread + share * off * off)
         self._tokens += share * (usage.completion_tokens - self._tokens)
 
-    def of(self, slots: int) -> int:
+    def least_in_flight(self, slots: int) -> int:
         """The least number of calls at once whose throughput is as good as that of all slots."""
         slowing_s = self._slope(self._prefill) + self._tokens * self._slope(self._token)
         if slowing_s <= 0:
@@ -137,7 +137,7 @@ _KEPT = 4096
 
 
 @dataclass(frozen=True)
-class Ticket:
+class SentCall:
     """What is noted of a call when it is sent."""
 
     sent_s: float
@@ -154,7 +154,7 @@ class Ticket:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class CapacityEstimate:
     """What is known of a server's capacity for one model."""
 
     limit: int
@@ -187,7 +187,7 @@ class Capacity:
         self._met = _Mean()
         self._waits_for_slots = True
         self._beside_s = _Mean()
-        self._knee = Knee()
+        self._saturation = Saturation()
 
     @property
     def limit(self) -> int:
@@ -200,24 +200,24 @@ class Capacity:
         return self._slots
 
     @property
-    def found(self) -> Found:
+    def found(self) -> CapacityEstimate:
         """All that is known."""
-        return Found(
+        return CapacityEstimate(
             limit=self._limit,
             slots=self._slots,
             queue_s=self._queue_s.value,
             service_s=self._service_s.value,
         )
 
-    def sent(self, now_s: float, *, waking_s: float = 0.0) -> Ticket:
+    def sent(self, now_s: float, *, waking_s: float = 0.0) -> SentCall:
         """A call goes out, so many seconds after there was a place for it."""
         self._move(now_s, 1)
         at_limit = self._in_flight >= self._limit
         if self._in_flight > self._limit:
             self._since_probe = 0
-        return Ticket(now_s, waking_s, self._in_flight, self._ended, self._area_s, at_limit)
+        return SentCall(now_s, waking_s, self._in_flight, self._ended, self._area_s, at_limit)
 
-    def came_back(self, ticket: Ticket, now_s: float, usage: Usage | None) -> None:
+    def came_back(self, call: SentCall, now_s: float, usage: Usage | None) -> None:
         """A call is over; `usage` is None when it failed, or nothing was reported."""
         self._move(now_s, -1)
         self._ended += 1
@@ -227,14 +227,14 @@ class Capacity:
         serving_s = usage.prefill_s + usage.decode_s
         self._service_s.add(serving_s)
         self._queue_s.add(usage.queue_s)
-        trip_s = max(0.0, now_s - ticket.sent_s - usage.total_s)
-        self._trip_s.add(trip_s + ticket.waking_s)
+        trip_s = max(0.0, now_s - call.sent_s - usage.total_s)
+        self._trip_s.add(trip_s + call.waking_s)
         self._least_queue_s = min(self._least_queue_s, usage.queue_s)
         self._since_probe += 1
-        around = (self._area_s - ticket.area_s) / max(now_s - ticket.sent_s, 1e-9)
-        self._knee.add(min(around, self._slots or math.inf), usage)
-        if trip_s <= _LATE * self._trip_s.value + _WAITED * self._service_s.value / ticket.place:
-            self._learn(ticket, now_s - serving_s, usage.queue_s - self._least_queue_s)
+        around = (self._area_s - call.area_s) / max(now_s - call.sent_s, 1e-9)
+        self._saturation.add(min(around, self._slots or math.inf), usage)
+        if trip_s <= _LATE * self._trip_s.value + _WAITED * self._service_s.value / call.place:
+            self._learn(call, now_s - serving_s, usage.queue_s - self._least_queue_s)
 
     @property
     def _is_probing(self) -> bool:
@@ -242,25 +242,25 @@ class Capacity:
         at_slots = self._slots is not None and self._limit <= self._slots
         return at_slots and self._since_probe >= _PROBE_EVERY
 
-    def _learn(self, ticket: Ticket, began_s: float, waited_s: float) -> None:
+    def _learn(self, call: SentCall, began_s: float, waited_s: float) -> None:
         """Take what one reply tells of the slots."""
-        near_s = _NEAR * self._service_s.value / ticket.place
-        served = self._served_with(ticket, began_s + near_s)
+        near_s = _NEAR * self._service_s.value / call.place
+        served = self._served_with(call, began_s + near_s)
         if served is None:
             return
         apart_s = self._service_s.value / served
         if waited_s >= max(_WAITED * apart_s, _WAITED_S):
             if not self._is_for_slot(began_s, apart_s):
-                if not self._waits_for_slots and ticket.at_limit:
+                if not self._waits_for_slots and call.at_limit:
                     self._beside_s.add(waited_s)
                     self._grow(served)
                 return
-            if self._slots is not None and ticket.place > self._slots:
-                served = min(served, ticket.place - 1)  # one of ours made room, however late we heard of it
+            if self._slots is not None and call.place > self._slots:
+                served = min(served, call.place - 1)  # one of ours made room, however late we heard of it
             self._waits.append(served)
             self._slots = median_low(self._waits)
             self._limit = self._target(self._slots)
-        elif waited_s <= max(_AT_ONCE * apart_s, _AT_ONCE_S) and ticket.at_limit:
+        elif waited_s <= max(_AT_ONCE * apart_s, _AT_ONCE_S) and call.at_limit:
             self._beside_s.add(waited_s)
             self._grow(served)
 
@@ -282,21 +282,21 @@ class Capacity:
             self._slots = None
             self._waits.clear()
         if self._slots is None:
-            self._limit = min(self._limit + 1, self._knee.of(MOST))
+            self._limit = min(self._limit + 1, self._saturation.least_in_flight(MOST))
 
-    def _served_with(self, ticket: Ticket, moment_s: float) -> int | None:
+    def _served_with(self, call: SentCall, moment_s: float) -> int | None:
         """How many calls up to this one were under way at a moment; None when that is forgotten."""
         forgotten = self._ended - len(self._ends)
         ended = forgotten + bisect_right(self._ends, moment_s)
-        if ended < ticket.ended or (forgotten and ended == forgotten):
+        if ended < call.ended or (forgotten and ended == forgotten):
             return None
-        return max(1, ticket.place - (ended - ticket.ended))
+        return max(1, call.place - (ended - call.ended))
 
     def _target(self, slots: int) -> int:
         """The least number in flight that keeps so many slots busy."""
         idle = (self._trip_s.value + self._beside_s.value) / self._service_s.value
         on_the_way = math.ceil(slots * max(0.0, idle - _IDLE))
-        return min(self._knee.of(slots) + slots // _SPARE + on_the_way, MOST)
+        return min(self._saturation.least_in_flight(slots) + slots // _SPARE + on_the_way, MOST)
 
     def _move(self, now_s: float, change: int) -> None:
         self._area_s += self._in_flight * (now_s - self._moved_s)

@@ -1,16 +1,8 @@
 """One client for one Ollama server: a call goes out, a reply or one of our errors comes back.
 
-Built on the official `ollama` package. It is the only place where its exceptions, httpx's and
-pydantic's are seen: each is translated once into the tree of `ollama_utils.errors`.
-
-Hosts as people write them, and the base URLs that they mean.
-
-The official `ollama` package: import it from here.
-
-At its import it builds a client of its own from the environment, and raises when OLLAMA_HOST cannot be
-read, OLLAMA_API_KEY not be sent, a proxy's library is missing or a file of TLS cannot be used: even in a run
-that needs none of them. So these variables are set aside while it is imported. Our clients lose nothing: they
-are given their host and their transport, and read the key anew.
+Built on the official `ollama` package, over the HTTP client of `ollama_utils.http`. It is the only place
+where the package's exceptions, httpx's and pydantic's are seen: each is translated once into the tree of
+`ollama_utils.errors`. `parse_host` reads hosts as people write them.
 """
 
 from __future__ import annotations
@@ -19,8 +11,9 @@ import ipaddress
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -41,11 +34,16 @@ from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
 from ollama_utils.types import Call, Completion, Embeddings, Usage, is_text, unit_rows
 
-__all__ = ["ollama"]
-
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
 _NAME = re.compile(r"[\w.-]+")
+_CONNECT_S = 10.0
+_NANOSECONDS = 1e9
+_NOT_FOUND = 404
+_LATE = 408
+_BUSY = frozenset({429, 503})
+_FIRST_FAULT = 500
+_MOST_QUOTED = 300
 
 
 def parse_host(host: str) -> str:
@@ -104,17 +102,6 @@ def _is_ip(name: str, version: int | None = None) -> bool:
         return False
 
 
-T = TypeVar("T")
-
-_CONNECT_S = 10.0
-_NANOSECONDS = 1e9
-_NOT_FOUND = 404
-_LATE = 408
-_BUSY = frozenset({429, 503})
-_FIRST_FAULT = 500
-_MOST_QUOTED = 300
-
-
 class OllamaClient:
     """The connections to one server, shared by all threads.
 
@@ -123,20 +110,20 @@ class OllamaClient:
             `localhost`, `:11434`, `::1`.
         timeout_s: the seconds after which a call counts as timed out: without a first word from the
             server, or without the whole reply.
-        obituary: says why nobody will ever answer at the host again, where somebody can know: the server was
-            ours, and has ended.
+        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
+            server was ours, and has ended. Else None.
 
     Raises:
         ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
     """
 
     def __init__(
-        self, host: str, *, timeout_s: float = 120.0, obituary: Callable[[], str | None] = lambda: None
+        self, host: str, *, timeout_s: float = 120.0, exit_reason: Callable[[], str | None] = lambda: None
     ) -> None:
         self.host = parse_host(host)
         if not os.environ.get("OLLAMA_API_KEY", "").isascii():
             raise ValueError("OLLAMA_API_KEY holds letters that no header can; expected ASCII alone")
-        self._obituary = obituary
+        self._exit_reason = exit_reason
         self._timeout_s = timeout_s
         self._closed = False
         self._request = threading.local()
@@ -162,12 +149,9 @@ class OllamaClient:
             "options": dict(call.options) or None,
             "think": call.think,
         }
-        return self._ask(
-            call.model,
-            lambda: self._completion(
-                call, self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
-            ),
-        )
+        with self._errors_translated(call.model):
+            reply = self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
+            return self._completion(call, reply)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
         """The embeddings of texts in one request.
@@ -181,7 +165,8 @@ class OllamaClient:
         """
         if not texts:
             return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
-        reply = self._ask(model, lambda: self._client.embed(model=model, input=list(texts)))
+        with self._errors_translated(model):
+            reply = self._client.embed(model=model, input=list(texts))
         lengths = {len(row) for row in reply.embeddings}
         if len(reply.embeddings) != len(texts) or len(lengths) != 1 or 0 in lengths:
             raise BadReplyError(
@@ -199,7 +184,8 @@ class OllamaClient:
         Raises:
             OllamaError: the server gives no list.
         """
-        listed = self._ask(None, self._client.list)
+        with self._errors_translated(None):
+            listed = self._client.list()
         return {item.model: item.digest or "" for item in listed.models if item.model}
 
     def close(self) -> None:
@@ -224,13 +210,14 @@ class OllamaClient:
             raise BadReplyError(f"{whom} replied {why}", retryable=not call.repeatable)
         return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
 
-    def _ask(self, model: str | None, send: Callable[[], T]) -> T:
-        """What `send` gives; every failure comes out as an OllamaError."""
+    @contextmanager
+    def _errors_translated(self, model: str | None) -> Iterator[None]:
+        """Within `with`: every failure is raised as an OllamaError."""
         if model is not None and not model.strip():
             raise BadRequestError(f"a call to {self.host!r} names no model")
         self._request.sent = False
         try:
-            return send()
+            yield
         except ollama.ResponseError as error:
             raise self._rejection(model, error) from error
         except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -252,8 +239,8 @@ class OllamaClient:
             raise CallCancelledError(f"the client of {self.host!r} was closed before the call") from error
 
     def _absence(self, error: Exception) -> ServerUnreachableError:
-        """The error for a host where nobody answers: for good, when the obituary says so."""
-        if gone := self._obituary():
+        """The error for a host where nobody answers: for good, when the server has ended."""
+        if gone := self._exit_reason():
             return ServerUnreachableError(gone, retryable=False)
         cause = _brief(
             str(error.__context__ or error)

@@ -309,7 +309,7 @@ def _dispatcher(
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
-        obituary=embedded.obituary if embedded else lambda: None,
+        exit_reason=embedded.exit_reason if embedded else lambda: None,
     )
 
 

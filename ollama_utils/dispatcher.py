@@ -1,41 +1,35 @@
-"""The order of things: every call to a model passes here.
+"""The dispatcher: every call to a model passes here.
 
-A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it
-shares; a reply on disk; the gate of a server and model, where it waits for its turn; the server. A
-failure that may pass is met with more attempts, between which no place in a gate is held. Where a log of
-replies is kept, no reply is given out before it is written down.
-
-What the calls cost, counted by model.
-
-One call on its way through the dispatcher: where it was sent, since when, and what came of it.
-
-A failure that may pass is met with more attempts, and pauses between them that double, with jitter.
-
-The servers of a dispatcher together: which one a call goes to, and what all of them have.
+A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it shares
+(`single_flight`); a reply on disk (`reply_log`); the server with the most room for its model. There it waits
+for its turn under the limits of server, model, caller and rate (`limits`), and goes out (`client`). A failure
+that may pass is met with more attempts, under one rule (`Dispatcher._send`); between them no place in a gate
+is held. Where logs of replies are kept, no reply is returned before it is written down.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import TypeVar
 from weakref import WeakSet
 
 import numpy as np
 from numpy.typing import NDArray
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_exponential_jitter
 
-from ollama_utils.capacity import Found
+from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
-from ollama_utils.limits import Gate, MaxInFlight, Server, TokenBucket
+from ollama_utils.limits import Admission, Gate, MaxInFlight, Server, TokenBucket
 from ollama_utils.reply_log import (
-    Outcome,
+    CallOutcome,
     Question,
     ReplyLog,
     as_json,
@@ -44,8 +38,14 @@ from ollama_utils.reply_log import (
     from_json,
     question_of,
 )
-from ollama_utils.single_flight import ReplyCache, key_of
-from ollama_utils.types import Call, Completion, Usage, short_name
+from ollama_utils.single_flight import ReplyCache, SharedReply, key_of
+from ollama_utils.types import Call, Completion, Embeddings, Usage, short_name
+
+Reply = TypeVar("Reply", Completion, Embeddings)
+
+_POLL_S = 0.01
+_MAX_BACKOFF_S = 30.0
+_MAX_DOUBLINGS = 64
 
 
 @dataclass(kw_only=True)
@@ -125,27 +125,28 @@ class Accounts:
         return self._by_model[name]
 
 
-@dataclass
-class Errand:
-    """The hosts a call was sent to so far, and when first."""
+@dataclass(kw_only=True)
+class PendingCall:
+    """A call that is not answered yet: where it was sent, and since when."""
 
     model: str
     deadline_s: float
     cancelled: threading.Event
-    """Once it is set, nobody waits for it any more."""
+    """Once it is set, nobody waits for the reply any more."""
     cap: Gate | None = None
     """A gate of the caller's own, in which each attempt holds a place."""
     hosts: list[str] = field(default_factory=list)
+    """Where it was sent, one host an attempt."""
     first_sent_s: float = math.inf
 
-    def sent_to(self, host: str) -> None:
-        """It goes out now."""
+    def sent_to(self, host: str, *, waited_s: float) -> None:
+        """It goes out now; its wait at our own limits is no fault of the server, and moves the deadline."""
         self.hosts.append(host)
-        self.first_sent_s = min(self.first_sent_s, time.monotonic())
+        self.first_sent_s = min(self.first_sent_s + waited_s, time.monotonic())
 
-    def waited(self, seconds: float) -> None:
-        """It stood at a gate for so long, which is no fault of the server: the deadline waits, too."""
-        self.first_sent_s += seconds
+    def is_late(self, pause_s: float) -> bool:
+        """Whether an attempt after this pause would start after the deadline."""
+        return time.monotonic() + pause_s > self.first_sent_s + self.deadline_s
 
     def pause(self, seconds: float) -> None:
         """Wait before the next attempt.
@@ -156,71 +157,14 @@ class Errand:
         if self.cancelled.wait(seconds):
             raise CallCancelledError("the run was stopped before the next attempt")
 
-    def outcome(self, reply: str = "", *, error: OllamaError | None = None) -> Outcome:
-        """What came of it, for the log."""
-        return Outcome(
+    def outcome(self, reply: str = "", *, error: OllamaError | None = None) -> CallOutcome:
+        """What came of it, for the logs."""
+        return CallOutcome(
             reply=reply,
             error=None if error is None else f"{type(error).__name__}: {error}",
             server=self.hosts[-1] if self.hosts else "",
             attempts=len(self.hosts),
         )
-
-    def is_late(self, pause_s: float = 0.0) -> bool:
-        """Whether an attempt that starts after this pause would start too late."""
-        return time.monotonic() + pause_s > self.first_sent_s + self.deadline_s
-
-
-T = TypeVar("T")
-
-_MAX_BACKOFF_S = 30.0
-
-
-class Attempts:
-    """How often a call is tried, and when it is given up.
-
-    Args:
-        most: how often at most.
-        backoff_s: seconds before the second attempt.
-
-    Raises:
-        ValueError: `most` is less than 1.
-    """
-
-    def __init__(self, most: int, backoff_s: float) -> None:
-        if most < 1:
-            raise ValueError(f"attempts must be at least 1, got {most!r}")
-        self._most = most
-        self._retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, OllamaError) and error.retryable),
-            stop=self._is_over,
-            wait=wait_exponential_jitter(multiplier=backoff_s, jitter=backoff_s, max=_MAX_BACKOFF_S),
-            reraise=True,
-        )
-
-    def insist(self, errand: Errand, attempt: Callable[[Errand], T]) -> T:
-        """What an attempt gives, after as many as it may take; the errand counts them.
-
-        Raises:
-            OllamaError: why the last of them failed.
-        """
-        try:
-            return attempt(errand)
-        except OllamaError as error:
-            failed = [error]
-
-        def again(errand: Errand) -> T:
-            """The attempt that failed already, and then the others: only now is tenacity worth its time."""
-            if failed:
-                raise failed.pop()
-            return attempt(errand)
-
-        answer: T = self._retrying.copy(sleep=errand.pause)(again, errand)
-        return answer
-
-    def _is_over(self, state: RetryCallState) -> bool:
-        """Whether a call that failed is given up."""
-        errand: Errand = state.args[0]
-        return len(errand.hosts) >= self._most or errand.is_late(state.upcoming_sleep)
 
 
 class Servers:
@@ -251,7 +195,7 @@ class Servers:
         return tuple(self._by_host)
 
     def new_cap(self, limit: int) -> Gate:
-        """A gate over all of them for those who bring it to their visits; it is closed with theirs."""
+        """A gate of one caller over all of them; it is closed with theirs."""
         cap = Gate(limit)
         with self._lock:
             self._caps.add(cap)
@@ -259,11 +203,11 @@ class Servers:
                 cap.close()
         return cap
 
-    def route(self, errand: Errand) -> Server:
+    def route(self, call: PendingCall) -> Server:
         """The server with the most room for a model; those that are away, or failed this call, come last."""
 
         def merits(server: Server) -> tuple[bool, bool, int]:
-            return not server.is_away, server.host not in errand.hosts, server.gate(errand.model).room
+            return not server.is_away, server.host not in call.hosts, server.gate(call.model).room
 
         first, *others = self._by_host.values()
         return max((first, *others), key=merits) if others else first
@@ -282,7 +226,7 @@ class Servers:
             if all(short_name(name) in there for there in digests)
         }
 
-    def capacities(self) -> dict[tuple[str, str], Found]:
+    def capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
         """What is known of the capacity for each model called so far, by host and short name."""
         return {
             (host, model): found
@@ -307,9 +251,6 @@ class Servers:
             server.close()
 
 
-_POLL_S = 0.01
-
-
 class Dispatcher(AbstractContextManager["Dispatcher"]):
     """Sends calls to the models of one or several servers; shared by all threads of a run.
 
@@ -323,7 +264,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             our own gates left out.
         cache_size: how many replies are remembered; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
-        obituary: why nobody will ever answer again, where somebody can know; see OllamaClient.
+        exit_reason: why no server will ever answer again, where that can be known; see OllamaClient.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
 
     Raises:
@@ -340,20 +281,23 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         deadline_s: float = 300.0,
         cache_size: int = 65536,
         backoff_s: float = 0.5,
-        obituary: Callable[[], str | None] = lambda: None,
+        exit_reason: Callable[[], str | None] = lambda: None,
         rate_limit_per_minute: float | None = None,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
-        clients = (OllamaClient(host, timeout_s=timeout_s, obituary=obituary) for host in hosts)
+        if attempts < 1:
+            raise ValueError(f"attempts must be at least 1, got {attempts!r}")
+        clients = (OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts)
         self._servers = Servers(clients, max_in_flight=max_in_flight)
         self._bucket = TokenBucket(rate_limit_per_minute)
+        self._attempts = attempts
+        self._backoff_s = backoff_s
         self._deadline_s = deadline_s
         self._cache = ReplyCache(cache_size) if cache_size > 0 else None
         self._logs: tuple[ReplyLog, ...] = ()
         self._accounts = Accounts()
         self._cancelled = threading.Event()
-        self._attempts = Attempts(attempts, backoff_s)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -383,7 +327,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return self._servers.new_cap(limit)
 
     def keep_in(self, *logs: ReplyLog) -> None:
-        """From now on write each reply to these logs before it is given out, and ask for none they hold."""
+        """From now on write each reply to these logs before it is returned, and ask for none they hold."""
         self._logs = logs
 
     def generate(self, call: Call, *, cap: Gate | None = None) -> Completion:
@@ -403,19 +347,23 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             question = question_of(call)
         except BadRequestError as error:
             return Completion(text="", error=error, attempts=0)
-        if not call.repeatable:
-            return self._answer(call, question, cap)
-        if self._cache is None:
-            return self._written_or_asked(call, question, cap)
-        key = key_of(question)
-        while True:
-            completion = self._cache.reply(key, lambda: self._written_or_asked(call, question, cap))
-            # Who asked for both of us may have been stopped by its own cap; we were not.
-            if not isinstance(completion.error, CallCancelledError) or self._is_stopped(cap):
-                break
-        if completion.cached:
-            self._accounts.hit(call.model)
-        return completion
+        pending = self._pending(call.model, cap)
+
+        def keep(completion: Completion) -> None:
+            if self._logs:
+                self._write(question, pending.outcome(as_json(completion)))
+
+        with self._asking(question, pending) as asked:
+            if asked.reply is None:
+                try:
+                    completion = self._send(pending, partial(OllamaClient.generate, call=call), keep)
+                except OllamaError as error:
+                    self._write(question, pending.outcome(error=error))
+                    completion = Completion(text="", error=error)
+                asked.reply = replace(completion, attempts=len(pending.hosts))
+            elif asked.reply.cached:
+                self._accounts.hit(call.model)
+            return asked.reply
 
     def known(self, call: Call) -> Completion | None:
         """The reply to a call if an equal one had it before, or None; no server is asked or waited for.
@@ -470,7 +418,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
         return self._accounts.snapshot()
 
-    def capacities(self) -> dict[tuple[str, str], Found]:
+    def capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
         """How many calls each server was found to take, and the limit that holds, by host and model.
 
         The tag `:latest` is left out of the models' names; those that were not called are not there.
@@ -501,80 +449,103 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _written_or_asked(self, call: Call, question: Question, cap: Gate | None) -> Completion:
-        reply = find_in(self._logs, question)
-        return self._answer(call, question, cap) if reply is None else from_json(reply)
-
-    def _answer(self, call: Call, question: Question, cap: Gate | None) -> Completion:
-        """The server's reply, or the last attempt's error in its place."""
+    def _pending(self, model: str, cap: Gate | None = None) -> PendingCall:
         # `cancel` closes the caps too.
         cancelled = self._cancelled if cap is None else cap.closing
-        errand = Errand(call.model, self._deadline_s, cancelled, cap)
+        return PendingCall(model=model, deadline_s=self._deadline_s, cancelled=cancelled, cap=cap)
 
-        def ask(client: OllamaClient) -> tuple[Completion, Usage | None]:
-            completion = client.generate(call)
-            if self._logs:
-                self._write(question, errand.outcome(as_json(completion)))
-            return completion, completion.usage
-
-        try:
-            completion = self._insist(errand, ask)
-        except OllamaError as error:
-            self._write(question, errand.outcome(error=error))
-            completion = Completion(text="", error=error)
-        again = len(errand.hosts) != completion.attempts
-        return replace(completion, attempts=len(errand.hosts)) if again else completion
+    @contextmanager
+    def _asking(self, question: Question, pending: PendingCall) -> Iterator[SharedReply]:
+        """Within `with`: the reply to an equal question, or None for the caller to ask and put here."""
+        with ExitStack() as stack:
+            asked = SharedReply()
+            if question.repeatable:
+                if self._cache:
+                    asked = stack.enter_context(self._cache.asking(key_of(question), pending.cancelled))
+                if asked.reply is None and (reply := find_in(self._logs, question)) is not None:
+                    asked.reply = from_json(reply)
+            yield asked
 
     def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
         """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
-        errand = Errand(model, self._deadline_s, self._cancelled)
+        pending = self._pending(model)
         texts = [json.loads(question.request) for question in missing]
+        replies: dict[Question, str] = {}
 
-        def ask(client: OllamaClient) -> tuple[dict[Question, str], Usage | None]:
-            embeddings = client.embed(model, texts)
-            replies = {q: json.dumps(row) for q, row in zip(missing, embeddings.rows.tolist(), strict=True)}
-            for question, reply in replies.items():
-                outcome = errand.outcome(reply)
+        def keep(embeddings: Embeddings) -> None:
+            for question, row in zip(missing, embeddings.rows.tolist(), strict=True):
+                replies[question] = json.dumps(row)
+                outcome = pending.outcome(replies[question])
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
-            return replies, embeddings.usage
 
         try:
-            return self._insist(errand, ask)
+            self._send(pending, partial(OllamaClient.embed, model=model, texts=texts), keep)
         except OllamaError as error:
-            self._write(missing[0], errand.outcome(error=error))
+            self._write(missing[0], pending.outcome(error=error))
             raise
+        return replies
 
-    def _write(self, question: Question, outcome: Outcome) -> None:
+    def _write(self, question: Question, outcome: CallOutcome) -> None:
         """Write down what a server was asked for; a call that was cancelled before is no news."""
         for log in self._logs if outcome.attempts or not outcome.error else ():
             log.write(question, outcome)
 
-    def _insist(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
-        """What a server answers, after as many attempts as it may take."""
-        return self._attempts.insist(errand, lambda errand: self._attempt(errand, ask))
+    def _send(
+        self, pending: PendingCall, send: Callable[[OllamaClient], Reply], keep: Callable[[Reply], None]
+    ) -> Reply:
+        """A server's reply, after as many attempts as it may take: the one rule of retries.
 
-    def _attempt(self, errand: Errand, ask: Callable[[OllamaClient], tuple[T, Usage | None]]) -> T:
-        server, came_s, bucket = self._servers.route(errand), time.monotonic(), self._bucket
-        with server.visit(errand.model, cap=errand.cap, token=lambda: bucket.wait(errand.cancelled)) as visit:
-            errand.waited(visit.sent_s - came_s)
-            errand.sent_to(server.host)
-            self._accounts.sent(errand.model, retry=len(errand.hosts) > 1)
+        After an error that may pass (`OllamaError.retryable`) the call is sent again, if possible to a server
+        that has not failed it, after a pause that doubles each time, with jitter. It is given up after so
+        many attempts, or when the next one would start later than the deadline allows.
+
+        Args:
+            pending: the call; it counts the attempts.
+            send: makes one attempt.
+            keep: writes the reply down.
+
+        Raises:
+            OllamaError: why the last attempt failed.
+            ReplyLogError: the reply cannot be written down.
+        """
+        while True:
             try:
-                answer, visit.usage = ask(server.client)
+                with self._attempt(pending) as (client, admission):
+                    reply = send(client)
+                    keep(reply)
+                    admission.usage = reply.usage
+                    return reply
+            except OllamaError as error:
+                pause_s = self._pause_s(len(pending.hosts))
+                is_last = len(pending.hosts) >= self._attempts or pending.is_late(pause_s)
+                if is_last or not error.retryable:
+                    raise
+            pending.pause(pause_s)
+
+    def _pause_s(self, attempts: int) -> float:
+        """The seconds between so many attempts and the next."""
+        doubled_s = self._backoff_s * 2.0 ** min(attempts - 1, _MAX_DOUBLINGS)
+        return min(doubled_s + random.uniform(0, self._backoff_s), _MAX_BACKOFF_S)
+
+    @contextmanager
+    def _attempt(self, pending: PendingCall) -> Iterator[tuple[OllamaClient, Admission]]:
+        """Within `with`: a call that was admitted to a server; what becomes of it is counted."""
+        server, came_s = self._servers.route(pending), time.monotonic()
+        wait_for_rate = partial(self._bucket.wait, pending.cancelled)
+        with server.admit(pending.model, cap=pending.cap, wait_for_rate=wait_for_rate) as admission:
+            pending.sent_to(server.host, waited_s=admission.sent_s - came_s)
+            self._accounts.sent(pending.model, retry=len(pending.hosts) > 1)
+            try:
+                yield server.client, admission
             except BaseException as error:
                 server.note(error)
-                self._accounts.came_back(errand.model, failed=True)
+                self._accounts.came_back(pending.model, failed=True)
                 raise
-            self._accounts.came_back(errand.model, visit.usage)
-            return answer
-
-    def _is_stopped(self, cap: Gate | None) -> bool:
-        return self._cancelled.is_set() or (cap is not None and cap.closed)
+            self._accounts.came_back(pending.model, admission.usage)
 
 
 def account_totals(dispatcher: Dispatcher) -> dict[str, float]:
     """The dispatcher's accounts summed over models."""
-    names = ("calls", "failures", "retries", "cache_hits", "prompt_tokens", "completion_tokens")
-    seconds = ("queue_s", "busy_s")
+    names = [account_field.name for account_field in fields(Account)]
     accounts = dispatcher.accounts().values()
-    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names + seconds}
+    return {name: float(sum(getattr(account, name) for account in accounts)) for name in names}

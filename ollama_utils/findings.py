@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 
-from ollama_utils.capacity import Found
+from ollama_utils.capacity import CapacityEstimate
 from simulator.profiles import PROFILES, Pace
 
 ADVISED_SLOTS = 8
@@ -44,7 +44,7 @@ class Findings:
         self._told: dict[tuple[str, str], int] = {}
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def news(self, found: Mapping[tuple[str, str], Found]) -> Iterator[str]:
+    def news(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> Iterator[str]:
         """A line for each host and model whose slots have become known, or have changed, and stay so.
 
         It is to be asked again and again: a finding counts when it comes `STEADY` times in a row.
@@ -70,7 +70,7 @@ class Findings:
         self._seen[key] = slots, times + 1 if before == slots else 1
         return self._seen[key][1] >= STEADY
 
-    def _line(self, host: str, model: str, known: Found, slots: int) -> str:
+    def _line(self, host: str, model: str, known: CapacityEstimate, slots: int) -> str:
         runs = f"server {host} runs {slots} {'slot' if slots == 1 else 'slots'} for {model!r}"
         advised = min(self._lanes, ADVISED_SLOTS)
         if slots >= advised:

@@ -1,11 +1,9 @@
-"""What the dispatcher keeps of one server: its client, and for each model a gate and what it can take.
+"""The limits under which a call goes out: gates, what one server can take, and a rate.
 
-A gate that lets so many calls through at once, in the order in which they came.
-
-A limit on how many requests go out a minute: a bucket into which tokens fall, one for each request.
-
-Time is counted in tokens: each turn has a number, and its token is there once so many have fallen in. So a
-changed rate moves the moments of all who wait, and their numbers stay.
+- `Gate` lets so many calls in at once, in the order in which they came.
+- `Server` has a gate for each model, whose limit is given or follows what the replies report (`capacity`);
+  where models do not fit into its memory together, their gates open by turns (`swaps`).
+- `TokenBucket` lets so many calls out a minute.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
-from typing import Literal, Protocol, Self, cast
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
-from ollama_utils.capacity import START, Capacity, Found, Ticket
+from ollama_utils.capacity import START, Capacity, CapacityEstimate, SentCall
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import CallCancelledError, ServerUnreachableError
 from ollama_utils.swaps import Swaps
@@ -38,7 +36,7 @@ class Gate:
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[_Turn] = deque()
+        self._queue: deque[_Waiter] = deque()
         self._in_flight = 0
         self._max_in_flight = 0
         self.closing = threading.Event()
@@ -111,20 +109,20 @@ class Gate:
         with self._lock:
             if not self.closed and not self._queue and self._has_room():
                 return self._let_in()
-            turn = _Turn()
+            waiter = _Waiter()
             if not self.closed:
-                self._queue.append(turn)
+                self._queue.append(waiter)
                 self._admit()
             else:
-                turn.decided.set()
+                waiter.decided.set()
         try:
-            turn.decided.wait()
+            waiter.decided.wait()
         except BaseException:
-            self._forget(turn)
+            self._forget(waiter)
             raise
-        if not turn.admitted:
+        if not waiter.admitted:
             raise CallCancelledError("the run was stopped before the call was made")
-        return turn.admitted_s
+        return waiter.admitted_s
 
     def leave(self) -> None:
         """Give the place back."""
@@ -138,10 +136,10 @@ class Gate:
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
         while self._queue and self._has_room():
-            turn = self._queue.popleft()
-            turn.admitted = True
-            turn.admitted_s = self._let_in()
-            turn.decided.set()
+            waiter = self._queue.popleft()
+            waiter.admitted = True
+            waiter.admitted_s = self._let_in()
+            waiter.decided.set()
 
     def _let_in(self) -> float:
         """One more is inside; the moment, by the monotonic clock. The lock is held."""
@@ -149,17 +147,17 @@ class Gate:
         self._max_in_flight = max(self._max_in_flight, self._in_flight)
         return time.monotonic()
 
-    def _forget(self, turn: _Turn) -> None:
+    def _forget(self, waiter: _Waiter) -> None:
         """Undo the wait of a thread that was interrupted in it."""
         with self._lock:
-            if turn.admitted:
+            if waiter.admitted:
                 self._in_flight -= 1
                 self._admit()
-            elif turn in self._queue:
-                self._queue.remove(turn)
+            elif waiter in self._queue:
+                self._queue.remove(waiter)
 
 
-class _Turn:
+class _Waiter:
     """One call's place in the queue."""
 
     def __init__(self) -> None:
@@ -197,6 +195,16 @@ class Watcher(Protocol):
         """
 
 
+@dataclass
+class Admission:
+    """A call that was let out to a server; whoever made it notes here what the server reported."""
+
+    sent_s: float = math.nan
+    """When it was let out, by the monotonic clock."""
+    usage: Usage | None = None
+    """None when it failed, or nothing was reported."""
+
+
 class Server:
     """One server as its callers see it: a place for each call, and one who hears of every reply.
 
@@ -210,7 +218,7 @@ class Server:
         self.swaps = Swaps(lambda: self.gates)
         self.watchers: list[Watcher] = [self.swaps]
         self._max_in_flight = max_in_flight
-        self._services: dict[str, _Service] = {}
+        self._services: dict[str, _ModelLimit] = {}
         self._closed = False
         self._back_s = -math.inf
         self._lock = threading.Lock()
@@ -240,28 +248,51 @@ class Server:
         """The gate of a model; `x` and `x:latest` are one."""
         return self._service(short_name(model)).gate
 
-    def capacities(self) -> dict[str, Found]:
+    def capacities(self) -> dict[str, CapacityEstimate]:
         """What is known of its capacity for each model called so far, by short name."""
         with self._lock:
             services = dict(self._services)
         return {name: service.found() for name, service in services.items()}
 
-    def visit(
-        self, model: str, *, cap: Gate | None = None, token: Callable[[], float] | None = None
-    ) -> Visit:
-        """Within `with`: wait for a place in a model's gate, and hold it.
+    @contextmanager
+    def admit(
+        self, model: str, *, cap: Gate | None = None, wait_for_rate: Callable[[], float] | None = None
+    ) -> Iterator[Admission]:
+        """Within `with`: a place in a model's gate, after waiting for it.
 
         Args:
             model: the model's name.
             cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
-            token: waits until the rate allows the call, and gives the moment from which it did. It comes
-                last, so that calls go out at the rate at which tokens come.
+            wait_for_rate: waits until the rate allows the call; returns since when it does. It comes last, so
+                that calls go out at that rate.
 
         Raises:
             CallCancelledError: the server's gates are closed, or the caller's.
         """
         name = short_name(model)
-        return Visit(name, self._service(name), self.watchers, cap, token)
+        service = self._service(name)
+        sent: SentCall | None = None
+        admission = Admission()
+        for watcher in self.watchers:
+            watcher.came(name)
+        try:
+            with ExitStack() as places:
+                free_s = -math.inf
+                for gate in (service.gate,) if cap is None else (service.gate, cap):
+                    free_s = max(free_s, gate.enter())
+                    places.callback(gate.leave)
+                if wait_for_rate is not None:
+                    free_s = max(free_s, wait_for_rate())
+                sent = service.sent(free_s)
+                admission.sent_s = sent.sent_s
+                try:
+                    yield admission
+                finally:
+                    service.came_back(sent, admission.usage)
+        finally:
+            sent_s = None if sent is None else sent.sent_s
+            for watcher in self.watchers:
+                watcher.left(name, sent_s, time.monotonic(), admission.usage)
 
     def cancel(self) -> None:
         """Turn away all who wait for a place and all who come later."""
@@ -276,16 +307,16 @@ class Server:
         self.cancel()
         self.client.close()
 
-    def _service(self, name: str) -> _Service:
+    def _service(self, name: str) -> _ModelLimit:
         with self._lock:
             if name not in self._services:
-                self._services[name] = _Service(self._max_in_flight)
+                self._services[name] = _ModelLimit(self._max_in_flight)
                 if self._closed:
                     self._services[name].gate.close()
             return self._services[name]
 
 
-class _Service:
+class _ModelLimit:
     """One model at one server: its gate, whose limit follows what its replies tell."""
 
     def __init__(self, max_in_flight: MaxInFlight) -> None:
@@ -294,21 +325,21 @@ class _Service:
         self._capacity = Capacity()
         self._lock = threading.Lock()
 
-    def sent(self, admitted_s: float) -> Ticket:
+    def sent(self, admitted_s: float) -> SentCall:
         """A call that was let in goes out."""
         with self._lock:
             sent_s = time.monotonic()
-            ticket = self._capacity.sent(sent_s, waking_s=sent_s - admitted_s)
+            sent = self._capacity.sent(sent_s, waking_s=sent_s - admitted_s)
             self._follow()
-        return ticket
+        return sent
 
-    def came_back(self, ticket: Ticket, usage: Usage | None) -> None:
+    def came_back(self, sent: SentCall, usage: Usage | None) -> None:
         """It is over."""
         with self._lock:
-            self._capacity.came_back(ticket, time.monotonic(), usage)
+            self._capacity.came_back(sent, time.monotonic(), usage)
             self._follow()
 
-    def found(self) -> Found:
+    def found(self) -> CapacityEstimate:
         """What is known of the capacity, with the limit that holds."""
         with self._lock:
             found = self._capacity.found
@@ -319,70 +350,12 @@ class _Service:
             self.gate.limit = self._capacity.limit
 
 
-class Visit:
-    """A call that waits at a gate, and is inside; whoever made it notes here what the server reported."""
-
-    def __init__(
-        self,
-        model: str,
-        service: _Service,
-        watchers: Sequence[Watcher],
-        cap: Gate | None = None,
-        token: Callable[[], float] | None = None,
-    ) -> None:
-        self.sent_s = math.nan
-        """When it was let in, by the monotonic clock; before that no number."""
-        self.usage: Usage | None = None
-        self._model = model
-        self._service = service
-        self._watchers = watchers
-        self._gates = (service.gate,) if cap is None else (service.gate, cap)
-        self._token = token
-        self._entered: list[Gate] = []
-        self._ticket: Ticket | None = None
-
-    def __enter__(self) -> Self:
-        for watcher in self._watchers:
-            watcher.came(self._model)
-        try:
-            self._ticket = self._service.sent(self._admitted_s())
-            self.sent_s = self._ticket.sent_s
-        except BaseException:
-            self._leave()
-            raise
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        try:
-            self._service.came_back(cast("Ticket", self._ticket), self.usage)
-        finally:
-            self._leave()
-
-    def _admitted_s(self) -> float:
-        """Wait for all that is waited for; the moment since when nothing was in the way."""
-        admitted_s = -math.inf
-        for gate in self._gates:
-            admitted_s = max(admitted_s, gate.enter())
-            self._entered.append(gate)
-        return admitted_s if self._token is None else max(admitted_s, self._token())
-
-    def _leave(self) -> None:
-        while self._entered:
-            self._entered.pop().leave()
-        self._tell()
-
-    def _tell(self) -> None:
-        sent_s = None if self._ticket is None else self.sent_s
-        for watcher in self._watchers:
-            watcher.left(self._model, sent_s, time.monotonic(), self.usage)
-
-
 _MINUTE_S = 60.0
 _LOOK_S = 0.1
-"""Who sleeps is woken by a cancel, but not by a changed rate: so often it looks."""
+"""A changed rate wakes nobody who waits: each looks up as often."""
 
 
-class Turn:
+class Reservation:
     """One place in the row before a bucket."""
 
     def __init__(self, number: float, came_s: float) -> None:
@@ -421,8 +394,8 @@ class TokenBucket:
         self._fallen = 0.0
         """The tokens that had fallen in when the rate was changed last, at `_since_s`."""
         self._last = 0.0
-        """The number of the last turn; those between it and what has fallen in lie in the bucket."""
-        self._waiting: deque[Turn] = deque()
+        """The number of the last reservation; those between it and what has fallen in lie in the bucket."""
+        self._waiting: deque[Reservation] = deque()
         self.per_minute = per_minute
 
     @property
@@ -456,38 +429,38 @@ class TokenBucket:
         limit.callback(self._limit, limit, None)
         return limit
 
-    def reserve(self) -> Turn:
+    def reserve(self) -> Reservation:
         """Take the next token, which is there now or later; whoever does not wait for it gives it up."""
         with self._lock:
             now_s = self._clock()
             fallen = self._fallen_by(now_s)
             if self._rate is None:
-                return Turn(-math.inf, now_s)
+                return Reservation(-math.inf, now_s)
             while self._waiting and self._waiting[0].number <= fallen:
                 self._waiting.popleft()
             self._last = max(self._last, fallen - self._burst) + 1.0
-            turn = Turn(self._last, now_s)
-            self._waiting.append(turn)
-            return turn
+            reservation = Reservation(self._last, now_s)
+            self._waiting.append(reservation)
+            return reservation
 
-    def due_s(self, turn: Turn) -> float:
+    def due_s(self, reservation: Reservation) -> float:
         """The moment from which its token is there, as long as nothing changes."""
         with self._lock:
-            left = turn.number - self._fallen
+            left = reservation.number - self._fallen
             if self._rate is None or left <= 0:
-                return max(turn.came_s, self._since_s)
-            return max(turn.came_s, self._since_s + left * (_MINUTE_S / self._rate))
+                return max(reservation.came_s, self._since_s)
+            return max(reservation.came_s, self._since_s + left * (_MINUTE_S / self._rate))
 
-    def give_up(self, turn: Turn) -> None:
-        """Pass the token of a turn to the next one: all behind it move up."""
+    def give_up(self, reservation: Reservation) -> None:
+        """Pass the token of a reservation to the next one: all behind it move up."""
         with self._lock:
             # If it was there already, the time since then is lost: the next one goes out now, not earlier.
-            moved = min(1.0, turn.number + 1.0 - self._fallen_by(self._clock()))
+            moved = min(1.0, reservation.number + 1.0 - self._fallen_by(self._clock()))
             if moved <= 0:
                 return
-            self._waiting = deque(other for other in self._waiting if other is not turn)
+            self._waiting = deque(other for other in self._waiting if other is not reservation)
             for other in self._waiting:
-                if other.number > turn.number:
+                if other.number > reservation.number:
                     other.number -= moved
             self._last -= moved
 
@@ -497,10 +470,10 @@ class TokenBucket:
         Raises:
             CallCancelledError: `cancelled` was set before. It costs those who come later nothing.
         """
-        turn = self.reserve()
+        reservation = self.reserve()
         with ExitStack() as unless_done:
-            unless_done.callback(self.give_up, turn)
-            while (left_s := (due_s := self.due_s(turn)) - self._clock()) > 0:
+            unless_done.callback(self.give_up, reservation)
+            while (left_s := (due_s := self.due_s(reservation)) - self._clock()) > 0:
                 if cancelled.wait(min(left_s, _LOOK_S)):
                     raise CallCancelledError("the run was stopped before the rate limit let the call out")
             unless_done.pop_all()

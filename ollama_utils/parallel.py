@@ -52,6 +52,11 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
     items = list(items)
+    if len(items) == 1:  # most calls of a lane: straight on
+        try:
+            return [fn(items[0])]
+        except Exception as error:
+            raise ParallelError([None], {0: error}) from error
     failures: dict[int, BaseException] = {}
 
     def do(index: int) -> R | None:
@@ -62,7 +67,7 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
             return None
 
     most = min(len(items), max_workers or len(items))
-    if most <= 1:  # most calls of a lane
+    if most <= 1:
         results = [do(index) for index in range(len(items))]
     else:
         whole: Plan[int, R | None, list[R | None]] = _all_at_once(len(items))

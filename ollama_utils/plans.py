@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -90,7 +92,8 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
     Args:
         do: does one item, on any thread.
         max_in_flight: the most items that are done at once.
-        tick: called after each item, on any thread, one at a time.
+        tick: called after each item, on any thread, one at a time; where it raises, the item's plan ends with
+            that error at once.
         fail_fast: begin nothing more once a plan raised.
 
     Raises:
@@ -115,7 +118,8 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         self._ready: list[_Playing[Any, Any, Any]] = []
         """A heap: the plans that have something to do for whoever is free, the first one first."""
         self._unfinished: set[Future[Any]] = set()
-        self._workers = 0
+        self._workers: set[object] = set()
+        """A token each: Ctrl-C may come between the token and its thread, and no place is lost by that."""
         self._stopped = False
         # Plans may share state, so they go on one at a time. Reentrant: a plan may submit another one.
         self._lock = threading.RLock()
@@ -145,23 +149,29 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         for future in unfinished:
             future.cancel()
 
-    def join(self) -> None:
-        """Wait until no item is under way and none waits; Ctrl-C interrupts the wait."""
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until no item is under way and none waits, or for so long; Ctrl-C interrupts the wait."""
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         with self._no_workers:
-            while self._workers:
-                self._no_workers.wait(POLL_S)
+            while self._workers and (left := until - time.monotonic()) > 0:
+                self._no_workers.wait(min(left, POLL_S))
 
     def __exit__(self, *_error: object) -> None:
         self.stop()
 
     def _start_worker(self) -> None:
         """Another worker, where there is something to do and the cap allows it. The lock is held."""
-        if self._ready and self._workers < self._max_workers:
-            self._workers += 1
-            start_thread(self._work)
+        if self._ready and len(self._workers) < self._max_workers:
+            token = object()
+            self._workers.add(token)
+            try:
+                start_thread(partial(self._work, token))
+            except BaseException:
+                self._workers.discard(token)
+                raise
 
-    def _work(self) -> None:
-        while (taken := self._take()) is not None:
+    def _work(self, token: object) -> None:
+        while (taken := self._take(token)) is not None:
             playing, index = taken
             try:
                 value, error = self._do(playing.batch[index]), None
@@ -169,13 +179,13 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
                 value, error = None, raised
             self._put(playing, index, value, error)
 
-    def _take(self) -> tuple[_Playing[Any, Any, Any], int] | None:
+    def _take(self, token: object) -> tuple[_Playing[Any, Any, Any], int] | None:
         """The next item, as its plan and its place in the batch; None when this worker has to end."""
         while True:
             over: _Playing[Any, Any, Any] | None = None
             with self._lock:
                 if not self._ready:
-                    self._workers -= 1
+                    self._workers.discard(token)
                     if not self._workers:
                         self._no_workers.notify_all()
                     return None
@@ -197,10 +207,14 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         """Keep what came of an item; the last one of a batch lets its plan go on."""
         over: _Playing[Any, Any, Any] | None = None
         with self._lock:
-            if playing.put(index, value, error) and not self._stopped:
+            batch_is_done = playing.put(index, value, error)
+            try:
+                if self._tick:
+                    self._tick()
+            except BaseException as raised:  # noqa: BLE001 - raised to whoever asks the future
+                over = self._break_off(playing, raised)
+            if batch_is_done and playing.failure is None and not self._stopped:
                 over = self._go_on(playing)
-            if self._tick:
-                self._tick()
         if over:
             over.settle()
 
@@ -210,6 +224,21 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         if playing.has_item:
             heapq.heappush(self._ready, playing)
             return None
+        return self._finish(playing)
+
+    def _break_off(
+        self, playing: _Playing[Any, Any, Any], error: BaseException
+    ) -> _Playing[Any, Any, Any] | None:
+        """End a plan with an error; returns it unless it was over before. The lock is held."""
+        if playing.future not in self._unfinished:
+            return None
+        playing.failure = error
+        self._ready = [other for other in self._ready if other is not playing]
+        heapq.heapify(self._ready)
+        return self._finish(playing)
+
+    def _finish(self, playing: _Playing[Any, Any, Any]) -> _Playing[Any, Any, Any]:
+        """A plan that is over. The lock is held."""
         self._unfinished.discard(playing.future)
         if playing.failure is not None and self._fail_fast:
             self._stopped = True
@@ -258,7 +287,12 @@ def play_plan(
     try:
         batch = next(plan)
         while True:
-            batch = plan.send(do_batch(batch))
+            try:
+                values = do_batch(batch)
+            except BaseException as error:  # noqa: BLE001 - the plan may know what to do
+                batch = plan.throw(error)
+            else:
+                batch = plan.send(values)
     except StopIteration as end:
         result: Result = end.value
         return result

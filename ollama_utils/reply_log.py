@@ -170,7 +170,7 @@ FROM replies
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CallOutcome:
     """What came of a question."""
 
     reply: str = ""
@@ -184,7 +184,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Totals:
+class LogTotals:
     """What a log's replies cost."""
 
     calls: int
@@ -227,7 +227,7 @@ class ReplyLog:
         rows = self._file.execute(_FIND, (self._key(question),))
         return str(rows[0][0]) if rows else None
 
-    def write(self, question: Question, outcome: Outcome) -> None:
+    def write(self, question: Question, outcome: CallOutcome) -> None:
         """Keep what came of a question; of two replies to equal questions the first one stays.
 
         Raises:
@@ -239,14 +239,14 @@ class ReplyLog:
         row = (key, self._scope, outcome.server, question.model, digest, question.endpoint, question.request)
         self._file.execute(_INSERT, (*row, outcome.reply, outcome.attempts, why, time.time()))
 
-    def totals(self) -> Totals:
+    def totals(self) -> LogTotals:
         """What all replies so far cost.
 
         Raises:
             ReplyLogError: the file cannot be read.
         """
         ((calls, retries, failures, tokens),) = self._file.execute(_TOTALS, ())
-        return Totals(calls=calls, retries=retries, failures=failures, completion_tokens=tokens)
+        return LogTotals(calls=calls, retries=retries, failures=failures, completion_tokens=tokens)
 
     def last(self) -> int:
         """The number of the row that was written last; 0 where there is none.
@@ -295,6 +295,6 @@ def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
     for place, log in enumerate(logs):
         if (reply := log.find(question)) is not None:
             for earlier in logs[:place]:
-                earlier.write(question, Outcome(reply=reply))
+                earlier.write(question, CallOutcome(reply=reply))
             return reply
     return None

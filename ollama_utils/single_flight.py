@@ -1,11 +1,15 @@
-"""Replies that are known already, or on their way: equal questions are one call."""
+"""Replies in memory: equal questions are one call, whether the first was answered or is under way.
+
+The cache on disk, which outlives the process, is `reply_log`.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Iterator
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from cachetools import LRUCache
@@ -13,6 +17,14 @@ from cachetools import LRUCache
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.reply_log import Question
 from ollama_utils.types import Completion
+
+
+@dataclass
+class SharedReply:
+    """What a question's equals are given together."""
+
+    reply: Completion | None = None
+    """None while nobody asked: whoever holds it then asks, and puts the outcome here."""
 
 
 class ReplyCache:
@@ -25,11 +37,11 @@ class ReplyCache:
     def __init__(self, size: int) -> None:
         self._lock = threading.Lock()
         self._known: LRUCache[bytes, Completion] = LRUCache(size)
-        self._pending: dict[bytes, Future[Completion]] = {}
+        self._under_way: dict[bytes, Future[Completion]] = {}
         self._waiting = 0
 
     def known(self, key: bytes) -> Completion | None:
-        """The reply to a question if it is known, as `reply` gives it; None where it is not."""
+        """The reply to a question if it is known, marked as cached; None where it is not."""
         with self._lock:
             found = self._known.get(key)
         return None if found is None else shared(found)
@@ -39,55 +51,63 @@ class ReplyCache:
         """The calls that wait now for an equal one."""
         return self._waiting
 
-    def reply(self, key: bytes, ask: Callable[[], Completion]) -> Completion:
-        """The reply to a question: known, or shared with an equal one under way, or asked for now.
+    @contextmanager
+    def asking(self, key: bytes, cancelled: threading.Event) -> Iterator[SharedReply]:
+        """Within `with`: the reply to an equal question, known or waited for; or None, for the caller to ask.
 
-        A reply that another call paid for comes with `cached=True` and `attempts=0`. Errors are
-        shared with `attempts=0`, but not kept, and not marked as cached.
+        A reply that another call paid for comes with `cached=True` and `attempts=0`. Where there is none, the
+        question is under way until the end of `with`, and its equals wait for the outcome that is put there.
+        Errors are shared with `attempts=0`, but not kept, and not marked as cached. What is raised within
+        `with` is raised to those who wait, too; a Ctrl-C is a stopped run to them.
 
         Args:
             key: the question.
-            ask: asks it; whatever it raises, those who share the question are told.
+            cancelled: set once this caller is stopped; an equal call that was stopped stops no other.
         """
-        with self._lock:
-            if (known := self._known.get(key)) is not None:
-                return shared(known)
-            pending = self._pending.get(key)
-            if pending is None:
-                mine = self._pending[key] = Future()
-        if pending is not None:
-            return self._await(pending)
+        question = SharedReply(self._wait_or_claim(key, cancelled))
+        if question.reply is not None:
+            yield question
+            return
         try:
-            completion = ask()
+            yield question
         except BaseException as error:
-            self._settle(key, mine, error)
+            self._settle(key, error)
             raise
-        self._settle(key, mine, completion)
-        return completion
+        self._settle(key, question.reply)
 
     def cancel(self) -> None:
         """Let nobody wait any longer for a question under way: they get CallCancelledError."""
         with self._lock:
-            for future in self._pending.values():
-                _fulfil(future, _cancelled())
-            self._pending.clear()
+            for future in self._under_way.values():
+                _fulfil(future, None)
+            self._under_way.clear()
 
-    def _await(self, pending: Future[Completion]) -> Completion:
-        with self._lock:
-            self._waiting += 1
-        try:
-            return shared(pending.result())
-        finally:
+    def _wait_or_claim(self, key: bytes, cancelled: threading.Event) -> Completion | None:
+        """The reply, waited for where it is under way; None: the question is the caller's to ask now."""
+        while True:
             with self._lock:
-                self._waiting -= 1
+                if (known := self._known.get(key)) is not None:
+                    return shared(known)
+                future = self._under_way.get(key)
+                if future is None:
+                    self._under_way[key] = Future()
+                    return None
+                self._waiting += 1
+            try:
+                completion = future.result()
+            finally:
+                with self._lock:
+                    self._waiting -= 1
+            if not isinstance(completion.error, CallCancelledError) or cancelled.is_set():
+                return shared(completion)
 
-    def _settle(self, key: bytes, mine: Future[Completion], outcome: Completion | BaseException) -> None:
+    def _settle(self, key: bytes, outcome: Completion | BaseException | None) -> None:
         with self._lock:
             if isinstance(outcome, Completion) and outcome.error is None:
                 self._known[key] = outcome
-            if self._pending.get(key) is mine:  # else it was cancelled, and those who waited were told
-                del self._pending[key]
-                _fulfil(mine, outcome)
+            future = self._under_way.pop(key, None)
+            if future is not None:  # else it was cancelled, and those who waited have their outcome
+                _fulfil(future, outcome)
 
 
 def key_of(question: Question) -> bytes:
@@ -100,13 +120,12 @@ def shared(completion: Completion) -> Completion:
     return replace(completion, cached=completion.error is None, attempts=0)
 
 
-def _cancelled() -> Completion:
-    return Completion(text="", attempts=0, error=CallCancelledError("the run was stopped before the reply"))
-
-
-def _fulfil(future: Future[Completion], outcome: Completion | BaseException) -> None:
-    """Tell those who wait; a Ctrl-C met by the one who asked is a stopped run to the others."""
+def _fulfil(future: Future[Completion], outcome: Completion | BaseException | None) -> None:
+    """Give those who wait the outcome; None, or a Ctrl-C of the one who asked, is a stopped run to them."""
     if isinstance(outcome, Exception):
         future.set_exception(outcome)
+    elif isinstance(outcome, Completion):
+        future.set_result(outcome)
     else:
-        future.set_result(outcome if isinstance(outcome, Completion) else _cancelled())
+        stopped = CallCancelledError("the run was stopped before the reply")
+        future.set_result(Completion(text="", attempts=0, error=stopped))

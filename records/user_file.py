@@ -1,35 +1,96 @@
-"""Runs a user's own Python file, as mutators and scorers are brought along."""
+"""Loads what a user names as `FILE.py:NAME`: a mutator, a scorer, an evaluation."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
+import traceback
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
+
+from records.errors import nearest
 
 
-def run_file(file: Path, what: str, *, shown: str, error: type[ValueError] = ValueError) -> ModuleType:
-    """The module of a user's file, under a name that no import can clash with; it is run anew at each call.
+class UserFileError(ValueError):
+    """What `FILE.py:NAME` names is missing or cannot be used; one line says why."""
+
+
+def load_named(
+    spec: str, what: str = "object", is_one: Callable[[object], bool] = lambda _value: True
+) -> object:
+    """What a user's file has under a name. A file is run once in a process, and again when it has changed.
 
     Args:
-        file: with its whole path.
-        what: it has, as in "mutators".
-        shown: how messages call the file.
-        error: what is raised.
+        spec: `FILE.py:NAME`.
+        what: is expected, for messages.
+        is_one: which of the file's objects an error message may suggest instead.
 
     Raises:
-        ValueError: as `error`: it is no Python file, or it fails or exits while it is imported.
+        UserFileError: no such file or name, it is not a Python file, or it fails or exits while it is
+            imported.
     """
-    name = f"{what} of {file}".replace(".", ",")  # pickle imports what stands before a dot
+    path, colon, name = spec.rpartition(":")
+    if not colon or not path or not name.isidentifier():
+        raise UserFileError(f"{what} {spec!r} cannot be found; expected FILE.py:NAME, as in mine.py:{what}")
+    file = Path(path).resolve()
+    if not file.is_file():
+        raise UserFileError(f"{what} {spec!r} cannot be found: no file at {path!r}; expected FILE.py:NAME")
+    module = _run(file, path, file.stat().st_mtime_ns)
+    if not hasattr(module, name):
+        own = [each for each, value in vars(module).items() if is_one(value)]
+        raise UserFileError(f"{path} has no {what} {name!r}; {nearest(name, own)}")
+    return getattr(module, name)
+
+
+def load_function(spec: str, arguments: Sequence[str], what: str = "function") -> Callable[..., Any]:
+    """The plain function of a user's file that can be called with these arguments, in this order.
+
+    Raises:
+        UserFileError: as `load_named` does, or it is not such a function.
+    """
+    found = load_named(spec, what, inspect.isfunction)
+    expected = f"expected a plain def ({', '.join(arguments)}) -> float"
+    if any(map(_is_async, (found, getattr(found, "__call__", None)))):  # noqa: B004 - an object's method
+        raise UserFileError(f"{what} {spec!r} is an async def; {expected}")
+    try:
+        inspect.signature(cast("Callable[..., Any]", found)).bind(*arguments)
+    except (TypeError, ValueError):
+        raise UserFileError(f"{spec!r} is not a function that can be a {what}; {expected}") from None
+    return cast("Callable[..., Any]", found)
+
+
+def error_line(spec: str, error: BaseException) -> str:
+    """What was raised, in one line, and in which line of the file of `FILE.py:NAME`, where it was there."""
+    file = Path(spec.rpartition(":")[0]).resolve()
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
+    return f"{_one_line(error)} (line {lines[-1]})" if lines else _one_line(error)
+
+
+@cache
+def _run(file: Path, shown: str, _changed_ns: int) -> ModuleType:
+    """The module of a user's file as of its last change, under a name that no import can clash with."""
+    name = f"user file {file}".replace(".", ",")  # pickle imports what stands before a dot
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise error(f"{shown!r} is no Python file; expected FILE.py:NAME")
+        raise UserFileError(f"{shown!r} is not a Python file; expected FILE.py:NAME")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where dataclasses and pickle look a class's module up
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as cause:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
-        reason = " ".join(f"{type(cause).__name__}: {cause}".split())
-        raise error(f"{shown} fails while it is imported: {reason}") from cause
+        raise UserFileError(f"{shown} fails while it is imported: {_one_line(error)}") from error
     return module
+
+
+def _is_async(function: object) -> bool:
+    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())

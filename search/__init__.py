@@ -1,1 +1,61 @@
 """Prompts, models and policies that are searched for and compared; nothing of Gymnasium or SB3."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ollama_utils.parallel import score_batch_parallel
+    from search.async_llm import AsyncLLMInterface
+    from search.candidates import generate_candidates, generate_candidates_parallel
+    from search.evolution import (
+        AsyncEvaluationPipeline,
+        AsyncEvolutionConfig,
+        AsyncEvolutionController,
+        EvolutionConfig,
+        EvolutionController,
+    )
+    from search.evolution_benchmark import PerformanceBenchmark
+    from search.hybrid import ActorCriticParams, HybridOptimizationFlow
+    from search.selectors.registry import make_selector
+
+__all__ = [
+    "ActorCriticParams",
+    "AsyncEvaluationPipeline",
+    "AsyncEvolutionConfig",
+    "AsyncEvolutionController",
+    "AsyncLLMInterface",
+    "EvolutionConfig",
+    "EvolutionController",
+    "HybridOptimizationFlow",
+    "PerformanceBenchmark",
+    "generate_candidates",
+    "generate_candidates_parallel",
+    "make_selector",
+    "score_batch_parallel",
+]
+
+_MODULES = {
+    "search.async_llm": ("AsyncLLMInterface",),
+    "search.candidates": ("generate_candidates", "generate_candidates_parallel"),
+    "search.evolution": (
+        "AsyncEvaluationPipeline",
+        "AsyncEvolutionConfig",
+        "AsyncEvolutionController",
+        "EvolutionConfig",
+        "EvolutionController",
+    ),
+    "search.evolution_benchmark": ("PerformanceBenchmark",),
+    "search.hybrid": ("ActorCriticParams", "HybridOptimizationFlow"),
+    "search.selectors.registry": ("make_selector",),
+    "ollama_utils.parallel": ("score_batch_parallel",),
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
+    """Import a name when it is first needed: the room itself is cheap to import."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)

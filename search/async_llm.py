@@ -1,9 +1,7 @@
 """An asyncio face of the call layer: coroutines wait while threads call; the event loop is never held up.
 
-Equal calls under way are one before they reach a thread, and what is known already is looked up on a thread
-of its own. So neither waits behind calls that wait for a place under the cap.
-
-One call that threads make and coroutines wait for.
+What is known already is looked up on a thread of its own, so that it waits behind no call that waits for a
+place under the cap.
 """
 
 from __future__ import annotations
@@ -17,57 +15,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadRequestError, CallCancelledError
+from ollama_utils.errors import CallCancelledError
 from ollama_utils.limits import checked_rate
-from ollama_utils.reply_log import question_of
-from ollama_utils.single_flight import key_of, shared
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool, Counts, callers_for
 from search.evolution import SOLVER, embedded_dispatcher
-
-
-class Asked:
-    """A call on its way, and how many wait for it, in one event loop or several.
-
-    Args:
-        call: what is asked.
-        key: equal for calls that are one.
-    """
-
-    def __init__(self, call: Call, key: object) -> None:
-        self.call = call
-        self.key = key
-        self.waiting = 0
-        """How many wait for it."""
-        self.sent = False
-        """Whether a thread has it."""
-        self._outcome: Future[Completion] = Future()
-
-    def settle(self, outcome: Completion | Exception) -> None:
-        """Tell those who wait; what was told first stays."""
-        with suppress(InvalidStateError):
-            if isinstance(outcome, Exception):
-                self._outcome.set_exception(outcome)
-            else:
-                self._outcome.set_result(outcome)
-
-    async def outcome(self) -> Completion:
-        """The reply, once it is there; what is raised when this is cancelled is nobody else's.
-
-        Raises:
-            Exception: what the call raised.
-        """
-        loop = asyncio.get_running_loop()
-        told = asyncio.Event()
-
-        def tell(_outcome: Future[Completion]) -> None:
-            with suppress(RuntimeError):  # the loop of one who was cancelled may be gone
-                loop.call_soon_threadsafe(told.set)
-
-        self._outcome.add_done_callback(tell)
-        await told.wait()
-        return self._outcome.result()
-
 
 _TIMEOUT_S = 120.0
 
@@ -122,10 +74,10 @@ class AsyncLLMInterface:
         self._pool: CallPool | None = None
         self._undo = ExitStack()
         self._opening = threading.Lock()
-        self._lookers = ThreadPoolExecutor(1, "async-look")
-        self._askers = ThreadPoolExecutor(callers_for(max(2, max_concurrent_requests)), "async-ask")
+        self._look_ups = ThreadPoolExecutor(1, "async-look")
+        self._callers = ThreadPoolExecutor(callers_for(max(2, max_concurrent_requests)), "async-call")
         self._lock = threading.Lock()
-        self._under_way: dict[object, Asked] = {}
+        self._waiting: set[Future[Completion]] = set()
         self._closed = False
         if dispatcher is not None:
             self._open()
@@ -169,7 +121,7 @@ class AsyncLLMInterface:
             SimulatorError: the embedded server does not start.
         """
         pool = self._open()
-        return _cancelled() if pool is None else pool.ask(call)
+        return _cancelled() if pool is None else pool.generate(call)
 
     @property
     def metrics(self) -> Counts:
@@ -180,12 +132,11 @@ class AsyncLLMInterface:
         """End: calls that wait come back with CallCancelledError; no server is waited for."""
         with self._lock:
             self._closed = True
-            waiting = list(self._under_way.values())
-            self._under_way.clear()
-        self._lookers.shutdown(wait=False, cancel_futures=True)
-        self._askers.shutdown(wait=False, cancel_futures=True)
-        for asked in waiting:
-            asked.settle(_cancelled())
+            waiting = list(self._waiting)
+        self._look_ups.shutdown(wait=False, cancel_futures=True)
+        self._callers.shutdown(wait=False, cancel_futures=True)
+        for reply in waiting:
+            _settle(reply, _cancelled())
         with self._opening:
             self._undo.close()
 
@@ -206,81 +157,52 @@ class AsyncLLMInterface:
         return Call(model=self.model, prompt=prompt, system=system, options=options)
 
     async def _replies(self, calls: Sequence[Call]) -> list[Completion]:
-        all_asked: list[tuple[Asked, bool]] = []
+        replies: list[asyncio.Future[Completion]] = []
         try:
             for call in calls:
-                all_asked.append(self._begin(call))
+                replies.append(asyncio.wrap_future(self._begin(call)))
                 await asyncio.sleep(0)  # a large batch leaves time for other tasks
-            return [self._seen(await asked.outcome(), is_first) for asked, is_first in all_asked]
+            return await asyncio.gather(*replies)
         finally:
-            for asked, _ in all_asked:
-                self._give_up(asked)
+            for reply in replies:
+                reply.cancel()
 
-    def _begin(self, call: Call) -> tuple[Asked, bool]:
-        """A call that is under way from now on, and whether no equal one was before."""
-        key = _key(call)
+    def _begin(self, call: Call) -> Future[Completion]:
+        """The reply to come; it may be cancelled, and the call is not sent then if no thread has it yet."""
+        reply: Future[Completion] = Future()
         with self._lock:
-            asked = self._under_way.get(key)
-            is_first = asked is None
-            if asked is None:
-                asked = Asked(call, key)
-                if self._closed:
-                    asked.settle(_cancelled())
-                else:
-                    self._under_way[key] = asked
-            asked.waiting += 1
-        if is_first:
-            with suppress(RuntimeError):  # closed meanwhile, which settles it
-                self._lookers.submit(self._look, asked)
-        return asked, is_first
+            if self._closed:
+                reply.set_result(_cancelled())
+                return reply
+            self._waiting.add(reply)
+            reply.add_done_callback(self._waiting.discard)
+            self._look_ups.submit(self._look_up, call, reply)
+        return reply
 
-    def _seen(self, completion: Completion, is_first: bool) -> Completion:  # noqa: FBT001 - private
-        """An outcome as one of those who asked gets it; the first one's is counted by the pool."""
-        if is_first:
-            return completion
-        completion = shared(completion)
-        if self._pool is not None:
-            self._pool.count(completion)
-        return completion
-
-    def _give_up(self, asked: Asked) -> None:
-        """One fewer waits for it; it is not sent for nobody."""
-        with self._lock:
-            asked.waiting -= 1
-            if not asked.waiting and not asked.sent and self._under_way.get(asked.key) is asked:
-                del self._under_way[asked.key]
-
-    def _look(self, asked: Asked) -> None:
-        """Settle what is known; hand on what is not. On the one thread that waits for no server."""
-        outcome: Completion | Exception | None
+    def _look_up(self, call: Call, reply: Future[Completion]) -> None:
+        """Settle what is known, and hand on what is not. On the one thread that waits for no server."""
+        if reply.done():
+            return
         try:
             pool = self._open()
-            outcome = _cancelled() if pool is None else pool.known(asked.call)
-        except Exception as error:  # noqa: BLE001 - told to those who wait
-            outcome = error
-        if outcome is None:
-            with suppress(RuntimeError):  # likewise
-                self._askers.submit(self._send, asked)
+            outcome = _cancelled() if pool is None else pool.known(call)
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits
+            _settle(reply, error)
         else:
-            self._settle(asked, outcome)
-
-    def _send(self, asked: Asked) -> None:
-        """Ask, and settle."""
-        with self._lock:
-            if not asked.waiting:
+            if outcome is not None:
+                _settle(reply, outcome)
                 return
-            asked.sent = True
-        try:
-            outcome: Completion | Exception = self.ask(asked.call)
-        except Exception as error:  # noqa: BLE001 - told to those who wait
-            outcome = error
-        self._settle(asked, outcome)
+            with suppress(RuntimeError):  # closed meanwhile, which settles it
+                self._callers.submit(self._send, call, reply)
 
-    def _settle(self, asked: Asked, outcome: Completion | Exception) -> None:
-        with self._lock:
-            if self._under_way.get(asked.key) is asked:
-                del self._under_way[asked.key]
-        asked.settle(outcome)
+    def _send(self, call: Call, reply: Future[Completion]) -> None:
+        if reply.done():
+            return
+        try:
+            outcome: Completion | Exception = self.ask(call)
+        except Exception as error:  # noqa: BLE001 - raised by whoever waits
+            outcome = error
+        _settle(reply, outcome)
 
     def _open(self) -> CallPool | None:
         """The pool, with a server to ask; None after the end."""
@@ -295,12 +217,13 @@ class AsyncLLMInterface:
             return self._pool
 
 
-def _key(call: Call) -> object:
-    """Equal for calls that are one; a call that cannot be written, or is drawn at random, is its own."""
-    try:
-        return key_of(question_of(call)) if call.repeatable else object()
-    except BadRequestError:
-        return object()
+def _settle(reply: Future[Completion], outcome: Completion | Exception) -> None:
+    """Give those who wait their reply; what was given first stays."""
+    with suppress(InvalidStateError):
+        if isinstance(outcome, Exception):
+            reply.set_exception(outcome)
+        else:
+            reply.set_result(outcome)
 
 
 def _cancelled() -> Completion:

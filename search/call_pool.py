@@ -20,7 +20,7 @@ _SPARE = 16
 
 @dataclass(kw_only=True)
 class Counts:
-    """What was asked of a pool so far."""
+    """What a pool did so far."""
 
     calls: int = 0
     """Calls that came to an end."""
@@ -62,6 +62,8 @@ def callers_for(max_concurrent: int) -> int:
 class CallPool:
     """Calls through a dispatcher, of which so many are under way at most; shared by all threads.
 
+    It stands wherever a dispatcher's `generate` is wanted.
+
     Args:
         dispatcher: sends them. Its gates, which keep a server from being asked for more than it can take,
             hold beside the cap; calls that others make through it do not count.
@@ -92,7 +94,7 @@ class CallPool:
         return callers_for(self.max_concurrent)
 
     def known(self, call: Call) -> Completion | None:
-        """The reply to a call, and the call counted, if an equal one has it; nobody is asked or waited for.
+        """The reply to a call, and the call counted, if an equal one has it; no server is asked.
 
         Raises:
             ReplyLogError: a log cannot be read.
@@ -100,11 +102,11 @@ class CallPool:
         completion = self.dispatcher.known(call)
         if completion is not None:
             self._begin()
-            self.count(completion)
+            self._count(completion)
         return completion
 
-    def ask(self, call: Call) -> Completion:
-        """The reply to one call, as `Dispatcher.generate` gives it: a failure stands in `error`.
+    def generate(self, call: Call) -> Completion:
+        """The reply to one call, as `Dispatcher.generate` returns it: a failure stands in `error`.
 
         Raises:
             ReplyLogError: the reply cannot be written down.
@@ -114,14 +116,11 @@ class CallPool:
         try:
             completion = self.dispatcher.generate(call, cap=self._cap)
         finally:
-            self.count(completion)
+            self._count(completion)
         return completion
 
-    generate = ask
-    """A pool stands wherever a dispatcher's calls are wanted."""
-
     def counts(self) -> Counts:
-        """What was asked so far; a copy."""
+        """What it did so far; a copy."""
         with self._lock:
             elapsed_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
             in_flight, most = self._cap.in_flight, self._cap.max_in_flight
@@ -139,8 +138,8 @@ class CallPool:
             if self._began_s is None:
                 self._began_s = time.monotonic()
 
-    def count(self, completion: Completion | None) -> None:
-        """Count a call that came to an end; `ask` does so. None: it raised."""
+    def _count(self, completion: Completion | None) -> None:
+        """Count a call that came to an end. None: it raised."""
         with self._lock:
             counts = self._counts
             counts.calls += 1

@@ -28,7 +28,7 @@ class Llm(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asking:
+class CandidateSettings:
     """How candidates are asked for, whatever the query."""
 
     model: str
@@ -147,14 +147,14 @@ def generate_candidates_parallel(  # noqa: PLR0913 - likewise
     Raises:
         ValueError: no model, or a number out of range.
     """
-    asking = Asking(
+    asking = CandidateSettings(
         model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think
     )
     completions = do_all(llm.generate, asking.calls(query, system_prompts, seed), max_workers)
     return [None if completion.error else completion.text for completion in completions]
 
 
-def heed_cancel(completion: Completion) -> Completion:
+def raise_if_cancelled(completion: Completion) -> Completion:
     """The completion, unless it failed because the run was stopped: that is no failure to go on with.
 
     Raises:

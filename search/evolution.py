@@ -33,13 +33,14 @@ from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics.fitness import (
     AsyncEvaluationPipeline,
     Evaluated,
+    EvolutionStoppedError,
     Problems,
-    SearchStoppedError,
     Trial,
     divide,
 )
 from search.genetics.genome import Example, Genome
-from search.genetics.population import Generation, Nursery, Population
+from search.genetics.offspring import Offspring
+from search.genetics.population import Generation, Population
 from search.genetics.variation import Variation
 from search.task import SEED_INSTRUCTIONS, Task, bundled_task
 from simulator.process import EmbeddedServer
@@ -90,7 +91,7 @@ def embedded_dispatcher(
         with Dispatcher(
             [server.host],
             timeout_s=timeout_s,
-            obituary=server.obituary,
+            exit_reason=server.exit_reason,
             rate_limit_per_minute=rate_limit_per_minute,
         ) as dispatcher:
             yield dispatcher
@@ -100,7 +101,7 @@ class NothingScoredError(Exception):
     """No prompt could be scored, for the calls failed: there is nothing to evolve from."""
 
 
-class Run:
+class Evolution:
     """An evolution under way.
 
     Args:
@@ -146,24 +147,24 @@ class Run:
                 reason = self._generation()
             if reason is None:
                 held_out = self._compare()
-        except SearchStoppedError:
+        except EvolutionStoppedError:
             reason = "it was told to stop"
         return self._results(reason, held_out)
 
     def _generation(self) -> str | None:
         """Play one; why it must be the last, if it must."""
         population = self._population
-        births, rival = population.ask(), population.rival
+        specs, rival = population.ask(), population.rival
         panel = self._pipeline.panel
-        nursery = Nursery(
-            births,
+        offspring = Offspring(
+            specs,
             self._variation,
             population.known,
             lambda genome: Trial(genome, panel, rival),
             self._config.schedule.drafts_ahead,
         )
-        self._pipeline.play(nursery.lanes())
-        children = nursery.children()
+        self._pipeline.play(offspring.plans())
+        children = offspring.children()
         tried = [child.evaluated for child in children if child.evaluated is not None]
         self._seeds_scored |= {each.genome: each for each in tried if each.genome in self._seeds}
         record = population.tell(children)
@@ -337,7 +338,7 @@ class EvolutionController:
             pool = self._pool = CallPool(dispatcher, self.config.schedule.concurrency)
             if self._is_stopped:
                 pool.cancel()
-            run = Run(
+            run = Evolution(
                 self.config,
                 pool,
                 problems,

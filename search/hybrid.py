@@ -18,15 +18,15 @@ from typing import Any
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.types import Completion
 from scorers.critic import RidgeCritic
-from search.candidates import MAX_TOKENS, TEMPERATURE, Asking, Llm, do_all, heed_cancel
+from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, Llm, do_all, raise_if_cancelled
 from search.genetics.genome import seed_of
 from search.optimizing.actors import ENTROPY, LEARNING_RATE, Actor, PolicyActor
 from search.optimizing.prompts import PromptPopulation, PromptSections, Reword
 from search.optimizing.rewards import (
-    Asked,
+    AskedStep,
     Candidate,
+    CandidateReward,
     FeedbackAggregator,
-    Rewarded,
     RewardFn,
     Rewarding,
     RewardWeights,
@@ -180,7 +180,7 @@ class HybridOptimizationFlow:
             feedback_for_all=feedback_for_all,
             max_workers=self._workers if feedback_for_all else 1,
         )
-        self._asking = Asking(
+        self._asking = CandidateSettings(
             model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think
         )
         self._count = top_k_prompts
@@ -281,7 +281,7 @@ class HybridOptimizationFlow:
         self.steps += len(tried)
         return [self._learn(*each, rewards) for each, rewards in zip(tried, rewarded, strict=True)]
 
-    def ask(self, query: str) -> Asked:
+    def ask(self, query: str) -> AskedStep:
         """The prompts to try for a query; several queries may be asked for before any is told.
 
         Raises:
@@ -294,7 +294,7 @@ class HybridOptimizationFlow:
 
     def tell(
         self,
-        asked: Asked,
+        asked: AskedStep,
         replies: Sequence[str | Completion | None],
         scores: Sequence[float | None] | None = None,
         **said: Signal,
@@ -335,24 +335,24 @@ class HybridOptimizationFlow:
         choice = self.actor.choose(query, self.population.prompts, 1, 0)
         return choice.prompts[choice.probabilities.index(max(choice.probabilities))]
 
-    def _asked(self, query: str, step: int) -> Asked:
+    def _asked(self, query: str, step: int) -> AskedStep:
         choice = self.actor.choose(query, self.population.prompts, self._count, step)
         calls = self._asking.calls(query, choice.chosen, seed_of(self._seed, "step", step))
-        return Asked(step=step, query=query, choice=choice, calls=tuple(calls))
+        return AskedStep(step=step, query=query, choice=choice, calls=tuple(calls))
 
-    def _answered(self, asked: Sequence[Asked]) -> list[Tried]:
+    def _answered(self, asked: Sequence[AskedStep]) -> list[Tried]:
         """What was asked, and the replies to all of it, scored."""
         tries = [(each, place) for each in asked for place in range(len(each.calls))]
         candidates = iter(do_all(lambda item: self._candidate(*item), tries, self._workers))
         return [(each, [next(candidates) for _ in each.calls]) for each in asked]
 
-    def _candidate(self, asked: Asked, place: int) -> Candidate:
+    def _candidate(self, asked: AskedStep, place: int) -> Candidate:
         """The reply to one prompt, scored."""
-        completion = heed_cancel(self._llm.generate(asked.calls[place]))
+        completion = raise_if_cancelled(self._llm.generate(asked.calls[place]))
         return scored(self.critic, asked.query, Candidate(prompt=asked.prompts[place], completion=completion))
 
     def _learn(
-        self, asked: Asked, candidates: Sequence[Candidate], rewarded: Sequence[Rewarded | None]
+        self, asked: AskedStep, candidates: Sequence[Candidate], rewarded: Sequence[CandidateReward | None]
     ) -> StepResult:
         """Tell population, critic and actor, in the order of the candidates; evolve when it is time."""
         self.unscored += rewarded.count(None)

@@ -7,24 +7,21 @@ A user's own functions, named as `FILE.py:NAME`: the scorer of a task, an evalua
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
-from typing import Any, SupportsFloat, cast
+from typing import Any, SupportsFloat
 
 from cyclopts import Parameter
 
 from ollama_utils.types import Call, is_text
-from records.errors import nearest
 from records.settings import Count
-from records.user_file import run_file
+from records.user_file import error_line, load_function
 from scorers.answers import is_right
 
 
@@ -50,48 +47,7 @@ def load_scorer(spec: str) -> Checked:
         ValueError: no such file or function, it fails while it is imported, it is an async def, or it cannot
             be called with (problem, reply).
     """
-    return Checked(spec, load_function(spec, "scorer", ("problem", "reply"), example="mine.py:grade"))
-
-
-def load_function(spec: str, what: str, arguments: Sequence[str], *, example: str) -> Callable[..., Any]:
-    """The function that `FILE.py:NAME` names.
-
-    Args:
-        spec: how it is named.
-        what: it is, for messages.
-        arguments: it is called with these, in this order.
-        example: of such a name, for messages.
-
-    Raises:
-        ValueError: no such file or function, it fails while it is imported, it is an async def, or it cannot
-            be called so.
-    """
-    path, colon, name = spec.rpartition(":")
-    file = Path(path)
-    if not colon or not name.isidentifier() or not file.is_file():
-        raise ValueError(f"{what} {spec!r} cannot be found; expected FILE.py:NAME, as in {example}")
-    module = run_file(file.resolve(), "scorers", shown=str(file))
-    function = getattr(module, name, None)
-    if not callable(function):
-        own = [each for each, value in vars(module).items() if inspect.isfunction(value)]
-        raise ValueError(f"{path} has no function {name!r}; {nearest(name, own)}")  # noqa: TRY004 - a name, not a type
-    told = ", ".join(arguments)
-    if any(map(_is_async, (function, getattr(function, "__call__", None)))):  # noqa: B004 - an object's method
-        raise ValueError(f"{what} {spec!r} is an async def; expected a plain def ({told}) -> float")
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):
-        raise ValueError(f"{spec!r} is no {what}; expected a function ({told}) -> float") from None
-    return cast("Callable[..., Any]", function)
-
-
-def reason_of(spec: str, error: BaseException) -> str:
-    """What was raised, in one line, and in which line of the file of `FILE.py:NAME`, where it was there."""
-    told = " ".join(f"{type(error).__name__}: {error}".split())
-    file = Path(spec.rpartition(":")[0]).resolve()
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
-    return f"{told} (line {lines[-1]})" if lines else told
+    return Checked(spec, load_function(spec, ("problem", "reply"), "scorer"))
 
 
 class ScorerError(ValueError):
@@ -119,7 +75,7 @@ class Checked:
         try:
             value = self._function(problem, reply)
         except (Exception, SystemExit) as error:
-            raise self._error(f"failed: {reason_of(self.spec, error)}", problem) from error
+            raise self._error(f"failed: {error_line(self.spec, error)}", problem) from error
         score = score_of(value)
         if score is None:
             raise self._error(f"returned {value!r:.60}", problem)
@@ -128,10 +84,6 @@ class Checked:
     def _error(self, what: str, problem: Problem) -> ScorerError:
         place = f"problem {problem.id!r:.60}: {' '.join(problem.question.split())!r:.60}"
         return ScorerError(f"scorer {self.spec!r} {what}; expected a number from 0 to 1 ({place})")
-
-
-def _is_async(function: object) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
 
 
 SEED_INSTRUCTIONS = 'Solve the problem. End with "Answer:" and the answer alone.'

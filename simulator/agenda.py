@@ -1,9 +1,7 @@
-"""Moments to come: actions that run in order, each at its own moment, however late they are looked at.
+"""Virtual time: a queue of actions, each at its own moment, and the slots that calls wait for in it.
 
-The time is virtual: whoever holds the agenda says how far it has come. A server follows a clock with it,
-and a test runs through an hour at once; what happens, and when, is the same.
-
-A first-in, first-out semaphore in virtual time whose size can move while calls wait.
+Whoever holds the agenda says how far time has come. A server follows a clock with it, and a test runs through
+an hour at once; what happens, and when, is the same, however late anybody looks.
 """
 
 from __future__ import annotations
@@ -78,7 +76,7 @@ class Agenda:
 
 
 class Slots:
-    """The slots of one model; whoever waits is told when its turn comes.
+    """The slots of one model; first in, first out; their number can change while calls wait.
 
     Args:
         limit: how many can be held at once.

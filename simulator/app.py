@@ -1,7 +1,4 @@
-"""Routes: Ollama's HTTP API over a persona's words and an engine's time.
-
-Listening: the application on a port until a signal, or until the parent process is gone.
-"""
+"""The application with its routes, and how it is served: until a signal, or until its parent is gone."""
 
 from __future__ import annotations
 
@@ -69,13 +66,13 @@ def run(settings: Settings, announce: Callable[[str], None], *, parent: int | No
 
     Args:
         settings: what to serve.
-        announce: is told the host (`http://address:port`) once the server listens.
+        announce: is called with the host (`http://address:port`) once the server listens.
         parent: also leave when the process of this number is no longer the parent, as when it has died;
             SIGINT is left as it is, for the caller to ignore.
 
     Raises:
         OSError: the address or port cannot be had.
-        PersonaError: the persona's file cannot be used.
+        PersonaError: the persona file cannot be used.
     """
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_serve(settings, announce, parent))
@@ -100,7 +97,7 @@ async def _serve(settings: Settings, announce: Callable[[str], None], parent: in
 
 
 def _http_logger() -> logging.Logger:
-    """Says nothing of requests that are no HTTP: their clients are told. The application logs our errors."""
+    """Logs nothing of requests that are not HTTP: their clients get an error. Our errors are logged above."""
     logger = logging.getLogger("simulator.http")
     logger.setLevel(logging.CRITICAL)
     return logger

@@ -10,8 +10,8 @@ Clock = Callable[[], float]
 """Seconds from a fixed moment, never going back."""
 
 
-class Hold:
-    """One slot, held from `start_s` on."""
+class SlotUse:
+    """One slot, in use from `start_s` on."""
 
     __slots__ = ("model", "start_s")
 
@@ -30,7 +30,7 @@ class Counters:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._born_s = clock()
-        self._held: set[Hold] = set()
+        self._uses: set[SlotUse] = set()
         self.in_flight = 0
         self.reset()
 
@@ -74,20 +74,20 @@ class Counters:
         """A fault struck a call."""
         self._faults[kind] += 1
 
-    def spoilt(self) -> None:
-        """A call that a fault struck was answered as the fault would have it: it failed."""
+    def failed(self) -> None:
+        """A call failed by a fault, whatever was sent."""
         self._failed += 1
 
-    def took(self, hold: Hold, *, load_wait_s: float, slot_wait_s: float) -> None:
+    def slot_taken(self, use: SlotUse, *, load_wait_s: float, slot_wait_s: float) -> None:
         """A slot was taken after a wait for the model and one for the slot."""
-        self._held.add(hold)
+        self._uses.add(use)
         self._load_wait_s += load_wait_s
         self._wait_s += slot_wait_s
 
-    def gave_back(self, hold: Hold, end_s: float, decoded: int) -> None:
+    def slot_freed(self, use: SlotUse, end_s: float, decoded: int) -> None:
         """A slot is free again as from `end_s`, after so many tokens were written in it."""
-        self._held.discard(hold)
-        _add_part(self._busy_s, hold, self._since_s, end_s)
+        self._uses.discard(use)
+        _add_part(self._busy_s, use, self._since_s, end_s)
         self.decode_tokens += decoded
 
     def answered(self, prompt_tokens: int, completion_tokens: int) -> None:
@@ -123,12 +123,12 @@ class Counters:
 
     def _busy_until(self, now_s: float) -> dict[str, float]:
         busy_s = dict(self._busy_s)
-        for hold in self._held:
-            _add_part(busy_s, hold, self._since_s, now_s)
+        for use in self._uses:
+            _add_part(busy_s, use, self._since_s, now_s)
         return busy_s
 
 
-def _add_part(busy_s: dict[str, float], hold: Hold, since_s: float, until_s: float) -> None:
-    """Add the part of a hold that lies between two moments to its model's busy time."""
-    part_s = max(0.0, until_s - max(hold.start_s, since_s))
-    busy_s[hold.model] = busy_s.get(hold.model, 0.0) + part_s
+def _add_part(busy_s: dict[str, float], use: SlotUse, since_s: float, until_s: float) -> None:
+    """Add the part of a use that lies between two moments to its model's busy time."""
+    part_s = max(0.0, until_s - max(use.start_s, since_s))
+    busy_s[use.model] = busy_s.get(use.model, 0.0) + part_s

@@ -1,30 +1,23 @@
-"""The server's time on the event loop: virtual time follows a clock, and handlers wait for its moments.
+"""Loading and queueing: a call's way through the server, in virtual time that follows a clock.
 
-Everything that takes time happens in virtual time (`turns`), which this file brings up to the clock whenever
-somebody comes or goes and at the next moment due. The loop's timers decide only when a handler hears of a
-moment, never when the moment was.
+A call waits for its model (`ModelMemory`), then for one of the model's slots, has its prompt read and its
+reply written (`simulator.decoding`), and leaves (`Turn`). All of it happens on an agenda: a slot passes on,
+and a model falls idle, at the very moment a call ends, not when anybody looks, so late wake-ups do not add up
+and a queue of n calls of s seconds on one slot ends after n * s. `Engine` brings the agenda up to the event
+loop's clock whenever somebody comes or goes and at the next moment due: the loop's timers decide only when a
+handler hears of a moment, never when the moment was.
 
-What is said of a model in memory: with which options, for how long, and who asks for it.
-
-Which models are in memory: loading, swapping and unloading as Ollama's scheduler does it.
-
-After `server/sched.go` of Ollama. A request whose model is loaded, with the runner options it asks for, uses
-it at once. All others wait in one queue, of which the first is served alone: its model is loaded if there is
-room; if not, a victim is chosen, the first waits until that victim has no request left, and everybody behind
-it waits too. Meanwhile requests for the victim still join it: a busy victim starves the queue, and one whose
-requests carry `keep_alive` is not even unloaded when it falls idle, since that overwrites the mark of a
-victim (ollama issue 17408).
+Models are loaded, swapped and unloaded as in `server/sched.go` of Ollama. A request whose model is loaded,
+with the runner options it asks for, uses it at once. All others wait in one queue, of which the first is
+served alone: its model is loaded if there is room; if not, a victim is chosen, the first waits until that
+victim has no request left, and everybody behind it waits too. Meanwhile requests for the victim still join
+it: a busy victim starves the queue, and one whose requests carry `keep_alive` is not even unloaded when it
+falls idle, since that overwrites the mark of a victim (ollama issue 17408).
 
 What is simplified: a model is in memory in full or not at all, of one size whatever its context; one model
-loads at a time, and a request that came while its model loads keeps its place in the queue.
-
-One call's way through the server in virtual time: into memory, into a slot, through the machine, out.
-
-A slot passes on, and a model falls idle, at the very moment a call ends, not when anybody looks: late
-wake-ups do not add up. A queue of n calls of s seconds on one slot ends after n * s.
-
-Left out: prompt caches, so that every prompt is read in full; and the one to three milliseconds that Ollama
-itself spends on a call, in whose place stands what this server spends on it.
+loads at a time, and a request that came while its model loads keeps its place in the queue. Left out: prompt
+caches, so that every prompt is read in full; and the one to three milliseconds that Ollama itself spends on a
+call, in whose place stands what this server spends on it.
 """
 
 from __future__ import annotations
@@ -38,7 +31,7 @@ from functools import partial
 from typing import Any
 
 from simulator.agenda import Action, Agenda, Entry, Slots
-from simulator.counters import Clock, Counters, Hold
+from simulator.counters import Clock, Counters, SlotUse
 from simulator.decoding import Batch, Machine, Sequence
 from simulator.profiles import Pace
 from simulator.wire import FOR_EVER_S, ApiError, Body, keep_alive_s
@@ -96,13 +89,36 @@ class Model:
     """Whether it has one slot whatever the limits say, as models that only embed have."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What a call asks of the server's time."""
+
+    model: str
+    prompt_tokens: int = 0
+    reply_tokens: int = 0
+    options: RunnerOptions = field(default_factory=RunnerOptions)
+    keep_alive_s: float | None = None
+    """Seconds that the model stays in memory afterwards; None leaves it to the server."""
+
+    @classmethod
+    def of(cls, model: str, body: Body, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> Call:
+        """The call that a request asks for, whose options and `keep_alive` were checked."""
+        keep_alive = body.get("keep_alive")
+        return cls(
+            model=model,
+            prompt_tokens=prompt_tokens,
+            reply_tokens=reply_tokens,
+            options=RunnerOptions.of(body.get("options") or {}),
+            keep_alive_s=None if keep_alive is None else keep_alive_s(keep_alive),
+        )
+
+
 @dataclass(eq=False, kw_only=True)
 class Runner:
     """A model in memory, or on its way there."""
 
     model: str
-    size_gb: float
-    one_slot: bool
+    needs: Model
     options: RunnerOptions
     slots: Slots
     batch: Batch
@@ -116,7 +132,7 @@ class Runner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Resident:
+class LoadedModel:
     """A model in memory, as it is shown."""
 
     model: str
@@ -125,13 +141,11 @@ class Resident:
     """Seconds for which it stays if nobody comes."""
 
 
-@dataclass(eq=False, kw_only=True)
-class Request:
-    """A request for a model in memory."""
+@dataclass(eq=False)
+class ModelRequest:
+    """A call's request for its model in memory."""
 
-    model: str
-    options: RunnerOptions = field(default_factory=RunnerOptions)
-    keep_alive_s: float | None = None
+    call: Call
     ready: Callable[[Runner], None]
     """Is called with the loaded model, which is then to be given back with `release`."""
 
@@ -140,7 +154,7 @@ BUSY = "server busy, please try again.  maximum pending requests exceeded"
 """What the 503 says when the queue for loading is full."""
 
 
-class Residence:
+class ModelMemory:
     """The models in memory and the requests that wait for one.
 
     Args:
@@ -148,7 +162,7 @@ class Residence:
         pace: how long loading and unloading take.
         limits: how much there is room for.
         models: the size of each model and whether it has one slot.
-        counters: are told of loads and swaps.
+        counters: count loads and swaps.
     """
 
     def __init__(
@@ -161,39 +175,40 @@ class Residence:
         self._models = models
         self._counters = counters
         self._runners: dict[str, Runner] = {}
-        self._queue: list[Request] = []
+        self._queue: list[ModelRequest] = []
         self._load: Entry | None = None
         self._victim: Runner | None = None
 
     @property
-    def waiting(self) -> int:
+    def waiting_for_model(self) -> int:
         """How many requests wait for a model."""
         return len(self._queue)
 
     @property
-    def in_line(self) -> int:
+    def waiting_for_slot(self) -> int:
         """How many calls wait for a slot of a model in memory."""
         return sum(runner.slots.waiting for runner in self._runners.values())
 
-    def residents(self) -> list[Resident]:
+    def loaded_models(self) -> list[LoadedModel]:
         """The models in memory, also one on its way there; the longest to stay comes first."""
         shown = [
-            Resident(model=each.model, num_ctx=each.options.num_ctx, stays_s=self._stays_s(each))
+            LoadedModel(model=each.model, num_ctx=each.options.num_ctx, stays_s=self._stays_s(each))
             for each in self._runners.values()
         ]
         return sorted(shown, key=lambda each: -each.stays_s)
 
-    def ask(self, request: Request) -> None:
+    def request(self, request: ModelRequest) -> None:
         """Use a model as soon as it can be; `ready` is called at once if it is loaded.
 
         Raises:
             ApiError: 503, too many wait; 500, the model is larger than the memory.
         """
-        runner = self._runners.get(request.model)
-        if runner is not None and not runner.loading and request.options.served_by(runner.options):
+        call = request.call
+        runner = self._runners.get(call.model)
+        if runner is not None and not runner.loading and call.options.served_by(runner.options):
             self._use(runner, request)
             return
-        size_gb, room_gb = self._models[request.model].size_gb, self._limits.memory_gb
+        size_gb, room_gb = self._models[call.model].size_gb, self._limits.memory_gb
         if size_gb > room_gb:
             text = f"model requires more system memory ({_gib(size_gb)}) than is available ({_gib(room_gb)})"
             raise ApiError(500, text)
@@ -202,13 +217,13 @@ class Residence:
         self._queue.append(request)
         self._serve()
 
-    def withdraw(self, request: Request) -> None:
+    def withdraw(self, request: ModelRequest) -> None:
         """Leave the queue; a load under way for this request is given up."""
         if request not in self._queue:
             return
         if request is self._queue[0]:
             if self._load is not None:
-                del self._runners[request.model]
+                del self._runners[request.call.model]
             self._agenda.cancel(self._load)
             self._load = self._victim = None
         self._queue.remove(request)
@@ -224,69 +239,67 @@ class Residence:
         """Unload a model as soon as it has no request: what `keep_alive: 0` without any words asks for."""
         runner = self._runners.get(model)
         if runner is not None and not runner.loading:
-            self._doom(runner)
+            self._unload_when_idle(runner)
 
     def resize(self, slots: int) -> None:
         """Give every model `slots` slots from now on, but for those that have one."""
         self._slots = slots
         for runner in self._runners.values():
-            if not runner.one_slot:
+            if not runner.needs.one_slot:
                 runner.slots.resize(slots)
 
     def _serve(self) -> None:
         """Serve the queue in order, up to the first request that must wait."""
         while self._queue and self._load is None and self._victim is None:
             request = self._queue[0]
-            runner = self._runners.get(request.model)
-            if runner is not None and request.options.served_by(runner.options):
+            runner = self._runners.get(request.call.model)
+            if runner is not None and request.call.options.served_by(runner.options):
                 self._queue.pop(0)
                 self._use(runner, request)
-            elif victim := runner or self._find_victim(request):
+            elif victim := runner or self._find_victim(request.call):
                 self._victim = victim
-                self._doom(victim)
+                self._unload_when_idle(victim)
             else:
-                self._begin_load(request)
+                self._begin_load(request.call)
 
-    def _find_victim(self, request: Request) -> Runner | None:
+    def _find_victim(self, call: Call) -> Runner | None:
         """The model to unload before another can be loaded, if there is no room for it."""
-        used_gb = sum(runner.size_gb for runner in self._runners.values())
-        size_gb = self._models[request.model].size_gb
+        used_gb = sum(runner.needs.size_gb for runner in self._runners.values())
+        size_gb = self._models[call.model].size_gb
         fits = used_gb + size_gb <= self._limits.memory_gb
         if fits and len(self._runners) < self._limits.max_loaded_models:
             return None
         # The idle one with the shortest keep-alive, else the busy one with the shortest.
         return min(self._runners.values(), key=lambda each: (each.users > 0, each.keep_alive_s, each.model))
 
-    def _begin_load(self, request: Request) -> None:
-        model = self._models[request.model]
-        keep_alive_s = request.keep_alive_s
-        self._runners[request.model] = Runner(
-            model=request.model,
-            size_gb=model.size_gb,
-            one_slot=model.one_slot,
-            options=request.options,
-            slots=Slots(1 if model.one_slot else self._slots),
-            batch=Batch(self._pace, max(1, request.options.num_batch)),
-            keep_alive_s=self._limits.keep_alive_s if keep_alive_s is None else keep_alive_s,
+    def _begin_load(self, call: Call) -> None:
+        needs = self._models[call.model]
+        self._runners[call.model] = Runner(
+            model=call.model,
+            needs=needs,
+            options=call.options,
+            slots=Slots(1 if needs.one_slot else self._slots),
+            batch=Batch(self._pace, max(1, call.options.num_batch)),
+            keep_alive_s=self._limits.keep_alive_s if call.keep_alive_s is None else call.keep_alive_s,
         )
-        load_s = self._pace.load_s(model.size_gb)
+        load_s = self._pace.load_s(needs.size_gb)
         self._load = self._agenda.at(self._agenda.now_s + load_s, self._end_load)
 
     def _end_load(self) -> None:
         self._load = None
         request = self._queue[0]
-        self._runners[request.model].loading = False
+        self._runners[request.call.model].loading = False
         self._counters.loads += 1
         self._serve()
 
-    def _use(self, runner: Runner, request: Request) -> None:
+    def _use(self, runner: Runner, request: ModelRequest) -> None:
         runner.users += 1
         self._agenda.cancel(runner.expiry)
-        if request.keep_alive_s is not None:
-            runner.keep_alive_s = request.keep_alive_s
+        if request.call.keep_alive_s is not None:
+            runner.keep_alive_s = request.call.keep_alive_s
         request.ready(runner)
 
-    def _doom(self, runner: Runner) -> None:
+    def _unload_when_idle(self, runner: Runner) -> None:
         """Have a model unloaded as soon as it is idle."""
         self._agenda.cancel(runner.expiry)
         runner.keep_alive_s = 0.0
@@ -323,30 +336,6 @@ def _gib(size_gb: float) -> str:
     return f"{size_gb * 1e9 / 2**30:.1f} GiB"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """What a call asks of the server's time."""
-
-    model: str
-    prompt_tokens: int = 0
-    reply_tokens: int = 0
-    options: RunnerOptions = field(default_factory=RunnerOptions)
-    keep_alive_s: float | None = None
-    """Seconds that the model stays in memory afterwards; None leaves it to the server."""
-
-    @classmethod
-    def of(cls, model: str, body: Body, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> Call:
-        """The call that a request asks for, whose options and `keep_alive` were checked."""
-        keep_alive = body.get("keep_alive")
-        return cls(
-            model=model,
-            prompt_tokens=prompt_tokens,
-            reply_tokens=reply_tokens,
-            options=RunnerOptions.of(body.get("options") or {}),
-            keep_alive_s=None if keep_alive is None else keep_alive_s(keep_alive),
-        )
-
-
 class Turn:
     """A call under way; its moments are seconds on the agenda's clock, not a number until they come.
 
@@ -372,13 +361,11 @@ class Turn:
         """When the last token was written and the slot passed on."""
         self._server = server
         self._started = started
-        self._request = Request(
-            model=call.model, options=call.options, keep_alive_s=call.keep_alive_s, ready=self._take_slot
-        )
+        self._request = ModelRequest(call, self._take_slot)
         self._sequence = Sequence(call.prompt_tokens, call.reply_tokens, self._decode, self._end)
         self._runner: Runner | None = None
         self._work: tuple[Machine, Batch] | None = None
-        self._hold: Hold | None = None
+        self._slot_use: SlotUse | None = None
         self.over = False
         """Whether it gave back its slot: at its end, or because its client left."""
 
@@ -408,7 +395,7 @@ class Turn:
         Raises:
             ApiError: there is no room for the request, or none for the model.
         """
-        self._server.residence.ask(self._request)
+        self._server.memory.request(self._request)
 
     def mark(self, tokens: float, action: Action) -> None:
         """Have an action called when so many tokens are written; at once when the call has ended.
@@ -429,17 +416,19 @@ class Turn:
             return
         self.over = True
         if self._runner is None:
-            self._server.residence.withdraw(self._request)
+            self._server.memory.withdraw(self._request)
             return
-        if self._work is None or self._hold is None:
+        if self._work is None or self._slot_use is None:
             self._runner.slots.give_up(self)
         else:
             machine, batch = self._work
             decoded = machine.remove(batch, self._sequence)
             # Rounded first: 31.999999 tokens are 32.
-            self._server.counters.gave_back(self._hold, self._server.agenda.now_s, int(round(decoded, 6)))
+            self._server.counters.slot_freed(
+                self._slot_use, self._server.agenda.now_s, int(round(decoded, 6))
+            )
             self._runner.slots.give_back()
-        self._server.residence.release(self._runner)
+        self._server.memory.release(self._runner)
 
     def _take_slot(self, runner: Runner) -> None:
         self._runner = runner
@@ -448,9 +437,9 @@ class Turn:
 
     def _start(self, runner: Runner) -> None:
         self.started_s = self._server.agenda.now_s
-        self._hold = Hold(self.call.model, self.started_s)
+        self._slot_use = SlotUse(self.call.model, self.started_s)
         waited_s = self.started_s - self.loaded_s
-        self._server.counters.took(self._hold, load_wait_s=self.load_s, slot_wait_s=waited_s)
+        self._server.counters.slot_taken(self._slot_use, load_wait_s=self.load_s, slot_wait_s=waited_s)
         machine, batch = self._work = self._server.workplace(runner)
         machine.add(batch, self._sequence)
         self._started()
@@ -471,7 +460,7 @@ class Server:
         pace: how long everything takes.
         limits: what the server's environment sets.
         models: the models that are here, by full name.
-        counters: are told what happens.
+        counters: count what happens.
     """
 
     def __init__(
@@ -479,7 +468,7 @@ class Server:
     ) -> None:
         self.agenda = agenda
         self.counters = counters
-        self.residence = Residence(agenda=agenda, pace=pace, limits=limits, models=models, counters=counters)
+        self.memory = ModelMemory(agenda=agenda, pace=pace, limits=limits, models=models, counters=counters)
         self._pace = pace
         self._machine = Machine(agenda)
 
@@ -517,7 +506,7 @@ class Engine:
         pace: how long everything takes.
         limits: what the server's environment sets.
         models: the models that are here, by full name.
-        counters: is told who takes a slot and gives it back.
+        counters: count what happens.
         clock: seconds, the event loop's own.
     """
 
@@ -530,27 +519,27 @@ class Engine:
         self._server = Server(agenda=self._agenda, pace=pace, limits=limits, models=models, counters=counters)
         self._timer: asyncio.TimerHandle | None = None
 
-    def residents(self) -> list[Resident]:
+    def loaded_models(self) -> list[LoadedModel]:
         """The models in memory, the longest to stay first."""
         with self._present():
-            return self._server.residence.residents()
+            return self._server.memory.loaded_models()
 
     def waiting(self) -> dict[str, int]:
         """How many calls wait now, for a model and for a slot."""
         with self._present():
-            residence = self._server.residence
-            return {"waiting_for_load": residence.waiting, "waiting_for_slot": residence.in_line}
+            memory = self._server.memory
+            return {"waiting_for_load": memory.waiting_for_model, "waiting_for_slot": memory.waiting_for_slot}
 
     def resize(self, slots: int) -> None:
         """Give every model `slots` slots from now on, but for those that have one whatever is set."""
         self.slots = slots
         with self._present():
-            self._server.residence.resize(slots)
+            self._server.memory.resize(slots)
 
     def unload(self, model: str) -> None:
         """Unload a model as soon as no call uses it."""
         with self._present():
-            self._server.residence.expire(model)
+            self._server.memory.expire(model)
 
     async def load(self, call: Call) -> None:
         """Bring a model into memory, for a call without words.
@@ -559,22 +548,20 @@ class Engine:
             ApiError: there is no room for the request, or none for the model.
         """
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        residence = self._server.residence
+        memory = self._server.memory
 
         def give_back(runner: Runner) -> None:
-            residence.release(runner)
+            memory.release(runner)
             _settle(loaded)
 
-        request = Request(
-            model=call.model, options=call.options, keep_alive_s=call.keep_alive_s, ready=give_back
-        )
+        request = ModelRequest(call, give_back)
         try:
             with self._present():
-                residence.ask(request)
+                memory.request(request)
             await loaded
         finally:
             with self._present():
-                residence.withdraw(request)
+                memory.withdraw(request)
 
     @asynccontextmanager
     async def turn(self, call: Call, *, arrived_s: float) -> AsyncIterator[Turn]:
@@ -630,6 +617,6 @@ class Engine:
 
 
 def _settle(future: asyncio.Future[None]) -> None:
-    """Tell whoever waits, unless it has left."""
+    """Wake whoever waits, unless it has left."""
     if not future.done():
         future.set_result(None)

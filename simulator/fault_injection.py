@@ -1,7 +1,7 @@
-"""Plays the faults that were asked for.
+"""How the faults of `simulator.faults` are played.
 
 In place of a reply, at once: `error_500` (a runner crash), `busy_503` (a full queue), `not_json` (a
-gateway's page, with `status`); after `seconds` without a word: `stall` (a load that is stuck until Ollama
+gateway's page, with `status`); after `seconds` without a byte: `stall` (a load that is stuck until Ollama
 gives it up).
 
 The reply that would have come, in its time: `latency` (`seconds` late), `empty` (without words), `enormous`
@@ -9,14 +9,10 @@ The reply that would have come, in its time: `latency` (`seconds` late), `empty`
 `not_done` (it says that more will come, as after Ollama's repeat guard), `cut_json` (half of its JSON in a
 body of the right length). All but the first come in one line when the reply is streamed.
 
-That reply on a connection that fails: `hang` (no more bytes come), `drop` (a reset), both `at` a place in
+That reply on a connection that fails: `hang` (no more bytes come), `drop` (a reset), both `at` a point of
 the reply, or with `drop` an orderly end `after` it, which the client's next call meets; `truncated` (an
 orderly end halfway through the body); `dribble` (its bytes come one by one, or few by few, in `seconds`
 altogether: all of them, or those of the body).
-
-Replies that come whole but are no good: from the reply that Ollama would give, the bytes of another.
-
-A valve between a reply and its connection: it lets through as many of the reply's bytes as it should.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ from aiohttp import web
 
 from simulator import wire
 from simulator.engine import BUSY
-from simulator.faults import CONTENT, WORDY, Fault, Place
+from simulator.faults import CONTENT, WITH_WORDS, Fault, Point
 from simulator.requests import parse_body, request_name
 from simulator.state import State
 from simulator.wire import json_reply
@@ -52,7 +48,7 @@ _OTHER_TYPES: Mapping[str, Any] = {
 """For each field a value that it never has."""
 
 
-def spoilt(fault: Fault, endpoint: str, reply: wire.Body) -> bytes:
+def damaged(fault: Fault, endpoint: str, reply: wire.Body) -> bytes:
     """The body of a reply, struck by a fault of kind cut_json, empty, enormous, not_done or wrong_type."""
     content = CONTENT[endpoint]
     changed = dict(reply)
@@ -116,7 +112,7 @@ Check = Callable[[web.Request, State, wire.Body, float], Job]
 raises ApiError for what Ollama rejects."""
 
 
-def sabotaged(endpoint: str, check: Check) -> Answer:
+def with_faults(endpoint: str, check: Check) -> Answer:
     """The endpoint as one that fails where the fault plan says so; calls to models are counted here.
 
     A request that Ollama rejects meets no fault.
@@ -132,16 +128,16 @@ def sabotaged(endpoint: str, check: Check) -> Answer:
         if fault is None:
             return await work(stream=stream)
         state.counters.faulted(fault.kind)
-        response = await _Play(request, endpoint, work, stream, fault).perform()
-        if fault.spoils:
-            state.counters.spoilt()
+        response = await _FaultyCall(request, endpoint, work, stream, fault).answer()
+        if fault.fails_call:
+            state.counters.failed()
         return response
 
     return handle
 
 
 @dataclass(frozen=True)
-class _Play:
+class _FaultyCall:
     """One call and the fault that it meets."""
 
     request: web.Request
@@ -150,7 +146,7 @@ class _Play:
     stream: bool
     fault: Fault
 
-    async def perform(self) -> web.StreamResponse:
+    async def answer(self) -> web.StreamResponse:
         """What the client gets; a client that leaves ends it wherever it is."""
         kind = self.fault.kind
         if kind in {"error_500", "busy_503", "stall", "not_json"}:
@@ -162,7 +158,7 @@ class _Play:
             return await self._dribble()
         if kind in {"hang", "drop", "truncated"}:
             return await self._break_off()
-        return await self._spoil()
+        return await self._damage()
 
     async def _no_reply(self) -> web.Response:
         if self.fault.kind == "not_json":
@@ -172,11 +168,11 @@ class _Play:
         await asyncio.sleep(self.fault.seconds)
         return json_reply({"error": _STUCK if self.fault.kind == "stall" else _CRASH}, 500)
 
-    async def _spoil(self) -> web.Response:
+    async def _damage(self) -> web.Response:
         """A body that came whole but is no good; a stream is one line."""
         reply = cast("web.Response", await self.work(stream=False))
-        body = spoilt(self.fault, self.endpoint, json.loads(cast("bytes", reply.body)))
-        streamed = self.stream and self.endpoint in WORDY
+        body = damaged(self.fault, self.endpoint, json.loads(cast("bytes", reply.body)))
+        streamed = self.stream and self.endpoint in WITH_WORDS
         return web.Response(
             body=body + b"\n" if streamed else body,
             content_type="application/x-ndjson" if streamed else reply.content_type,
@@ -184,8 +180,8 @@ class _Play:
         )
 
     async def _break_off(self) -> web.StreamResponse:
-        """The reply up to a place, and then no more of it."""
-        at: Place = "body" if self.fault.kind == "truncated" else self.fault.at
+        """The reply up to a point, and then no more of it."""
+        at: Point = "body" if self.fault.kind == "truncated" else self.fault.at
         response, pipe, rest = await self._write(_SHARES[at])
         if self.fault.kind == "hang":
             await asyncio.Event().wait()
@@ -211,15 +207,15 @@ class _Play:
         pipe = self.request.transport
         if pipe is None:
             raise ConnectionResetError("the client left")
-        gate = self.request.protocol.transport = Valve(pipe, share)
+        partial = self.request.protocol.transport = PartialTransport(pipe, share)
         try:
             response = await self.work(stream=self.stream)
             await response.prepare(self.request)
             await response.write_eof()
         finally:
-            if self.request.transport is gate:
+            if self.request.transport is partial:
                 self.request.protocol.transport = pipe
-        return response, pipe, gate.held
+        return response, pipe, partial.held
 
 
 Buffer = bytes | bytearray | memoryview
@@ -231,8 +227,8 @@ _LAST_BYTES = 5
 """The terminating chunk of a stream, `0\\r\\n\\r\\n`; of another reply as much of its JSON."""
 
 
-class Valve(asyncio.Transport):
-    """Stands in for a connection while a reply is written; what may not pass stays in `held`.
+class PartialTransport(asyncio.Transport):
+    """Stands in for a connection while a reply is written, and passes on a part; the rest stays in `held`.
 
     Args:
         pipe: the connection.
@@ -284,7 +280,7 @@ class Valve(asyncio.Transport):
         self._pipe.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as asyncio has it
-        """What the connection says of itself."""
+        """What is known of the connection."""
         return self._pipe.get_extra_info(name, default)
 
 
@@ -324,7 +320,7 @@ def reset(pipe: asyncio.Transport) -> None:
     pipe.abort()
 
 
-_SHARES: dict[Place, Share] = {
+_SHARES: dict[Point, Share] = {
     "start": nothing,
     "body": half_of_body,
     "end": all_but_the_end,

@@ -1,6 +1,7 @@
-"""Calls that fail on purpose: which call meets which fault, decided by the request and how often it came.
+"""The faults that can be asked for, and which calls they strike.
 
-Faults as JSON: what a list of them may say, and what stands for what it leaves out.
+A list of faults comes as JSON (`[{"kind": "error_500", "rate": 0.1}]`); whether one strikes a call is a
+function of the seed, the request, and how often it came. `simulator.fault_injection` plays them.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ FaultKind = Literal[
     "truncated",
     "wrong_type",
 ]
-"""What can go wrong with a call; `simulator.fault_injection` tells what each looks like."""
+"""What can go wrong with a call; `simulator.fault_injection` describes each."""
 
-Place = Literal["start", "body", "end", "after"]
+Point = Literal["start", "body", "end", "after"]
 """Where a reply is struck: before its first byte, halfway through its body, before its last bytes (the
 terminating chunk of a stream), or when all of it is sent."""
 
@@ -52,7 +53,7 @@ class Fault:
     """It begins only among the first so many occurrences of a request; None: at any."""
     burst: int = 1
     """Once it begins at an occurrence of a request, it strikes this many occurrences in a row."""
-    at: Place = "start"
+    at: Point = "start"
     """Where it strikes the reply."""
     seconds: float = 0.0
     """How long it lasts, by the wall clock whatever the time scale: a client's patience is not scaled."""
@@ -64,14 +65,14 @@ class Fault:
     """The field of the reply; None is the one with its content."""
 
     @property
-    def spoils(self) -> bool:
+    def fails_call(self) -> bool:
         """Whether the call fails: a late reply, or one after which the connection goes, is a good one."""
         return self.kind != "latency" and self.at != "after"
 
     def fits(self, endpoint: str) -> bool:
         """Whether the endpoint's replies can be so struck."""
         if self.kind == "not_done" or self.field in {"done", "eval_count"}:
-            return endpoint in WORDY
+            return endpoint in WITH_WORDS
         if self.field in {"model", "total_duration"}:
             return endpoint != "embeddings"
         return self.field is None or CONTENT[endpoint] == self.field
@@ -79,7 +80,7 @@ class Fault:
 
 CONTENT = {"generate": "response", "chat": "message", "embed": "embeddings", "embeddings": "embedding"}
 """For each endpoint the field with the content of its replies."""
-WORDY = frozenset({"generate", "chat"})
+WITH_WORDS = frozenset({"generate", "chat"})
 """The endpoints whose replies are words, which can be streamed."""
 
 
@@ -122,18 +123,18 @@ class FaultPlan:
             return None
         request = digest_of(self._seed, endpoint, body.hex())
         self._seen[request] += 1
-        for place, fault in enumerate(self._faults):
+        for number, fault in enumerate(self._faults):
             meant = fault.model is None or full_name(fault.model) == model
-            if meant and fault.fits(endpoint) and _strikes(fault, place, request, self._seen[request]):
+            if meant and fault.fits(endpoint) and _strikes(fault, number, request, self._seen[request]):
                 return fault
         return None
 
 
-def _strikes(fault: Fault, place: int, request: bytes, occurrence: int) -> bool:
-    """Whether a fault, by its place in the list, began at this occurrence or at one whose burst goes on."""
+def _strikes(fault: Fault, number: int, request: bytes, occurrence: int) -> bool:
+    """Whether a fault, by its number in the list, began at this occurrence or at one whose burst goes on."""
     last = occurrence if fault.first is None else min(occurrence, fault.first)
     begun = range(max(1, occurrence - fault.burst + 1), last + 1)
-    return any(share_of(request, f"{place}:{fault.kind}:{number}") < fault.rate for number in begun)
+    return any(share_of(request, f"{number}:{fault.kind}:{each}") < fault.rate for each in begun)
 
 
 KINDS: tuple[FaultKind, ...] = get_args(FaultKind)
@@ -154,7 +155,7 @@ _OWN: Mapping[FaultKind, Mapping[str, Any]] = {
     "wrong_type": {"field": None},
 }
 """What a kind may say beside `_COMMON`, and what stands for it."""
-_PLACES = {
+_POINTS = {
     "dribble": ("start", "body"),
     "drop": ("start", "body", "end", "after"),
     "hang": ("start", "body", "end"),
@@ -222,9 +223,9 @@ def _parse(item: object) -> Fault:
     for name, value in item.items():
         if name in _CHECKS and not _CHECKS[name][1](value):
             raise ValueError(f"a fault's {name} must be {_CHECKS[name][0]}, got {value!r}")
-    places = _PLACES.get(kind, ())
-    if "at" in item and item["at"] not in places:
-        raise ValueError(f"a fault of kind {kind!r} must be at one of {list(places)}, got {item['at']!r}")
+    points = _POINTS.get(kind, ())
+    if "at" in item and item["at"] not in points:
+        raise ValueError(f"a fault of kind {kind!r} must be at one of {list(points)}, got {item['at']!r}")
     return Fault(**{**_OWN.get(kind, {}), **item})
 
 

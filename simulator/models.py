@@ -1,7 +1,4 @@
-"""The models as `/api/tags`, `/api/show` and `/api/ps` describe them.
-
-What a model holds of a text: how many tokens it counts, and which part of it is read.
-"""
+"""The models as `/api/tags`, `/api/show` and `/api/ps` describe them, and how much of a text they read."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
-from simulator.engine import Model, Resident
+from simulator.engine import LoadedModel, Model
 from simulator.names import full_name
 from simulator.personas.persona import Persona
 from simulator.wire import ApiError
@@ -27,19 +24,18 @@ def context_tokens(num_ctx: int) -> int:
     return min(num_ctx, CONTEXT_TOKENS) if num_ctx > 0 else CONTEXT_TOKENS
 
 
-def count_tokens(text: str, num_ctx: int, *, more: int = 0, truncate: bool = True) -> int:
+def count_tokens(text: str, num_ctx: int, *, truncate: bool = True) -> int:
     """About how many tokens of a text are read: those that the context holds.
 
     Args:
         text: what a request brings.
         num_ctx: as in its options.
-        more: tokens that come with the text.
         truncate: whether a longer text may be cut.
 
     Raises:
         ApiError: 400, it is longer and must not be cut.
     """
-    count, most = -(-len(text) // _CHARACTERS_A_TOKEN) + more, context_tokens(num_ctx)
+    count, most = -(-len(text) // _CHARACTERS_A_TOKEN), context_tokens(num_ctx)
     if count > most and not truncate:
         raise ApiError(400, "the input length exceeds the context length")
     return min(count, most)
@@ -57,7 +53,7 @@ REPLIES_VERSION = 1
 
 Raise it by 1 with every change to the code after which some model gives another reply to some request: other
 words, thoughts, numbers or counts of tokens. Earlier runs on the embedded server then no longer resume, and
-its cached replies are asked for anew. A change to a persona file shows in the digests by itself; when a reply
+its cached replies are not used. A change to a persona file shows in the digests by itself; when a reply
 comes (durations, queueing) is no part of them.
 """
 
@@ -95,7 +91,7 @@ class Catalogue:
         """What a model can do, in Ollama's words."""
         if self.role(model) == "embedding":
             return ["embedding"]
-        return ["completion", *self._models[model].abilities]
+        return ["completion", *(["thinking"] if "thinking" in self._models[model].abilities else [])]
 
     def digest(self, model: str) -> str:
         """64 hexadecimal digits that stand for all that decides what a model says, but the request."""
@@ -105,10 +101,10 @@ class Catalogue:
         """The reply of `/api/tags`."""
         return {"models": [self._tag(model) for model in self._models]}
 
-    def running(self, residents: Iterable[Resident]) -> dict[str, Any]:
+    def running(self, loaded: Iterable[LoadedModel]) -> dict[str, Any]:
         """The reply of `/api/ps` when these models are in memory."""
         now = datetime.now(UTC)
-        return {"models": [self.entry(each.model) | _stay(each, now) for each in residents]}
+        return {"models": [self.entry(each.model) | _stay(each, now) for each in loaded]}
 
     def needs(self) -> dict[str, Model]:
         """What each model needs to be loaded; one that only embeds has a single slot."""
@@ -129,18 +125,6 @@ class Catalogue:
             "capabilities": self.capabilities(model),
             "modified_at": _MODIFIED_AT,
         }
-
-    def pull_steps(self, model: str) -> list[dict[str, Any]]:
-        """What `/api/pull` says of a model, all of which is here."""
-        digest = self.digest(model)
-        layer = {"digest": f"sha256:{digest}", "total": _SIZE_BYTES, "completed": _SIZE_BYTES}
-        return [
-            {"status": "pulling manifest"},
-            {"status": f"pulling {digest[:12]}", **layer},
-            {"status": "verifying sha256 digest"},
-            {"status": "writing manifest"},
-            {"status": "success"},
-        ]
 
     def entry(self, model: str) -> dict[str, Any]:
         """What the lists say of a model, loaded or not."""
@@ -176,12 +160,12 @@ class Catalogue:
         return info | ({"simulator.embedding_length": self._dimension} if embeds else {})
 
 
-def _stay(resident: Resident, now: datetime) -> dict[str, Any]:
-    expires_at = (now + timedelta(seconds=resident.stays_s)).isoformat().replace("+00:00", "Z")
+def _stay(loaded: LoadedModel, now: datetime) -> dict[str, Any]:
+    expires_at = (now + timedelta(seconds=loaded.stays_s)).isoformat().replace("+00:00", "Z")
     return {
         "expires_at": expires_at,
         "size_vram": _SIZE_BYTES,
-        "context_length": context_tokens(resident.num_ctx),
+        "context_length": context_tokens(loaded.num_ctx),
     }
 
 

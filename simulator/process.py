@@ -1,7 +1,4 @@
-"""The simulator as a process of its own, which ends when whoever started it ends.
-
-Tells the simulator from a real server, so that its figures are never taken for a model's.
-"""
+"""The simulator as a process of its own, which ends when whoever started it ends."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ class EmbeddedServer:
         """Whether the process runs."""
         return self._process.poll() is None
 
-    def obituary(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """What to say when it has ended; None while it runs."""
         if self.alive():
             return None

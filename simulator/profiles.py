@@ -1,6 +1,7 @@
-"""Hardware as published measurements: how fast it decodes with n slots, reads prompts and loads models.
+"""How fast hardware is, and how long replies are.
 
-How many tokens a reply has: a constant, or a lognormal draw keyed by the request.
+A profile is a published measurement: how fast one machine decodes with n slots, reads prompts and loads
+models. The length of a reply is a constant, or a lognormal draw keyed by the request.
 """
 
 from __future__ import annotations

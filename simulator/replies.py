@@ -1,22 +1,21 @@
 """A reply of `/api/generate` or `/api/chat` in Ollama's fields, whole or in the chunks of a stream.
 
-A reply as tokens: what a model thinks, then what it says, and where it must end.
-
-A reply is counted as as many tokens as the server's setting draws for it, so each part's text is divided
-evenly into that many pieces. A text shorter than its count has empty ones among them.
+A reply is counted as as many tokens as the server's setting draws for it, so the text of each part (what a
+model thinks, then what it says) is divided evenly into that many pieces; a text shorter than its count has
+empty ones among them. A chunk of a stream is such a token.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from simulator import wire
 from simulator.engine import Turn
 
-Kind = Literal["thought", "word", "call"]
-"""What a token belongs to: the thinking, the words of the reply, or the call of a tool."""
+Kind = Literal["thought", "word"]
+"""What a token belongs to: the thinking, or the words of the reply."""
 
 
 class Token(NamedTuple):
@@ -59,11 +58,11 @@ class Ending:
     """The tokens that were generated; those of a stop sequence count."""
     reason: Literal["stop", "length"]
 
-    def text(self, *kinds: Kind) -> str:
-        """What is shown of the parts of some kinds."""
+    def text(self, kind: Kind) -> str:
+        """What is shown of the parts of a kind."""
         left, found = self.length, []
         for part in self.parts:
-            if part.kind in kinds:
+            if part.kind == kind:
                 found.append(part.text[:left])
             left = max(0, left - len(part.text))
         return "".join(found)
@@ -130,12 +129,10 @@ class Piece:
     """Tokens that are generated when it is complete, from the reply's first on."""
     text: str = ""
     thinking: str = ""
-    tool_calls: tuple[wire.Body, ...] = ()
-    logprobs: tuple[wire.Body, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Speech:
+class Reply:
     """One reply, known in full before its time begins."""
 
     endpoint: Endpoint
@@ -144,10 +141,6 @@ class Speech:
     prompt_tokens: int
     ending: Ending
     """Its tokens and why they end."""
-    call: wire.Body | None
-    """The call of a tool that the tokens of that kind make up; None where they are but words."""
-    logprob: Callable[[str, int], wire.Body] | None
-    """The log probability of a token by its text and its place; None where nobody asked."""
     context: tuple[int, ...]
     """What stands for prompt and reply in a next request; () where the endpoint gives none."""
 
@@ -157,18 +150,12 @@ class Speech:
         return self.ending.count
 
     def pieces(self) -> Iterator[Piece]:
-        """The reply in chunks: one for each token with something to show. A call comes with its last."""
-        last = self.ending.shown - 1
-        for place, token in enumerate(self.ending.tokens()):
-            piece = Piece(
-                tokens=place + 1,
-                text=token.text if token.kind in self._spoken else "",
-                thinking=token.text if token.kind == "thought" else "",
-                tool_calls=self._calls if place == last else (),
-                logprobs=self._logprobs([token], place),
-            )
-            if piece.text or piece.thinking or piece.tool_calls or piece.logprobs:
-                yield piece
+        """The reply in chunks: one for each token with something to show."""
+        for count, token in enumerate(self.ending.tokens(), 1):
+            if token.text and token.kind == "word":
+                yield Piece(tokens=count, text=token.text)
+            elif token.text:
+                yield Piece(tokens=count, thinking=token.text)
 
     def chunk(self, piece: Piece) -> dict[str, Any]:
         """A piece of the reply with the fields every chunk has."""
@@ -181,28 +168,8 @@ class Speech:
 
     def whole(self, turn: Turn) -> dict[str, Any]:
         """The reply that is not streamed."""
-        piece = Piece(
-            tokens=self.tokens,
-            text=self.ending.text(*self._spoken),
-            thinking=self.ending.text("thought"),
-            tool_calls=self._calls,
-            logprobs=self._logprobs(self.ending.tokens(), 0),
-        )
-        return self._done(piece, turn)
-
-    @property
-    def _spoken(self) -> tuple[Kind, ...]:
-        """The tokens that are shown as text: those of a call only where it was cut short."""
-        return ("word",) if self.call is not None else ("word", "call")
-
-    @property
-    def _calls(self) -> tuple[wire.Body, ...]:
-        return () if self.call is None else (self.call,)
-
-    def _logprobs(self, tokens: Iterable[Token], first: int) -> tuple[wire.Body, ...]:
-        if self.logprob is None:
-            return ()
-        return tuple(self.logprob(token.text, place) for place, token in enumerate(tokens, first))
+        text, thinking = self.ending.text("word"), self.ending.text("thought")
+        return self._done(Piece(tokens=self.tokens, text=text, thinking=thinking), turn)
 
     def _done(self, piece: Piece, turn: Turn) -> dict[str, Any]:
         more: dict[str, Any] = {"done": True, "done_reason": self.ending.reason}
@@ -218,15 +185,14 @@ class Speech:
         return self.chunk(piece) | more | wire.without_zeros(counts)
 
 
-def bare_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
+def empty_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
     """A reply without a word: to an empty prompt, which only loads or unloads the model."""
     head = {"model": body["model"], "created_at": wire.now_text()}
     return head | _words(endpoint, Piece(tokens=0)) | {"done": True, "done_reason": done_reason}
 
 
 def _words(endpoint: Endpoint, piece: Piece) -> dict[str, Any]:
-    more = wire.without_zeros({"thinking": piece.thinking, "tool_calls": list(piece.tool_calls)})
-    logprobs = wire.without_zeros({"logprobs": list(piece.logprobs)})
+    thinking = wire.without_zeros({"thinking": piece.thinking})
     if endpoint == "generate":
-        return {"response": piece.text, **more, **logprobs}
-    return {"message": {"role": "assistant", "content": piece.text, **more}, **logprobs}
+        return {"response": piece.text, **thinking}
+    return {"message": {"role": "assistant", "content": piece.text, **thinking}}

@@ -1,27 +1,24 @@
-"""Request bodies, read with Ollama's checks and its error texts.
+"""Request bodies: read with Ollama's checks and error texts, and what is asked as one `Question`.
 
-A request's `options`: checked as Ollama checks them, and what they say of a reply.
-
-What `/api/generate` and `/api/chat` are asked, in one form.
+Checked are the fields that Ollama's own clients send and that decide a reply or its time; a field that is
+not named here is ignored, as Ollama ignores fields that it does not know.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Any
 
 from simulator.wire import ApiError, Body, is_duration, keep_alive_s
 
 _TEXTS = ("model", "name", "prompt", "suffix", "system", "template")
-_FLAGS = ("stream", "raw", "truncate", "shift", "logprobs", "insecure", "verbose")
+_FLAGS = ("stream", "raw", "truncate")
 _FIELDS: dict[str, tuple[type, str]] = {
     **dict.fromkeys(_TEXTS, (str, "string")),
     **dict.fromkeys(_FLAGS, (bool, "bool")),
-    **dict.fromkeys(("dimensions", "top_logprobs"), (int, "int")),
+    "dimensions": (int, "int"),
     "options": (dict, "map[string]interface {}"),
     "messages": (list, "[]api.Message"),
     "tools": (list, "api.Tools"),
@@ -32,7 +29,6 @@ _FIELDS: dict[str, tuple[type, str]] = {
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 _THINK = ("high", "medium", "low")
 _LEVELS = '"high", "medium", "low", true, or false'
-_MOST_TOP_LOGPROBS = 20
 
 
 def parse_body(raw: bytes, request: str) -> Body:
@@ -43,7 +39,7 @@ def parse_body(raw: bytes, request: str) -> Body:
         request: the name Ollama's messages give the request, such as `GenerateRequest`.
 
     Raises:
-        ApiError: 400, no body, no JSON, no object, or a field of another type.
+        ApiError: 400, there is no body, it is not a JSON object, or a field has another type.
     """
     if not raw.strip():
         raise ApiError(400, "missing request body")
@@ -94,22 +90,6 @@ def read_inputs(body: Body) -> list[str]:
     raise ApiError(400, "invalid input type")
 
 
-def check_images(images: list[Any], request: str) -> None:
-    """Refuse what is no picture in base64.
-
-    Raises:
-        ApiError: 400.
-    """
-    for image in images:
-        if not isinstance(image, str):
-            raise _mistyped(image, f"{request}.images", "[]uint8")
-        bare = image.replace("\n", "").replace("\r", "")
-        wrong = re.search(r"[^A-Za-z0-9+/=]", bare)
-        if wrong or len(bare) % 4 or "=" in bare.rstrip("=") or bare.endswith("==="):
-            place = wrong.start() if wrong else len(bare)
-            raise ApiError(400, f"illegal base64 data at input byte {place}")
-
-
 def _number(text: str) -> float:
     """A number as Go's float64 holds it, whole numbers in full."""
     value = float(text)
@@ -119,7 +99,7 @@ def _number(text: str) -> float:
 
 
 def _not_json(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _check_field(name: str, value: Any, request: str) -> None:  # noqa: ANN401 - JSON holds anything
@@ -130,12 +110,8 @@ def _check_field(name: str, value: Any, request: str) -> None:  # noqa: ANN401 -
         _check_keep_alive(value)
     elif name == "think":
         _check_think(value)
-    elif name == "images":
-        check_images(value, request)
     elif name == "context" and not all(type(item) is int for item in value):
         raise _mistyped(next(item for item in value if type(item) is not int), f"{request}.{name}", "int")
-    elif name == "top_logprobs" and not 0 <= value <= _MOST_TOP_LOGPROBS:
-        raise ApiError(400, "top_logprobs must be between 0 and 20")
 
 
 def _mistyped(value: object, field: str, wanted: str) -> ApiError:
@@ -202,7 +178,7 @@ class Sampling:
 
 
 def read_sampling(options: Body | None) -> Sampling:
-    """What the options of a request say of its reply.
+    """The options of a request that decide its reply.
 
     Raises:
         ApiError: 500, an option has another type.
@@ -221,7 +197,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ask:
+class Question:
     """One request for words, whichever endpoint it came by."""
 
     model: str
@@ -232,11 +208,7 @@ class Ask:
     history: str = ""
     """The other turns of a chat, or the context of an earlier reply, as JSON; "" without any."""
     more: str = ""
-    """What else decides the reply (a suffix, a template, images, tools), as JSON; "" without any."""
-    images: int = 0
-    """How many pictures came along."""
-    tools: tuple[Body, ...] = ()
-    """The functions that the model may call now."""
+    """What else decides the reply (a template, raw mode), as JSON; "" without any."""
     think: bool | str | None = None
     """Whether it is to think, or how hard; None leaves it to the model."""
     format: Any = None
@@ -266,32 +238,30 @@ def check_format(wanted: object) -> object:
     raise ApiError(500, f'invalid format: {quoted}; expected "json" or a valid JSON Schema object')
 
 
-def read_generate(body: Body, model: str) -> Ask:
+def read_generate(body: Body, model: str) -> Question:
     """The question in the body of `/api/generate`.
 
     Raises:
         ApiError: an option or the format.
     """
-    images = body.get("images") or []
-    more = {name: body.get(name) for name in ("suffix", "template", "raw")}
-    return Ask(
+    more = {name: body[name] for name in ("template", "raw") if body.get(name)}
+    return Question(
         model=model,
         prompt=body.get("prompt") or "",
         system=body.get("system") or "",
         history=json.dumps(body["context"]) if body.get("context") else "",
-        more=_written(more | {"images": [_print_of(image) for image in images]}),
-        images=len(images),
+        more=json.dumps(more, sort_keys=True) if more else "",
         think=body.get("think"),
         format=check_format(body.get("format")),
         sampling=read_sampling(body.get("options")),
     )
 
 
-def read_chat(body: Body, model: str) -> Ask:
+def read_chat(body: Body, model: str) -> Question:
     """The question in the body of `/api/chat`: the user's last turn, with the others as history.
 
     Raises:
-        ApiError: a message or a tool is no object with the fields it must have, an option, or the format.
+        ApiError: a message is not an object with the fields it must have, an option, or the format.
     """
     messages = [_message(item) for item in body.get("messages") or []]
     turns = [item for item in messages if item["role"] != "system"]
@@ -299,48 +269,28 @@ def read_chat(body: Body, model: str) -> Ask:
     others: list[object] = [*map(_turn, turns[:last])]
     if later := turns[last + 1 :]:
         others += [None, *map(_turn, later)]
-    images = [image for item in messages for image in item.get("images") or []]
-    tools = tuple(_tool(item) for item in body.get("tools") or [])
-    return Ask(
+    return Question(
         model=model,
         prompt=turns[last].get("content") or "" if turns else "",
         system="\n".join(item.get("content") or "" for item in messages if item["role"] == "system"),
         history=json.dumps(others) if others else "",
-        more=_written({"images": [_print_of(image) for image in images], "tools": tools}),
-        images=len(images),
-        tools=tools if turns and turns[-1]["role"] == "user" else (),
         think=body.get("think"),
         format=check_format(body.get("format")),
         sampling=read_sampling(body.get("options")),
     )
 
 
-def _written(more: Body) -> str:
-    """The fields that are there, as JSON."""
-    given = {name: value for name, value in more.items() if value}
-    return json.dumps(given, sort_keys=True) if given else ""
-
-
-def _print_of(image: str) -> str:
-    return sha256(image.encode()).hexdigest()
-
-
 def _message(item: object) -> Body:
     if not isinstance(item, dict):
         found = json_name(item)
         raise ApiError(400, f"json: cannot unmarshal {found} into Go struct field ChatRequest.messages")
-    for name, kind in (("role", str), ("content", str), ("images", list), ("tool_calls", list)):
+    for name in ("role", "content"):
         value = item.get(name)
-        if value is not None and type(value) is not kind:
-            found = json_name(value)
-            wanted = "string" if kind is str else "array"
-            raise ApiError(
-                400, f"json: cannot unmarshal {found} into Go struct field Message.{name} of type {wanted}"
-            )
+        if value is not None and not isinstance(value, str):
+            raise _mistyped(value, f"Message.{name}", "string")
     role = (item.get("role") or "").lower()
     if role not in _ROLES:
         raise ApiError(400, f'invalid role: {role}. Must be one of "system", "user", "assistant", or "tool"')
-    check_images(item.get("images") or [], "Message")
     return item | {"role": role}
 
 
@@ -349,11 +299,3 @@ def _turn(message: Body) -> list[object]:
     more = {name: message.get(name) for name in ("thinking", "tool_calls", "tool_name", "tool_call_id")}
     given = {name: value for name, value in more.items() if value}
     return [message["role"], message.get("content") or "", *([given] if given else [])]
-
-
-def _tool(item: object) -> Body:
-    function = item.get("function") if isinstance(item, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name", ""), str):
-        found = json_name(item)
-        raise ApiError(400, f"json: cannot unmarshal {found} into Go struct field ChatRequest.tools")
-    return function

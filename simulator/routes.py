@@ -1,12 +1,7 @@
-"""The endpoints that cost a model's time: their checks, in Ollama's order, and what they do.
+"""The endpoints: their checks, in Ollama's order, and what they do.
 
-Gives out replies: JSON at once, or a model's words as the engine's time passes.
-
-`/api/embed`: unit vectors from the persona's embedding model.
-
-The endpoints that tell of the server and its models, and plain words for those that are not played.
-
-The routes under `/simulator/`: what the server saw, and what it is to do.
+Three groups: those that cost a model's time (words and embeddings), those that list the server's models,
+and those under `/simulator/`, by which a test reads what the server saw and sets its faults and slots.
 """
 
 from __future__ import annotations
@@ -15,120 +10,62 @@ import asyncio
 import json
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from aiohttp import web
 
 from simulator import wire
-from simulator.composing import prepare
+from simulator.composing import compose
 from simulator.engine import Call, Turn
-from simulator.fault_injection import Answer, Job, sabotaged
+from simulator.fault_injection import Answer, Job, with_faults
 from simulator.faults import listed, parse_faults
 from simulator.models import VERSION, count_tokens
 from simulator.names import is_name, registry_name
-from simulator.replies import Endpoint, Speech, bare_reply
-from simulator.requests import Ask, check_options, parse_body, read_chat, read_generate, read_inputs, unloads
+from simulator.replies import Endpoint, Reply, empty_reply
+from simulator.requests import (
+    Question,
+    check_options,
+    parse_body,
+    read_chat,
+    read_generate,
+    read_inputs,
+    unloads,
+)
 from simulator.state import STATE, State
-from simulator.wire import ApiError, Body, dumps, json_reply
-
-
-async def speak(
-    request: web.Request, state: State, call: Call, speech: Speech, arrived_s: float, *, stream: bool
-) -> web.StreamResponse:
-    """Hold a slot for the reply's time and send it, whole or piece by piece.
-
-    Raises:
-        ApiError: there is no room for the request, or none for the model.
-    """
-    async with state.engine.turn(call, arrived_s=arrived_s) as turn:
-        response = await _stream(request, state, speech, turn) if stream else None
-        await state.engine.written(turn, speech.tokens)
-    state.counters.answered(speech.prompt_tokens, speech.tokens)
-    if response is None:
-        return json_reply(speech.whole(turn))
-    await response.write(wire.dumps(speech.final(turn)) + b"\n")
-    await response.write_eof()
-    return response
-
-
-async def _stream(request: web.Request, state: State, speech: Speech, turn: Turn) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-    await response.prepare(request)
-    for piece in speech.pieces():
-        await state.engine.written(turn, piece.tokens)
-        await response.write(wire.dumps(speech.chunk(piece)) + b"\n")
-    return response
-
-
-@dataclass(frozen=True, kw_only=True)
-class Texts:
-    """What an embedding request asks for."""
-
-    inputs: list[str]
-    tokens: int
-    """Of all texts together, each cut at the context's length."""
-
-
-def read_texts(body: wire.Body) -> Texts:
-    """The texts of an embedding request.
-
-    Raises:
-        ApiError: `input` is neither a text nor a list of texts, an option has another type, or a text is
-            longer than the context and `truncate` is false.
-    """
-    inputs = read_inputs(body)
-    options = check_options(body.get("options"))
-    num_ctx, truncate = int(options.get("num_ctx") or 0), body.get("truncate") is not False
-    tokens = sum(count_tokens(text, num_ctx, truncate=truncate) for text in inputs)
-    return Texts(inputs=inputs, tokens=tokens)
-
-
-async def embed(state: State, model: str, body: wire.Body, texts: Texts, arrived_s: float) -> dict[str, Any]:
-    """The reply to an embedding request: one vector for each input, of length 1; without any it only loads.
-
-    Raises:
-        ApiError: there is no room for the request, or none for the model.
-    """
-    call = Call.of(model, body, prompt_tokens=texts.tokens)
-    if not texts.inputs:
-        await state.engine.load(call)
-        return {"model": body["model"], "embeddings": []}
-    async with state.engine.turn(call, arrived_s=arrived_s) as turn:
-        rows = [_cut(state.persona.embed(text), body.get("dimensions") or 0) for text in texts.inputs]
-        await state.engine.written(turn, 0)
-    state.counters.answered(texts.tokens, 0)
-    counts = {
-        "total_duration": wire.nanoseconds(turn.total_s),
-        "load_duration": wire.nanoseconds(turn.load_s),
-        "prompt_eval_count": texts.tokens,
-    }
-    return {"model": body["model"], "embeddings": rows} | wire.without_zeros(counts)
-
-
-def _cut(row: list[float], dimensions: int) -> list[float]:
-    """The first `dimensions` numbers, of length 1 again; all of them for 0."""
-    if not 0 < dimensions < len(row):
-        return row
-    part = row[:dimensions]
-    norm = math.hypot(*part)
-    return [value / norm for value in part] if norm else [1.0, *part[1:]]
-
+from simulator.wire import ApiError, Body, json_reply
 
 _BLIND = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 
-_NOT_RAW = ("template", "system", "context")
-
 
 def call_routes() -> list[web.RouteDef]:
-    """The routes, to be added to the application."""
+    """The routes that cost a model's time."""
     return [
-        web.post("/api/generate", _counted(sabotaged("generate", post_generate))),
-        web.post("/api/chat", _counted(sabotaged("chat", post_chat))),
-        web.post("/api/embed", _counted(sabotaged("embed", post_embed))),
-        web.post("/api/embeddings", _counted(sabotaged("embeddings", post_embeddings))),
+        web.post("/api/generate", _counted(with_faults("generate", post_generate))),
+        web.post("/api/chat", _counted(with_faults("chat", post_chat))),
+        web.post("/api/embed", _counted(with_faults("embed", post_embed))),
+        web.post("/api/embeddings", _counted(with_faults("embeddings", post_embeddings))),
     ]
+
+
+def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    """The endpoint as a handler that counts its calls."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        state = request.app[STATE]
+        failed = True
+        state.counters.arrived()
+        try:
+            response = await answer(request, state, state.engine.clock())
+            failed = False
+        except (asyncio.CancelledError, ConnectionError):
+            state.counters.disconnected()
+            raise
+        finally:
+            state.counters.left(failed=failed)
+        return response
+
+    return handle
 
 
 def find_model(state: State, name: str, missing: str = "model '{}' not found") -> str:
@@ -159,81 +96,45 @@ def require_name(name: str | None) -> str:
 def post_generate(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Words for a prompt."""
     model = find_model(state, body.get("model") or "")
-    if body.get("prompt"):
-        _require(state, model, body, "generate", *(["insert"] if body.get("suffix") else []))
-        ask = _seen(state, read_generate(body, model))
-        return Job(model, partial(_say, request, state, "generate", body, ask, arrived_s))
-    return _bare(state, model, body, "generate")
+    if not body.get("prompt"):
+        return _load_or_unload(state, model, body, "generate")
+    _check_abilities(state, model, body, "generate")
+    if body.get("suffix"):
+        raise ApiError(400, f"{registry_name(model)} does not support insert")
+    question = read_generate(body, model)
+    if body.get("images"):
+        raise ApiError(500, _BLIND)
+    return Job(model, partial(_answer, request, state, "generate", body, question, arrived_s))
 
 
 def post_chat(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Words for the last turn of a conversation."""
     model = find_model(state, require_name(body.get("model")))
-    if body.get("messages"):
-        _require(state, model, body, "chat", *(["tools"] if body.get("tools") else []))
-        ask = _seen(state, read_chat(body, model))
-        return Job(model, partial(_say, request, state, "chat", body, ask, arrived_s))
-    return _bare(state, model, body, "chat")
+    if not body.get("messages"):
+        return _load_or_unload(state, model, body, "chat")
+    _check_abilities(state, model, body, "chat")
+    if body.get("tools"):
+        raise ApiError(400, f"{registry_name(model)} does not support tools")
+    question = read_chat(body, model)
+    if any(message.get("images") for message in body["messages"]):
+        raise ApiError(500, _BLIND)
+    return Job(model, partial(_answer, request, state, "chat", body, question, arrived_s))
 
 
-def post_embed(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
-    """Vectors for texts."""
-    del request
-    name = body.get("model") or ""
-    if not name.strip():
-        raise ApiError(404, f"model '{name}' not found")
-    read_inputs(body)
-    model = find_model(state, name, 'model "{}" not found, try pulling it first')
-    return Job(model, partial(_embed, state, model, body, read_texts(body), arrived_s))
+def _check_abilities(state: State, model: str, body: Body, endpoint: Endpoint) -> None:
+    """Refuse what the model cannot do: 400, in Ollama's words."""
+    able = state.catalogue.capabilities(model)
+    if body.get("think") and "thinking" not in able:
+        raise ApiError(400, f'"{body["model"]}" does not support thinking')
+    if "completion" not in able:
+        raise ApiError(400, f'"{body["model"]}" does not support {endpoint}')
 
 
-def post_embeddings(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
-    """The vector of one text, as Ollama gave it before `/api/embed`."""
-    del request
-    name = require_name(body.get("model"))
-    model = find_model(state, name, 'model "{}" not found, try pulling it first')
-    try:
-        texts = read_texts({"input": body.get("prompt"), "options": body.get("options"), "truncate": False})
-    except ApiError as error:
-        raise ApiError(500, error.text) from None
-    return Job(model, partial(_embed_one, state, model, body, texts, arrived_s))
-
-
-async def _embed(
-    state: State, model: str, body: Body, texts: Texts, arrived_s: float, *, stream: bool
-) -> web.StreamResponse:
-    del stream  # embeddings come whole
-    return json_reply(await embed(state, model, body, texts, arrived_s))
-
-
-async def _embed_one(
-    state: State, model: str, body: Body, texts: Texts, arrived_s: float, *, stream: bool
-) -> web.StreamResponse:
-    del stream  # as above
-    reply = await embed(state, model, body, texts, arrived_s)
-    return json_reply({"embedding": reply["embeddings"][0] if reply["embeddings"] else []})
-
-
-async def _say(
-    request: web.Request,
-    state: State,
-    endpoint: Endpoint,
-    body: Body,
-    ask: Ask,
-    arrived_s: float,
-    *,
-    stream: bool,
-) -> web.StreamResponse:
-    speech = prepare(state, endpoint, body, ask)
-    call = Call.of(ask.model, body, prompt_tokens=speech.prompt_tokens, reply_tokens=speech.tokens)
-    return await speak(request, state, call, speech, arrived_s, stream=stream)
-
-
-def _bare(state: State, model: str, body: Body, endpoint: Endpoint) -> Job:
+def _load_or_unload(state: State, model: str, body: Body, endpoint: Endpoint) -> Job:
     """A request without words, which loads the model, or unloads it whatever it can do."""
     reason = "unload" if unloads(body) else "load"
     if reason == "load":
-        _require(state, model, body, endpoint)
+        _check_abilities(state, model, body, endpoint)
         check_options(body.get("options"))
 
     async def work(*, stream: bool) -> web.StreamResponse:
@@ -242,50 +143,118 @@ def _bare(state: State, model: str, body: Body, endpoint: Endpoint) -> Job:
             await state.engine.load(Call.of(model, body))
         else:
             state.engine.unload(model)
-        return json_reply(bare_reply(endpoint, body, reason))
+        return json_reply(empty_reply(endpoint, body, reason))
 
     return Job(model, work)
 
 
-def _require(state: State, model: str, body: Body, endpoint: Endpoint, *more: str) -> None:
-    """Refuse what does not go together, or what the model cannot do: 400, in Ollama's wordings."""
-    if endpoint == "generate" and body.get("raw") and any(map(body.get, _NOT_RAW)):
-        raise ApiError(400, "raw mode does not support template, system, or context")
-    able = state.catalogue.capabilities(model)
-    if body.get("think") and "thinking" not in able:
-        raise ApiError(400, f'"{body["model"]}" does not support thinking')
-    if "completion" not in able:
-        raise ApiError(400, f'"{body["model"]}" does not support {endpoint}')
-    for ability in more:
-        if ability not in able:
-            raise ApiError(400, f"{registry_name(model)} does not support {ability}")
+async def _answer(
+    request: web.Request,
+    state: State,
+    endpoint: Endpoint,
+    body: Body,
+    question: Question,
+    arrived_s: float,
+    *,
+    stream: bool,
+) -> web.StreamResponse:
+    """Hold a slot for the reply's time and send it, whole or piece by piece."""
+    reply = compose(state, endpoint, body, question)
+    call = Call.of(question.model, body, prompt_tokens=reply.prompt_tokens, reply_tokens=reply.tokens)
+    async with state.engine.turn(call, arrived_s=arrived_s) as turn:
+        response = await _send_pieces(request, state, reply, turn) if stream else None
+        await state.engine.written(turn, reply.tokens)
+    state.counters.answered(reply.prompt_tokens, reply.tokens)
+    if response is None:
+        return json_reply(reply.whole(turn))
+    await response.write(wire.dumps(reply.final(turn)) + b"\n")
+    await response.write_eof()
+    return response
 
 
-def _seen(state: State, ask: Ask) -> Ask:
-    """The question, when the model can see the pictures in it."""
-    if ask.images and "vision" not in state.catalogue.capabilities(ask.model):
-        raise ApiError(500, _BLIND)
-    return ask
+async def _send_pieces(request: web.Request, state: State, reply: Reply, turn: Turn) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+    await response.prepare(request)
+    for piece in reply.pieces():
+        await state.engine.written(turn, piece.tokens)
+        await response.write(wire.dumps(reply.chunk(piece)) + b"\n")
+    return response
 
 
-def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The endpoint as a handler that counts its calls."""
+def post_embed(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+    """Vectors for texts; without a text the model is only loaded."""
+    del request
+    name = body.get("model") or ""
+    if not name.strip():
+        raise ApiError(404, f"model '{name}' not found")
+    texts = read_inputs(body)
+    model = find_model(state, name, 'model "{}" not found, try pulling it first')
+    tokens = _count_texts(texts, body, truncate=body.get("truncate") is not False)
 
-    async def handle(request: web.Request) -> web.StreamResponse:
-        state = request.app[STATE]
-        failed = True
-        state.counters.arrived()
-        try:
-            response = await answer(request, state, state.engine.clock())
-            failed = False
-        except (asyncio.CancelledError, ConnectionError):
-            state.counters.disconnected()
-            raise
-        finally:
-            state.counters.left(failed=failed)
-        return response
+    async def work(*, stream: bool) -> web.StreamResponse:
+        del stream  # embeddings come whole
+        call = Call.of(model, body, prompt_tokens=tokens)
+        rows, turn = await _embed(state, call, texts, arrived_s)
+        reply: dict[str, Any] = {"model": body["model"]}
+        reply["embeddings"] = [_cut(row, body.get("dimensions") or 0) for row in rows]
+        if turn is not None:
+            counts = {
+                "total_duration": wire.nanoseconds(turn.total_s),
+                "load_duration": wire.nanoseconds(turn.load_s),
+                "prompt_eval_count": tokens,
+            }
+            reply |= wire.without_zeros(counts)
+        return json_reply(reply)
 
-    return handle
+    return Job(model, work)
+
+
+def post_embeddings(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+    """The vector of one text, as Ollama gave it before `/api/embed`."""
+    del request
+    name = require_name(body.get("model"))
+    model = find_model(state, name, 'model "{}" not found, try pulling it first')
+    texts = [body["prompt"]] if body.get("prompt") else []
+    try:
+        tokens = _count_texts(texts, body, truncate=False)
+    except ApiError as error:
+        raise ApiError(500, error.text) from None
+
+    async def work(*, stream: bool) -> web.StreamResponse:
+        del stream  # as above
+        rows, _ = await _embed(state, Call.of(model, body, prompt_tokens=tokens), texts, arrived_s)
+        return json_reply({"embedding": rows[0] if rows else []})
+
+    return Job(model, work)
+
+
+def _count_texts(texts: list[str], body: Body, *, truncate: bool) -> int:
+    """The tokens of all texts together, each cut at the context's length."""
+    num_ctx = int(check_options(body.get("options")).get("num_ctx") or 0)
+    return sum(count_tokens(text, num_ctx, truncate=truncate) for text in texts)
+
+
+async def _embed(
+    state: State, call: Call, texts: list[str], arrived_s: float
+) -> tuple[list[list[float]], Turn | None]:
+    """A vector for each text, and the turn in which they were made; without a text the model is loaded."""
+    if not texts:
+        await state.engine.load(call)
+        return [], None
+    async with state.engine.turn(call, arrived_s=arrived_s) as turn:
+        rows = [state.persona.embed(text) for text in texts]
+        await state.engine.written(turn, 0)
+    state.counters.answered(call.prompt_tokens, 0)
+    return rows, turn
+
+
+def _cut(row: list[float], dimensions: int) -> list[float]:
+    """The first `dimensions` numbers, of length 1 again; all of them for 0."""
+    if not 0 < dimensions < len(row):
+        return row
+    part = row[:dimensions]
+    norm = math.hypot(*part)
+    return [value / norm for value in part] if norm else [1.0, *part[1:]]
 
 
 _NOT_PLAYED = (
@@ -306,7 +275,7 @@ _NO_MANIFEST = "pull model manifest: file does not exist"
 
 
 def listing_routes() -> list[web.RouteDef]:
-    """The routes, to be added to the application."""
+    """The routes that list the server's models, and those that are not played."""
     return [
         web.get("/", get_root),
         web.get("/api/version", get_version),
@@ -338,7 +307,7 @@ async def get_tags(request: web.Request) -> web.Response:
 async def get_ps(request: web.Request) -> web.Response:
     """The models that were called."""
     state = request.app[STATE]
-    return json_reply(state.catalogue.running(state.engine.residents()))
+    return json_reply(state.catalogue.running(state.engine.loaded_models()))
 
 
 async def post_show(request: web.Request) -> web.Response:
@@ -349,31 +318,22 @@ async def post_show(request: web.Request) -> web.Response:
     return json_reply(state.catalogue.show(model))
 
 
-async def post_pull(request: web.Request) -> web.StreamResponse:
-    """The steps of fetching a model: the persona's are all here, and no other can be had."""
-    state = request.app[STATE]
+async def post_pull(request: web.Request) -> web.Response:
+    """The persona's models are all here, and no other can be had."""
     body = parse_body(await request.read(), "PullRequest")
-    name = body.get("model") or body.get("name") or ""
-    if not is_name(name):
-        raise ApiError(400, "invalid model name")
-    model = state.catalogue.find(name)
-    if body.get("stream") is False:
-        if model is None:
-            raise ApiError(500, _NO_MANIFEST)
-        return json_reply({"status": "success"})
-    failing = [{"status": "pulling manifest"}, {"error": _NO_MANIFEST}]
-    steps = failing if model is None else state.catalogue.pull_steps(model)
-    lines = b"".join(dumps(step) + b"\n" for step in steps)
-    return web.Response(body=lines, content_type="application/x-ndjson")
+    find = request.app[STATE].catalogue.find
+    if find(body.get("model") or body.get("name") or "") is None:
+        raise ApiError(500, _NO_MANIFEST)
+    return json_reply({"status": "success"})
 
 
 async def refuse(request: web.Request) -> web.Response:
-    """Say plainly that the endpoint is Ollama's, but not played here."""
+    """Say that the endpoint is Ollama's, but not played here."""
     raise ApiError(501, f"the simulator does not play {request.path}; docs/simulator.md says what it plays")
 
 
 def control_routes() -> list[web.RouteDef]:
-    """The routes, to be added to the application."""
+    """The routes under `/simulator/`."""
     return [
         web.get("/simulator/stats", get_stats),
         web.delete("/simulator/stats", delete_stats),
@@ -425,7 +385,7 @@ async def post_slots(request: web.Request) -> web.Response:
 
 def _stats(state: State) -> dict[str, Any]:
     settings = state.settings
-    told = {
+    shown = {
         "slots": state.engine.slots,
         "profile": settings.profile,
         "time_scale": settings.time_scale,
@@ -433,4 +393,4 @@ def _stats(state: State) -> dict[str, Any]:
         "seed": settings.seed,
         "persona": state.persona.name,
     }
-    return told | state.engine.waiting() | state.counters.snapshot()
+    return shown | state.engine.waiting() | state.counters.snapshot()

@@ -1,4 +1,4 @@
-"""What the simulator is told when it starts."""
+"""The settings of a simulator: its flags, and what Ollama's environment variables make of them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def settings_from_environment() -> dict[str, Any]:
     """The settings that Ollama's own variables make, by name; those that are not set are left out.
 
     Raises:
-        ValueError: a variable is no whole number, or no duration.
+        ValueError: a variable is not a whole number, or not a duration.
     """
     found: dict[str, Any] = {}
     for name, variable in _COUNTS.items():

@@ -1,7 +1,4 @@
-"""Ollama's JSON as it goes over the wire: errors, moments, durations.
-
-Durations as Go writes them (`1h30m`, `-1s`), and what Ollama takes `keep_alive` to mean.
-"""
+"""Ollama's JSON on the wire: errors, moments, and durations as Go writes them (`1h30m`, `-1s`)."""
 
 from __future__ import annotations
 
@@ -71,7 +68,7 @@ def keep_alive_s(value: str | float) -> float:
         value: a duration (`5m`), or a number of seconds; below 0 is for ever.
 
     Raises:
-        ValueError: the text is no duration.
+        ValueError: the text is not a duration.
     """
     if isinstance(value, str):
         if not is_duration(value):

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
         "cli",
         "envs",
         "evaluation",
+        "examples",
         "mutators",
         "ollama_utils",
         "records",

@@ -25,7 +25,7 @@ class LanePPO(MaskedPPO):
 
     The policy is constant while a rollout is collected, so lanes need no common clock inside it: each takes
     its `n_steps` steps, one as soon as the last is there, and the end of the rollout is the only barrier.
-    Every lane gives as many steps as every other, whatever they took, so the data are on-policy and unbiased.
+    Every lane takes as many steps as every other, however long they last: the data are on-policy, unbiased.
     Rows are handed on when they are complete, in order: buffer, callbacks and wrappers see what they see
     under MaskedPPO, and the weights are the same bits.
 
@@ -46,7 +46,7 @@ class LanePPO(MaskedPPO):
         ValueError: a wrapper changes observations, or actions.
     """
 
-    _rollout: Rollout | None = None
+    _rollout: LaneRollout | None = None
 
     def act(self, env: VecEnv, shown: NDArray[Any], rows_left: int) -> Choice:
         """The actions of the row that is complete next, whose steps are taken already: `env.step` gives them.
@@ -55,7 +55,7 @@ class LanePPO(MaskedPPO):
         """
         lanes = lanes_of(env)
         if self._rollout is None:
-            self._rollout = Rollout(env, self.choose, shown, self.actions_per_lane, rows_left)
+            self._rollout = LaneRollout(env, self.choose, shown, self.actions_per_lane, rows_left)
         choice, steps = self._rollout.next_row(shown)
         if rows_left == 1:
             self._rollout = None
@@ -103,8 +103,8 @@ class LanePPO(MaskedPPO):
         return [*super()._excluded_save_params(), "_rollout"]
 
 
-class Rollout:
-    """Lanes that each take as many steps without waiting for each other, given out row by row.
+class LaneRollout:
+    """Lanes that each take as many steps without waiting for each other, returned row by row.
 
     Args:
         env: the environments, with all their wrappers.

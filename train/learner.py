@@ -1,19 +1,6 @@
-"""The learner: MaskedPPO on the vector environment, and what it saves.
+"""The learner: MaskedPPO on the vector environment, the policies it saves, and its checkpoint.
 
-The actor and critic of `mutagym train`: an MLP, ways around it, much of the embedding hidden.
-
-There are a few hundred training queries, so a plain MLP learns each by heart, and for a query that it has not
-seen it has no second choice. Against that:
-
-- Dropout hides most of the embedding in updates (Srivastava et al., JMLR 15, 2014). Actions are chosen with
-  all of it.
-- The logits are linear in the observation, plus what the MLP adds to that.
-- What was done with a mutator adds to its own logit by weights that all mutators share, so what a repetition
-  is worth is learned once and not for each.
-- The embedding is scaled down and the episode's history up: Adam moves every weight at about one pace, and
-  the query speaks through hundreds of entries, the history through a few.
-
-The state of a run between two rollouts, in one file: whole, or that of the rollout before.
+The checkpoint is the state of a run between two rollouts, in one file: whole, or that of the rollout before.
 """
 
 from __future__ import annotations
@@ -47,7 +34,7 @@ _HASH_BYTES = sha256().digest_size
 
 
 def save_checkpoint(folder: RunFolder, learner: Mapping[str, Any], recorder: Mapping[str, Any]) -> None:
-    """Write the state down, behind its SHA-256; the lines that it stands on are forced to the disk first.
+    """Save the state behind its SHA-256; the lines that it is based on are forced to the disk first.
 
     Args:
         folder: the run's.

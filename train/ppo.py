@@ -1,7 +1,4 @@
-"""PPO whose runs depend on the seed alone: not on who else is in a batch, nor on rows that did not happen.
-
-A rollout buffer in which unscored rows did not happen.
-"""
+"""PPO whose runs depend on the seed alone: not on who else is in a batch, nor on rows that did not happen."""
 
 from __future__ import annotations
 

@@ -25,6 +25,8 @@ MAY_CHANGE = (
     *("num-env-steps", "max-workers", "max-in-flight", "call-timeout-s", "call-attempts", "max-unscored"),
 )
 """The options of hosts and limits: all that a resumed run may be told anew."""
+RENAMED = {"hopeless": "early-stop-level"}
+"""Options that older run folders know by another name."""
 _SHOWN_CHARS = 40
 SAMPLE = "The same text has the same embedding."
 """What an encoder is known by is how it embeds this."""
@@ -50,7 +52,8 @@ def check_options(
     """
     if run_dir and run_dir.resolve() != path.resolve():
         raise UserError(f"--run-dir {run_dir} and --resume {path}: a resumed run stays in its folder")
-    before = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    recorded = tomllib.loads((path / "config.toml").read_text(encoding="utf-8"))
+    before = {RENAMED.get(name, name): value for name, value in recorded.items()}
     now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
     for name in sorted({*before, *now} - set(may_change)):
         if before.get(name) != now.get(name):

@@ -1,10 +1,8 @@
 """Bandits: they learn which mutator is best whatever the query, and are then frozen into a policy.
 
-Each one is asked for an arm (a mutator's number) and told what it brought; it may be asked several times
-before it is told. A step that could not be scored is not told: it did not happen. The same seed and the
-same rewards in the same order give the same arms.
-
-What a bandit knows of its arms, and what it may be asked and told.
+`ask` returns an arm (a mutator's number), `tell` takes the reward that it brought; `ask` may be called
+several times before `tell`. The reward of a step that could not be scored is left out: it did not happen.
+The same seed and the same rewards in the same order give the same arms.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.policies.baselines import FixedSource, SampledSource
+from evaluation.policies.baselines import FixedPolicy, SampledSource
 from evaluation.policies.policy import PolicySource
 
 
@@ -23,7 +21,7 @@ class Means:
     """The mean reward of each arm.
 
     Several arms may be chosen before the first reward comes: those chosen since the last reward count as
-    played. What is not told after that did not happen.
+    played. Those of them that bring no reward after that did not happen.
 
     Args:
         arms: how many there are.
@@ -134,7 +132,7 @@ class Bandit(Protocol):
         """The policy that plays what was learned and learns no more.
 
         Raises:
-            ValueError: too little was told.
+            ValueError: too few rewards came.
         """
         ...
 
@@ -211,9 +209,9 @@ class UCB1:
         """What an arm brought, in [0, 1]."""
         self._means.add(arm, reward)
 
-    def frozen(self) -> FixedSource:
+    def frozen(self) -> FixedPolicy:
         """The arm with the best mean."""
-        return FixedSource(name=self.name, action=self._means.best())
+        return FixedPolicy(name=self.name, action=self._means.best())
 
 
 class Exp3:
@@ -225,7 +223,7 @@ class Exp3:
     Args:
         arms: how many there are.
         seed: of all its chance.
-        gamma: the share of draws that pay no heed to the weights, in (0, 1].
+        gamma: the share of draws that disregard the weights, in (0, 1].
         name: what the frozen policy is called.
 
     Raises:
@@ -241,7 +239,7 @@ class Exp3:
         self._chance = np.random.default_rng(seed)
         self._log_weights = np.zeros(arms)
         self._drawn_with = np.full(arms, 1 / arms)
-        self._is_told = False
+        self._has_learned = False
 
     def ask(self) -> int:
         """The arm to play next."""
@@ -257,16 +255,16 @@ class Exp3:
         check_arm(arm, arms)
         check_reward(reward)
         self._log_weights[arm] += self._gamma * reward / self._drawn_with[arm] / arms
-        self._is_told = True
+        self._has_learned = True
 
     def frozen(self) -> SampledSource:
         """Draws by the weights alone: it explores no more.
 
         Raises:
-            ValueError: it was never told a reward.
+            ValueError: it never took a reward.
         """
-        if not self._is_told:
-            raise ValueError("exp3 was never told a reward; fit it first")
+        if not self._has_learned:
+            raise ValueError("exp3 never took a reward; fit it first")
         return SampledSource(name=self.name, weights=_normalised(self._shares()))
 
     def _shares(self) -> NDArray[np.float64]:
@@ -309,14 +307,14 @@ class BestFixed:
         self._returns[arm] += episode_return
         self._episodes[arm] += 1
 
-    def frozen(self) -> FixedSource:
+    def frozen(self) -> FixedPolicy:
         """The arm with the highest mean return of an episode; of several, the first.
 
         Raises:
             ValueError: some arm had no episode.
         """
         check_all_played(self._episodes)
-        return FixedSource(name=self.name, action=int(np.argmax(self._returns / self._episodes)))
+        return FixedPolicy(name=self.name, action=int(np.argmax(self._returns / self._episodes)))
 
 
 def _share(name: str, value: object) -> float:

@@ -10,16 +10,20 @@ from evaluation.policies.policy import View
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedSource:
+class FixedPolicy:
     """Always the same mutator: `noop`, `fixed:<mutator>`, and what `best_fixed` and `ucb1` come to."""
 
     name: str
     action: int
     """The mutator's number."""
 
-    def make(self, seed: int) -> Fixed:  # noqa: ARG002 - it leaves nothing to chance
-        """An instance."""
-        return Fixed(self.action)
+    def make(self, seed: int) -> FixedPolicy:  # noqa: ARG002 - it leaves nothing to chance
+        """The policy itself: it remembers nothing."""
+        return self
+
+    def step(self, view: View) -> int:  # noqa: ARG002 - whatever it sees
+        """The one mutator."""
+        return self.action
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,17 +48,6 @@ class RoundRobinSource:
     def make(self, seed: int) -> RoundRobin:
         """An instance that starts where its seed says."""
         return RoundRobin(seed)
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """Plays one mutator."""
-
-    action: int
-
-    def step(self, view: View) -> int:  # noqa: ARG002 - whatever it sees
-        """The one mutator."""
-        return self.action
 
 
 class Sampled:

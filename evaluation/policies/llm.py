@@ -31,8 +31,11 @@ _TAGS = ("question", "wording")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LLMSource:
-    """Policies that ask one model through one dispatcher, which cannot be pickled: they wait, on threads."""
+class LLMPolicy:
+    """Asks a model at temperature 0, for one of the mutators by a JSON schema.
+
+    Its dispatcher cannot be pickled: it waits, on threads.
+    """
 
     name: str
     model: str
@@ -47,15 +50,8 @@ class LLMSource:
     """Whether a thinking model thinks; None leaves it to the server."""
 
     def make(self, seed: int) -> LLMPolicy:  # noqa: ARG002 - at temperature 0 nothing is left to chance
-        """An instance."""
-        return LLMPolicy(self)
-
-
-@dataclass(frozen=True)
-class LLMPolicy:
-    """Asks at temperature 0, for one of the mutators by a JSON schema."""
-
-    source: LLMSource
+        """The policy itself: it remembers nothing."""
+        return self
 
     def step(self, view: View) -> int:
         """The mutator that the model names.
@@ -64,15 +60,14 @@ class LLMPolicy:
             OllamaError: the call failed.
             ValueError: the reply names none of the mutators.
         """
-        source = self.source
         call = Call(
-            model=source.model,
+            model=self.model,
             prompt=choice_prompt(view),
             format=choice_schema(view.mutators),
-            options={**source.options, "temperature": 0, "seed": source.seed},
-            think=source.think,
+            options={**self.options, "temperature": 0, "seed": self.seed},
+            think=self.think,
         )
-        completion = source.dispatcher.generate(call)
+        completion = self.dispatcher.generate(call)
         if completion.error is not None:
             # A new one: others may raise the one that came at the same time, and share its traceback.
             raise type(completion.error)(str(completion.error))

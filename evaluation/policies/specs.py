@@ -1,4 +1,4 @@
-"""Reads the values of `-p`: which policy, with which options, for which share of the agents.
+"""The values of `-p`: which policy, with which options, for which share of the agents, and its source.
 
     noop · random · round_robin · fixed:MUTATOR · best_fixed · epsilon_greedy · ucb1 · exp3 · llm:MODEL
     run=FOLDER, or the path of a folder that exists
@@ -17,17 +17,24 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
+from evaluation.policies.bandits import UCB1, Bandit, EpsilonGreedy, Exp3
+from evaluation.policies.baselines import FixedPolicy, RoundRobinSource, SampledSource
+from evaluation.policies.llm import LLMPolicy
+from evaluation.policies.policy import PolicySource
+from evaluation.policies.user_class import Scalar, user_source
 from mutators.registry import DEFAULT_MUTATORS
+from ollama_utils.dispatcher import Dispatcher
 from records.errors import nearest
 
-Scalar = str | int | float | bool
 KEYED = ("class", "run")
 """Kinds that are named `kind=...`."""
 FITTED = ("best_fixed", "epsilon_greedy", "ucb1", "exp3")
 """Kinds that are fitted on the training queries and then frozen."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {"epsilon_greedy": ("epsilon",), "exp3": ("gamma",)}
 """Options of a kind beside `proportion`; those of a class or run are its own affair."""
+_BANDITS: dict[str, Any] = {"epsilon_greedy": EpsilonGreedy, "ucb1": UCB1, "exp3": Exp3}
 _WITH_ARGUMENT = {"fixed": "fixed:MUTATOR", "llm": "llm:MODEL"}
 _NAMES = ("noop", "random", "round_robin", *FITTED, *_WITH_ARGUMENT)
 _PART = re.compile(r"""((?:"[^"]*"|'[^']*'|[^,"'])*)(,|$)""")
@@ -61,7 +68,7 @@ def parse_policy(text: str, mutators: Sequence[str] = DEFAULT_MUTATORS) -> Polic
         mutators: the names that `fixed:` may use.
 
     Raises:
-        ValueError: the policy, its mutator or an option is unknown, or the proportion is no share.
+        ValueError: the policy, its mutator or an option is unknown, or the proportion is not over 0.
     """
     head, *rest = [text] if _is_folder(text) else _parts(text)
     kind, arg = _head(head, text, mutators)
@@ -70,6 +77,50 @@ def parse_policy(text: str, mutators: Sequence[str] = DEFAULT_MUTATORS) -> Polic
     if kind not in KEYED:
         _check_options(kind, options, text)
     return PolicySpec(kind=kind, arg=arg, kwargs=options, proportion=proportion)
+
+
+def make_source(
+    spec: PolicySpec, *, mutators: Sequence[str], dispatcher: Dispatcher | None = None, seed: int = 0
+) -> PolicySource:
+    """The source of a policy that needs no fitting.
+
+    Args:
+        spec: which policy; a run's is loaded elsewhere.
+        mutators: the names of the mission's mutators.
+        dispatcher: where an `llm:` policy sends its calls.
+        seed: of those calls.
+
+    Raises:
+        ValueError: the mission has no such mutator, a class cannot be used, there is no dispatcher, or the
+            policy has to be fitted or loaded first.
+    """
+    mutators = tuple(mutators)
+    match spec.kind:
+        case "noop" | "fixed":
+            return FixedPolicy(name=spec.name, action=_action_of(spec.arg or "noop", spec, mutators))
+        case "random":
+            return SampledSource(name=spec.name, weights=(1 / len(mutators),) * len(mutators))
+        case "round_robin":
+            return RoundRobinSource(name=spec.name)
+        case "class":
+            return user_source(spec.name, spec.arg, mutators, spec.kwargs)
+        case "llm" if dispatcher is not None:
+            return LLMPolicy(name=spec.name, model=spec.arg, dispatcher=dispatcher, seed=seed)
+    raise ValueError(
+        f"policy {spec.name!r} is of kind {spec.kind!r}, which cannot be made from its name alone"
+    )
+
+
+def make_bandit(spec: PolicySpec, *, arms: int, seed: int) -> Bandit:
+    """A bandit to be fitted: `epsilon_greedy`, `ucb1` or `exp3`; `best_fixed` is a `BestFixed` of its own.
+
+    Raises:
+        ValueError: the spec is of another kind, or an option is out of range.
+    """
+    if spec.kind not in _BANDITS:
+        raise ValueError(f"policy {spec.name!r} is not a bandit; {nearest(spec.kind, _BANDITS)}")
+    bandit: Bandit = _BANDITS[spec.kind](arms, seed=seed, name=spec.name, **spec.kwargs)
+    return bandit
 
 
 def assign(proportions: Sequence[float], agents: int) -> list[int]:
@@ -178,3 +229,9 @@ def _check_options(kind: str, options: Mapping[str, Scalar], text: str) -> None:
             raise ValueError(
                 f"policy {text!r} has an unknown option {key!r}; {nearest(key, (*known, 'proportion'))}"
             )
+
+
+def _action_of(mutator: str, spec: PolicySpec, mutators: tuple[str, ...]) -> int:
+    if mutator not in mutators:
+        raise ValueError(f"policy {spec.name!r} needs the mutator {mutator!r}; {nearest(mutator, mutators)}")
+    return mutators.index(mutator)

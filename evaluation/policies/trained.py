@@ -1,8 +1,7 @@
 """A trained policy, taken from the folder of its run: `-p RUN` of `mutagym eval`, `--policy RUN` of `ask`.
 
-A policy.zip holds pickled Python, as every file of Stable-Baselines3 does: load the runs you trust alone.
-
-The network of a trained policy as a plain torch module, loaded from a policy.zip.
+The network is loaded from the run's policy.zip as a plain torch module. That file holds pickled Python, as
+every file of Stable-Baselines3 does: load the runs you trust alone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from evaluation.wrappers.blocks import block_scores
+from evaluation.policies.instance import block_scores
 from records.errors import UserError
 from train.ppo import MaskedPPO
 
@@ -32,11 +31,13 @@ if TYPE_CHECKING:
     from train.mission import MissionConfig
 
 POLICY = "policy.zip"
+ONE_LANE = {"n_envs": 1}
+"""In place of the lanes of the training: their rollout buffer is not needed."""
 _loading = threading.Lock()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class TrainedRun:
     """A training run that has a policy."""
 
     path: Path
@@ -87,16 +88,16 @@ class Run:
             )
 
 
-def load_run(path: str | Path) -> Run:
+def load_run(path: str | Path) -> TrainedRun:
     """Read what a training run is; its policy is loaded when it is first asked.
 
     Raises:
-        UserError: this is no training run, it has no policy yet, or a file of it is damaged.
+        UserError: this is not a training run, it has no policy yet, or a file of it is damaged.
     """
     folder = Path(path).absolute()
     weights = folder / POLICY
     if not (folder / "config.toml").is_file():
-        raise UserError(f"{str(path)!r} is no run; expected the folder of a `mutagym train` run")
+        raise UserError(f"{str(path)!r} is not a run; expected the folder of a `mutagym train` run")
     config = _read(folder / "config.toml", tomllib.loads)
     if "agents" in config:
         raise UserError(f"{str(path)!r} is an evaluation; expected the folder of a `mutagym train` run")
@@ -108,11 +109,11 @@ def load_run(path: str | Path) -> Run:
             f"`mutagym train --resume {path}`"
         )
     if not _is_whole(weights):
-        raise UserError(f"{str(weights)!r} is damaged: make it anew with `mutagym train --resume {path}`")
+        raise UserError(f"{str(weights)!r} is damaged: make it again with `mutagym train --resume {path}`")
     queries = _read(folder / "queries.json", json.loads)
     if not isinstance(queries, dict) or not isinstance(queries.get("train"), list):
         raise UserError(f"{str(folder / 'queries.json')!r} has no list 'train' of the queries trained on")
-    return Run(
+    return TrainedRun(
         path=folder,
         config=config,
         train_queries=tuple(queries["train"]),
@@ -129,7 +130,7 @@ class RunSource:
         sample: draw actions by their probabilities, as in training; else take the likeliest.
     """
 
-    def __init__(self, run: Run, *, name: str, sample: bool = False) -> None:
+    def __init__(self, run: TrainedRun, *, name: str, sample: bool = False) -> None:
         self.run = run
         self.name = name
         self.sample = sample
@@ -152,7 +153,7 @@ def run_source(spec: PolicySpec) -> RunSource:
     """The source of a policy of kind `run`; its one option is `sample=true`.
 
     Raises:
-        UserError: it has another option, or the run is no good.
+        UserError: it has another option, or the run cannot be used.
     """
     for key, value in spec.kwargs.items():
         if key != "sample" or not isinstance(value, bool):
@@ -169,7 +170,7 @@ class RunPolicy:
 
     Args:
         weights: the run's policy.zip.
-        changed_ns: when it was last written, as `Run` has it.
+        changed_ns: when it was last written, as `TrainedRun` has it.
         seed: draws the actions; None: the likeliest action is taken.
     """
 
@@ -210,7 +211,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - wha
     try:
         return parse(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train anew") from error
+        raise UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train again") from error
 
 
 def _is_whole(path: Path) -> bool:
@@ -220,10 +221,6 @@ def _is_whole(path: Path) -> bool:
             return file.testzip() is None
     except (OSError, zipfile.BadZipFile):
         return False
-
-
-ONE_LANE = {"n_envs": 1}
-"""In place of the lanes of the training: their rollout buffer is not needed."""
 
 
 class PolicyNetwork(torch.nn.Module):
@@ -257,6 +254,6 @@ def load_network(path: Path) -> PolicyNetwork:
     except Exception as error:  # it is unpickled: whatever class is missing there comes up
         raise UserError(
             f"{str(path)!r} cannot be loaded ({type(error).__name__}: {error}): "
-            "load it with the version of mutagym that wrote it, or train anew"
+            "load it with the version of mutagym that wrote it, or train again"
         ) from error
     return PolicyNetwork(model.policy)

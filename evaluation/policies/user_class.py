@@ -18,9 +18,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from evaluation.errors import one_line
 from evaluation.policies.policy import Policy
-from evaluation.policies.specs import Scalar
 from records.errors import nearest
+
+Scalar = str | int | float | bool
+"""What an option of a policy can be."""
 
 
 class PolicyClassError(ValueError):
@@ -108,12 +111,9 @@ def _import(dotted: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(dotted)
     except (Exception, SystemExit) as error:
-        where = (
-            ""
-            if not isinstance(error, ModuleNotFoundError)
-            else ("; put its folder on PYTHONPATH, or name the file: path/to/file.py:Policy")
-        )
-        raise PolicyClassError(f"module {dotted!r} cannot be imported: {_line(error)}{where}") from error
+        to_do = "; put its folder on PYTHONPATH, or name the file: path/to/file.py:Policy"
+        hint = to_do if isinstance(error, ModuleNotFoundError) else ""
+        raise PolicyClassError(f"module {dotted!r} cannot be imported: {one_line(error)}{hint}") from error
 
 
 @cache
@@ -140,7 +140,7 @@ def _file_text(file: str) -> str:
     except OSError as error:
         raise PolicyClassError(f"no policy file at {file!r}; expected path/to/file.py:Policy") from error
     except (SyntaxError, ValueError) as error:
-        raise PolicyClassError(f"{file!r} fails while it is imported: {_line(error)}") from error
+        raise PolicyClassError(f"{file!r} fails while it is imported: {one_line(error)}") from error
 
 
 @cache
@@ -150,7 +150,7 @@ def _run(file: str, text: str) -> ModuleType:
     name = f"policies of {file} {digest}".replace(".", ",")  # pickle imports what stands before a dot
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or Path(file).suffix != ".py":
-        raise PolicyClassError(f"{file!r} is no Python file; expected path/to/file.py:Policy")
+        raise PolicyClassError(f"{file!r} is not a Python file; expected path/to/file.py:Policy")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # where pickle looks a class's module up
     linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file  # for tracebacks
@@ -158,9 +158,5 @@ def _run(file: str, text: str) -> ModuleType:
         exec(compile(text, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's own
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise PolicyClassError(f"{file!r} fails while it is imported: {_line(error)}") from error
+        raise PolicyClassError(f"{file!r} fails while it is imported: {one_line(error)}") from error
     return module
-
-
-def _line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

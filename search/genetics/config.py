@@ -1,4 +1,4 @@
-"""What an evolution is told, and the checks of every value."""
+"""The settings of an evolution, and the checks of every value."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Schedule:
     timeout_s: float = 120.0
     """The seconds after which an attempt without a whole reply counts as failed."""
     batch_size: int = 20
-    """Problems of a genome after which it is judged whether it is hopeless."""
+    """Problems of a genome after which it is judged whether to stop it."""
     batches_at_once: int = 1
     """Batches of a genome that are asked together."""
     drafts_ahead: int = 1
@@ -86,9 +86,9 @@ class EvolutionConfig:
     max_unscored: float = 0.1
     """A genome with a larger share of its problems without a reply has no fitness: it is neither parent nor
     elite."""
-    hopeless: float | None = 0.05
-    """A genome is stopped when it is surely worse than the weakest of the elite: this is the chance of being
-    wrong about one. None stops none."""
+    early_stop_level: float | None = 0.05
+    """A genome is stopped early when it is shown to be worse than the weakest of the elite: this is the
+    chance of being wrong about one. None stops none."""
     patience: int | None = 10
     """Ends after so many generations without a better best; None goes on to the last one."""
 
@@ -109,10 +109,13 @@ class EvolutionConfig:
         self._check_shares("crossover_rate", "mutation_rate", "max_unscored", "held_out")
         if self.held_out >= 1:
             raise ValueError(f"held_out is {self.held_out!r}; expected a share below 1")
-        if self.hopeless is not None:
-            self._check_shares("hopeless")
-            if not 0 < self.hopeless < 1:
-                raise ValueError(f"hopeless is {self.hopeless!r}; expected a chance between 0 and 1, or None")
+        if self.early_stop_level is not None:
+            self._check_shares("early_stop_level")
+            if not 0 < self.early_stop_level < 1:
+                raise ValueError(
+                    f"early_stop_level is {self.early_stop_level!r}; "
+                    "expected a chance between 0 and 1, or None"
+                )
         if not _is_whole(self.seed):
             raise ValueError(f"seed is {self.seed!r}; expected a whole number")
         if self.selection not in SELECTIONS:
@@ -156,7 +159,7 @@ class AsyncEvolutionConfig(EvolutionConfig):
     enable_async_evaluation: bool = True
     """False asks one call at a time."""
     async_batch_size: int = 20
-    """Problems of a genome after which it is judged whether it is hopeless."""
+    """Problems of a genome after which it is judged whether to stop it."""
     max_concurrent_requests: int = 10
     """The cap: the most calls under way at once, of mutation and evaluation, over all genomes."""
     genome_batch_size: int = 10

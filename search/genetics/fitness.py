@@ -1,13 +1,7 @@
-"""A genome on the panel of problems: what it scored, problem by problem, and when that is enough.
+"""What genomes score on a fixed panel of problems, side by side, under one cap on the calls.
 
 All genomes are put the same problems in the same order, so two of them are compared problem by problem. A
 genome that is surely worse than its rival is stopped. A call that failed has no score: it is never a 0.
-
-What every plan of the search does with what it gets back.
-
-Genomes scored side by side on a fixed panel, under one cap on the calls.
-
-Which problems a run uses for what: its panel, its worked examples, and those held out.
 """
 
 from __future__ import annotations
@@ -41,55 +35,54 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asking:
+class ScoredCall:
     """A call, and what its reply is worth: that is found out where the reply arrives, beside other calls."""
 
     call: Call
     score: Callable[[str], float] | None = None
 
-    def answer(self, ask: Callable[[Call], Completion]) -> Answer:
+    def answer(self, generate: Callable[[Call], Completion]) -> Answer:
         """What came of it.
 
         Raises:
-            Exception: whatever `ask` and `score` raise.
+            Exception: whatever `generate` and `score` raise.
         """
-        completion = ask(self.call)
+        completion = generate(self.call)
         if self.score is None or completion.error is not None:
             return Answer(completion)
         return Answer(completion, float(self.score(completion.text)))
 
 
-CallPlan = Generator[Sequence[Asking], Sequence[Answer], T]
+CallPlan = Generator[Sequence[ScoredCall], Sequence[Answer], T]
 """Yields batches of what to ask, is sent what came of each in order, returns its result."""
 
 
-class SearchStoppedError(Exception):
-    """The search was told to stop before it was through."""
+class EvolutionStoppedError(Exception):
+    """The evolution was stopped before it was through."""
 
 
-def asked_twice(askings: Sequence[Asking]) -> CallPlan[list[Answer]]:
+def asked_twice(calls: Sequence[ScoredCall]) -> CallPlan[list[Answer]]:
     """What comes of these; the calls that fail are asked once more.
 
     Raises:
-        SearchStoppedError: a call was cancelled.
+        EvolutionStoppedError: a call was cancelled.
         Exception: whatever was raised in place of an answer.
     """
-    answers = _checked((yield askings))
+    answers = list((yield calls))
+    _check_not_cancelled(answers)
     failed = [index for index, answer in enumerate(answers) if answer.completion.error is not None]
     if failed:
-        for index, answer in zip(failed, _checked((yield [askings[i] for i in failed])), strict=True):
+        again = yield [calls[index] for index in failed]
+        _check_not_cancelled(again)
+        for index, answer in zip(failed, again, strict=True):
             answers[index] = answer
     return answers
 
 
-def _checked(answers: Sequence[Answer]) -> list[Answer]:
-    """The answers, of which none stands for the end of the run."""
-    checked = []
+def _check_not_cancelled(answers: Sequence[Answer]) -> None:
     for answer in answers:
         if isinstance(answer.completion.error, CallCancelledError):
-            raise SearchStoppedError("the calls were cancelled") from answer.completion.error
-        checked.append(answer)
-    return checked
+            raise EvolutionStoppedError("the calls were cancelled") from answer.completion.error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +101,7 @@ class Panel:
     """Batches that are asked together; what was asked past the end of a genome is left out."""
     max_unscored: float = 0.1
     """A genome with a larger share of its problems unscored has no fitness."""
-    hopeless: float | None = 0.05
+    early_stop_level: float | None = 0.05
     """The chance of stopping a genome that is no worse than its rival; None never stops one."""
 
 
@@ -150,6 +143,7 @@ class Trial:
         self.genome = genome
         self.is_over = not panel.problems
         self._panel, self._rival = panel, rival
+        self._level = panel.early_stop_level if rival is not None else None
         self._scores: list[float | None] = []
         self._stopped = False
         self._error = ""
@@ -158,11 +152,11 @@ class Trial:
     def go_on(self) -> CallPlan[None]:
         """Ask the next batches, and judge after each; all that are left where no judgement can end it."""
         panel, begun = self._panel, len(self._scores)
-        end = begun + panel.batch_size * panel.batches_at_once if self._may_stop else None
+        end = None if self._level is None else begun + panel.batch_size * panel.batches_at_once
         problems = panel.problems[begun:end]
         prompt = self.genome.prompt
         answers = yield from asked_twice(
-            [Asking(panel.ask(problem, prompt), partial(panel.scorer, problem)) for problem in problems]
+            [ScoredCall(panel.ask(problem, prompt), partial(panel.scorer, problem)) for problem in problems]
         )
         errors = [answer.completion.error for answer in answers]
         self._error = next((str(error) for error in reversed(errors) if error), self._error)
@@ -195,20 +189,15 @@ class Trial:
         self._scores += scores
         total = len(self._panel.problems)
         finished = len(self._scores) == total
-        self._stopped = not finished and self._is_hopeless(_differences(scores, self._rival, begun))
+        self._stopped = not finished and self._is_surely_worse(_differences(scores, self._rival, begun))
         self.is_over = finished or self._stopped or self._is_unscored(total)
 
-    @property
-    def _may_stop(self) -> bool:
-        """Whether it is held against a rival."""
-        return self._rival is not None and self._panel.hopeless is not None
-
-    def _is_hopeless(self, differences: list[float]) -> bool:
+    def _is_surely_worse(self, differences: list[float]) -> bool:
         """Whether it is surely worse than its rival, given further differences to it."""
-        if not self._may_stop or self._panel.hopeless is None:
+        if self._level is None:
             return False
         self._worse.add([-difference for difference in differences])
-        return bool(self._worse.rejects(self._panel.hopeless))
+        return bool(self._worse.rejects(self._level))
 
     def _is_unscored(self, of: int) -> bool:
         return self._scores.count(None) > self._panel.max_unscored * of
@@ -263,7 +252,7 @@ class AsyncEvaluationPipeline:
             batch_size=schedule.batch_size,
             batches_at_once=schedule.batches_at_once,
             max_unscored=config.max_unscored,
-            hopeless=config.hopeless,
+            early_stop_level=config.early_stop_level,
         )
 
     def evaluate(self, genomes: Sequence[Genome], rival: Evaluated | None = None) -> list[Evaluated]:
@@ -274,7 +263,7 @@ class AsyncEvaluationPipeline:
             rival: what is surely worse than this one is stopped; None lets all finish.
 
         Raises:
-            SearchStoppedError: the calls were cancelled.
+            EvolutionStoppedError: the calls were cancelled.
             Exception: whatever the scorer raises.
         """
         return self.play([self._try(Trial(genome, self.panel, rival)) for genome in genomes])
@@ -286,7 +275,9 @@ class AsyncEvaluationPipeline:
     def play(self, plans: Sequence[CallPlan[T]]) -> list[T]:
         """What these plans return, their calls side by side under the pool's cap."""
         # More than the cap: who waits for another attempt, or for a score, holds no place under it.
-        return play_plans(plans, lambda asking: asking.answer(self._pool.ask), self._pool.callers, self._tick)
+        return play_plans(
+            plans, lambda asking: asking.answer(self._pool.generate), self._pool.callers, self._tick
+        )
 
     def _try(self, trial: Trial) -> CallPlan[Evaluated]:
         while not trial.is_over:

@@ -1,16 +1,12 @@
-"""What evolves: a system prompt, made of instructions and worked examples.
+"""What evolves, a system prompt with its worked examples; who becomes a parent; and keyed chance.
 
-Who becomes a parent: tournament, rank and roulette, each a draw of one index by fitness.
-
-How far the prompts of a population lie apart.
-
-Chance that depends on the seed and on what it decides alone, never on what was decided before.
+All chance depends on the seed and on what it decides, never on what was decided before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -89,17 +85,15 @@ def select(kind: str, fitnesses: Sequence[float], rng: Random, *, tournament_siz
     if not fitnesses:
         raise ValueError("nobody to select from; expected at least one fitness")
     if kind == "tournament":
-        drawn = [rng.randrange(len(fitnesses)) for _ in range(tournament_size)]
-        return max(drawn, key=lambda index: (fitnesses[index], -index))
-    return _weighted(_weights_of(kind)(fitnesses), rng)
+        return fittest([rng.randrange(len(fitnesses)) for _ in range(tournament_size)], fitnesses)
+    if kind not in SELECTIONS:
+        raise ValueError(f"selection is {kind!r}; expected one of {', '.join(SELECTIONS)}")
+    return _weighted(_ranks(fitnesses) if kind == "rank" else list(fitnesses), rng)
 
 
-def _weights_of(kind: str) -> Callable[[Sequence[float]], list[float]]:
-    if kind == "rank":
-        return _ranks
-    if kind == "roulette":
-        return list
-    raise ValueError(f"selection is {kind!r}; expected one of {', '.join(SELECTIONS)}")
+def fittest(entrants: Iterable[int], fitnesses: Sequence[float]) -> int:
+    """The winner of a tournament: the entrant, by its index, of the highest fitness; of equals the first."""
+    return max(entrants, key=lambda index: (fitnesses[index], -index))
 
 
 def _ranks(fitnesses: Sequence[float]) -> list[float]:

@@ -14,7 +14,7 @@ from random import Random
 from mutators import cleaning
 from mutators.mutator import Mutator
 from ollama_utils.types import Call
-from search.genetics.fitness import Asking, CallPlan, asked_twice
+from search.genetics.fitness import CallPlan, ScoredCall, asked_twice
 from search.genetics.genome import Example, Genome, chance, seed_of
 
 MAX_CHARS = 4_000
@@ -24,7 +24,7 @@ _TRIES = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class Birth:
+class ChildSpec:
     """How a child is made, decided before anything is asked."""
 
     parents: tuple[Genome, ...]
@@ -37,7 +37,7 @@ class Birth:
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """What came of a birth."""
+    """A child before it is made different from all others."""
 
     genome: Genome
     asked: int
@@ -90,25 +90,25 @@ class Variation:
         self.crossings = tuple(mutator.name for mutator in crossovers)
         """The names of the steps that join two."""
 
-    def draft(self, birth: Birth) -> CallPlan[Draft]:
-        """The child of a birth, after its steps."""
-        genome, asked, errors = birth.parents[0], 0, list[str]()
-        for place, step in enumerate(birth.steps):
-            rng = chance(birth.seed, step, place)
+    def draft(self, spec: ChildSpec) -> CallPlan[Draft]:
+        """The draft of a child, after the steps of its spec."""
+        genome, asked, errors = spec.parents[0], 0, list[str]()
+        for place, step in enumerate(spec.steps):
+            rng = chance(spec.seed, step, place)
             if step in self._by_example:
                 genome = self._by_example[step](genome, rng)
                 continue
-            other = birth.parents[1] if step in self.crossings else None
+            other = spec.parents[1] if step in self.crossings else None
             if other is not None:
                 genome = replace(genome, examples=self._joined(genome, other, rng))
-            told = seed_of(birth.seed, step, place, "told")
-            text, error = yield from self._text(self._mutators[step], genome, other, told)
+            seed = seed_of(spec.seed, step, place, "told")
+            text, error = yield from self._text(self._mutators[step], genome, other, seed)
             asked += self._mutators[step].kind == "model"
             errors += [error] if error else []
             if text:
                 genome = replace(genome, instructions=text)
             else:
-                genome = self._by_rule(genome, [parent for parent in birth.parents if parent != genome], rng)
+                genome = self._by_rule(genome, [parent for parent in spec.parents if parent != genome], rng)
         return Draft(genome=genome, asked=asked, failed=len(errors), error=errors[-1] if errors else "")
 
     def changed(self, genome: Genome, known: Collection[Genome], rng: Random) -> Genome | None:
@@ -135,7 +135,7 @@ class Variation:
         if mutator.kind == "rule":
             return _if_new(mutator.apply(genome.instructions, earlier, seed), genome), ""
         prompt = mutator.prompt(genome.instructions, earlier, seed)
-        (answer,) = yield from asked_twice([Asking(self._ask(prompt, seed))])
+        (answer,) = yield from asked_twice([ScoredCall(self._ask(prompt, seed))])
         reply = answer.completion
         if reply.error is not None:
             return "", str(reply.error) or type(reply.error).__name__

@@ -20,7 +20,7 @@ from ollama_utils.encoders import CachedEncoder, Encoder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class PromptChoice:
     """Prompts chosen for a query, and how."""
 
     query: str
@@ -42,7 +42,7 @@ class Choice:
 class Actor(Protocol):
     """Chooses prompts, and may learn from what they brought. Used on one thread."""
 
-    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
+    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> PromptChoice:
         """Choose `count` prompts (all, where there are fewer) for a query.
 
         Args:
@@ -53,7 +53,7 @@ class Actor(Protocol):
         """
         ...
 
-    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
+    def learn(self, choice: PromptChoice, rewards: Sequence[float | None]) -> None:
         """Learn what each chosen prompt brought; None: it brought no reward, which teaches nothing."""
         ...
 
@@ -68,11 +68,11 @@ class RandomActor:
     def __init__(self, seed: int = 0) -> None:
         self._seed = seed
 
-    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
+    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> PromptChoice:
         """Prompts drawn evenly (`Actor.choose`)."""
         check_choice(prompts, count)
         places = np.random.default_rng((self._seed, step)).permutation(len(prompts))[:count].tolist()
-        return Choice(
+        return PromptChoice(
             query=query,
             prompts=tuple(prompts),
             places=tuple(places),
@@ -80,7 +80,7 @@ class RandomActor:
             inclusion=(len(places) / len(prompts),) * len(places),
         )
 
-    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
+    def learn(self, choice: PromptChoice, rewards: Sequence[float | None]) -> None:
         """Nothing is learned."""
 
 
@@ -94,11 +94,11 @@ class FixedActor:
     def __init__(self, prompt: str | None = None) -> None:
         self._prompt = prompt
 
-    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:  # noqa: ARG002 - no chance
+    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> PromptChoice:  # noqa: ARG002 - no chance
         """The one prompt, `count` times (`Actor.choose`)."""
         check_choice(prompts, count)
         prompt = prompts[0] if self._prompt is None else self._prompt
-        return Choice(
+        return PromptChoice(
             query=query,
             prompts=(prompt,),
             places=(0,) * count,
@@ -106,7 +106,7 @@ class FixedActor:
             inclusion=(1.0,) * count,
         )
 
-    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
+    def learn(self, choice: PromptChoice, rewards: Sequence[float | None]) -> None:
         """Nothing is learned."""
 
 
@@ -180,7 +180,7 @@ class PolicyActor:
         self._value: Floats = np.zeros(encoder.dimension + 1)
         self._scale = 0.0
 
-    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> Choice:
+    def choose(self, query: str, prompts: Sequence[str], count: int, step: int) -> PromptChoice:
         """Prompts drawn by the policy (`Actor.choose`).
 
         Raises:
@@ -196,7 +196,7 @@ class PolicyActor:
         threshold = heights[order[count]] if count < number else -math.inf
         chances = -np.expm1(-np.exp(logs - threshold)) if count < number else np.ones(number)
         places = order[:count].tolist()
-        return Choice(
+        return PromptChoice(
             query=query,
             prompts=tuple(prompts),
             places=tuple(places),
@@ -204,7 +204,7 @@ class PolicyActor:
             inclusion=tuple(chances[places].tolist()),
         )
 
-    def learn(self, choice: Choice, rewards: Sequence[float | None]) -> None:
+    def learn(self, choice: PromptChoice, rewards: Sequence[float | None]) -> None:
         """One step along the gradient; without any reward, none (`Actor.learn`).
 
         Raises:

@@ -23,7 +23,8 @@ from mutators.cleaning import clean
 from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_MUTATORS, combine_instructions
 from ollama_utils.types import Call
-from search.candidates import Llm, do_all, heed_cancel
+from search.candidates import Llm, do_all, raise_if_cancelled
+from search.genetics.genome import fittest
 
 SECTIONS = ("role", "task", "method", "check", "format")
 """In the order in which a prompt has them."""
@@ -362,7 +363,7 @@ class PromptPopulation:
     def _parent(self, chance: np.random.Generator) -> PromptSections:
         """The winner of a tournament."""
         entrants = chance.choice(self.size, size=min(TOURNAMENT_SIZE, self.size), replace=False)
-        return max((self._member(self._sections[i]) for i in sorted(entrants)), key=_edge).sections
+        return self._sections[fittest(entrants.tolist(), [member.edge for member in self.members])]
 
     @property
     def ranked(self) -> list[Member]:
@@ -388,10 +389,6 @@ class PromptPopulation:
             f"expected {self.size} distinct prompts, could make only {len(filled)} of the {len(given)} "
             "given: give more prompts, or more texts in `pools`"
         )
-
-
-def _edge(member: Member) -> float:
-    return member.edge
 
 
 def _read(prompts: Sequence[str | PromptSections], size: int) -> list[PromptSections]:
@@ -455,5 +452,5 @@ class SectionRewording:
         options = {**self.options, "temperature": REWORDING_TEMPERATURE, "seed": seed}
         prompt = mutator.prompt(text, others, seed)
         call = Call(model=self.model, prompt=prompt, options=options, think=self.think)
-        completion = heed_cancel(self.llm.generate(call))
+        completion = raise_if_cancelled(self.llm.generate(call))
         return None if completion.error or completion.truncated else clean(completion.text, text) or None

@@ -16,7 +16,7 @@ from typing import Protocol, runtime_checkable
 from ollama_utils.errors import CallCancelledError, EncodingError, OllamaError, ReplyLogError
 from ollama_utils.types import Call, Completion
 from search.candidates import do_all
-from search.optimizing.actors import Choice
+from search.optimizing.actors import PromptChoice
 
 Parts = Mapping[str, float]
 """By name: `feedback`, `critic`, `coherence`, `tokens`, `safety`; a part that nobody gave is not there."""
@@ -45,7 +45,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rewarded:
+class CandidateReward:
     """A scored candidate's reward."""
 
     reward: float
@@ -55,13 +55,13 @@ class Rewarded:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedStep:
     """A query, and the prompts that the actor chose for it."""
 
     step: int
     """The number of the step, from 0."""
     query: str
-    choice: Choice
+    choice: PromptChoice
     """How the actor chose; it learns from it later."""
     calls: tuple[Call, ...]
     """One a prompt: what the flow asks the model. Another driver may get its replies as it likes."""
@@ -85,8 +85,8 @@ class StepResult:
     step: int
     query: str
     response: str | None
-    """The candidate with the critic's highest score (`Asked.best_of`). Where none is scored, the first that
-    came; None where all failed."""
+    """The candidate with the critic's highest score (`AskedStep.best_of`). Where none is scored, the first
+    that came; None where all failed."""
     prompt: str | None
     """The system prompt of the response."""
     reward: float | None
@@ -114,9 +114,9 @@ class StepResult:
     @classmethod
     def of(
         cls,
-        asked: Asked,
+        asked: AskedStep,
         candidates: Sequence[Candidate],
-        rewarded: Sequence[Rewarded | None],
+        rewarded: Sequence[CandidateReward | None],
         best: int | None,
         *,
         evolved: bool,
@@ -160,7 +160,7 @@ Said = float | Sequence[float]
 Signal = Said | Callable[[str, str], Said | None] | None
 """A value, or a function of query and reply that is called once the reply is there; None: nothing is said."""
 
-Tried = tuple[Asked, Sequence[Candidate]]
+Tried = tuple[AskedStep, Sequence[Candidate]]
 """What was asked in a step, and what came, one candidate a prompt."""
 
 
@@ -257,7 +257,7 @@ class Rewarding:
     max_workers: int | None = 1
     """The most candidates that are rewarded at once; None: all. 1: one after another, in this thread."""
 
-    def __call__(self, tried: Sequence[Tried], signals: Signals) -> list[list[Rewarded | None]]:
+    def __call__(self, tried: Sequence[Tried], signals: Signals) -> list[list[CandidateReward | None]]:
         """The rewards of the candidates of some steps, in order; None for a candidate without a score.
 
         Args:
@@ -277,8 +277,8 @@ class Rewarding:
         rewarded = iter(self._each(cases, signals))
         return [[next(rewarded) for _ in candidates] for _, candidates in tried]
 
-    def _each(self, cases: Sequence[_Case], signals: Signals) -> list[Rewarded | None]:
-        def one(case: _Case) -> Rewarded | None:
+    def _each(self, cases: Sequence[_Case], signals: Signals) -> list[CandidateReward | None]:
+        def one(case: _Case) -> CandidateReward | None:
             query, candidate, is_best = case
             return self._rewarded(query, candidate, signals, is_best=is_best)
 
@@ -288,7 +288,7 @@ class Rewarding:
 
     def _rewarded(
         self, query: str, candidate: Candidate, signals: Signals, *, is_best: bool
-    ) -> Rewarded | None:
+    ) -> CandidateReward | None:
         text, score = candidate.text, candidate.score
         if text is None or score is None:
             return None
@@ -300,7 +300,7 @@ class Rewarding:
         reward = self.reward_fn(parts)
         if not math.isfinite(reward):
             raise ValueError(f"a reward must be finite; the reward function gave {reward!r} for {parts}")
-        return Rewarded(reward=float(reward), parts=parts, feedback=feedback)
+        return CandidateReward(reward=float(reward), parts=parts, feedback=feedback)
 
 
 _Case = tuple[str, Candidate, bool]

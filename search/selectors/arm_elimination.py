@@ -65,7 +65,7 @@ class ArmEliminationSelector(Selector):
     @property
     def survivors(self) -> tuple[int, ...]:
         """Those that nobody beat, and that may still fail seldom enough."""
-        able = np.flatnonzero(~self.hopeless_ones).tolist()
+        able = np.flatnonzero(~self.disqualified_ones).tolist()
         return tuple(number for number in able if number not in self._beaten_by)
 
     def _rounds(self) -> Iterator[Sequence[Request]]:

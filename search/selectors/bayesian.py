@@ -1,93 +1,119 @@
-"""Bayesian optimisation over whole combinations.
-
-Which combinations Bayesian optimisation would look at next: optuna's Gaussian process with log-EI.
-"""
+"""Bayesian optimisation over whole combinations: a Gaussian process and its expected improvement."""
 
 from __future__ import annotations
 
 import math
 import random
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
+
+import numpy as np
 
 from search.selectors.combination import Places, part_of, places_of
+from search.selectors.results import Floats
 from search.selectors.selector import Common, Evaluate, Request, Selector
 
-_TRIES = 4
-"""Proposals a place that are asked for at most, before chance takes over."""
+if TYPE_CHECKING:
+    from sklearn.gaussian_process import GaussianProcessRegressor  # type: ignore[import-untyped]
+
+_EQUAL_DIGITS = 9
+"""Improvements that agree to so many digits are equal: the rounding of floats has no favourite."""
 
 
 def propose(shape: Sequence[int], measured: Mapping[Places, float], count: int, seed: int) -> list[Places]:
     """Different combinations that nobody measured, the most promising first; all that are left, if fewer.
 
-    A process over the choices, which have no order, is fitted to what was measured; each proposal has the
-    greatest expected improvement, those before it being under way (Ament et al. 2023, "Unexpected
-    Improvements to Expected Improvement for Bayesian Optimization"). Equal arguments give equal proposals.
+    A Gaussian process over the choices, which have no order (Matern 5/2 on their one-hot codes), is fitted
+    to what was measured; each proposal has the greatest expected improvement, compared by its logarithm
+    (Ament et al. 2023, "Unexpected Improvements to Expected Improvement for Bayesian Optimization"). Those
+    before it are taken to have the score that the process expects (Ginsbourger et al. 2010, "Kriging is
+    well-suited to parallelize optimization"). Equal arguments give equal proposals.
 
     Args:
         shape: how many choices each name has.
         measured: scores by place; without any, chance proposes.
         count: how many to propose.
-        seed: of whatever is drawn.
+        seed: of the order among equals.
     """
     left = [places for places in places_of(shape) if places not in measured]
     random.Random(f"{seed}:{len(measured)}").shuffle(left)  # so that neither order nor chance has a favourite
     if len(left) <= count or not measured:
         return left[:count]
-    chosen: list[Places] = []
-    for places in _by_process(shape, measured, count * _TRIES, seed):
-        # One that is known already stays under way all the same, so that the next is another.
-        if places not in measured and places not in chosen:
-            chosen.append(places)
-        if len(chosen) == count:
-            return chosen
-    return (chosen + [places for places in left if places not in chosen])[:count]
+    known, scores = one_hot(list(measured), shape), np.array(list(measured.values()))
+    process = _fitted(known, scores)
+    proposed: list[Places] = []
+    while len(proposed) < count:
+        codes = one_hot(left, shape)
+        means, deviations = process.predict(codes, return_std=True)
+        gains = log_expected_improvement(means, deviations, scores.max())
+        best = int(np.round(gains, _EQUAL_DIGITS).argmax())
+        proposed.append(left.pop(best))
+        known, scores = np.vstack([known, codes[best]]), np.append(scores, means[best])
+        process = _fitted(known, scores, process)
+    return proposed
 
 
-def _by_process(
-    shape: Sequence[int], measured: Mapping[Places, float], tries: int, seed: int
-) -> Iterator[Places]:
-    """So many proposals of the process, each made while those before it are under way."""
-    # Half a second of imports that only this selector needs.
-    from optuna import create_study
-    from optuna.distributions import BaseDistribution, CategoricalDistribution
-    from optuna.samplers import GPSampler
-    from optuna.trial import create_trial
-
-    names = [str(name) for name in range(len(shape))]
-    distributions: dict[str, BaseDistribution] = {
-        name: CategoricalDistribution(range(size)) for name, size in zip(names, shape, strict=True)
-    }
-    with _quiet():
-        study = create_study(direction="maximize", sampler=GPSampler(seed=seed, n_startup_trials=1))
-        for places, score in measured.items():
-            params = dict(zip(names, places, strict=True))
-            study.add_trial(create_trial(params=params, distributions=distributions, value=score))
-    for _ in range(tries):
-        trial = study.ask(distributions)
-        yield tuple(trial.params[name] for name in names)
+def one_hot(places: Sequence[Places], shape: Sequence[int]) -> Floats:
+    """(combinations, choices of all names): 1 for each choice that a combination has, else 0."""
+    columns = np.array(places) + np.cumsum([0, *shape[:-1]])
+    codes: Floats = np.zeros((len(places), sum(shape)))
+    np.put_along_axis(codes, columns, 1.0, axis=1)
+    return codes
 
 
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without optuna's log lines, which are for people who watch a study."""
-    from optuna import logging
+def log_expected_improvement(means: Floats, deviations: Floats, best: float) -> Floats:
+    """(n,), the log of how much a normal variable of each mean and deviation exceeds `best` by on average.
 
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
+    It is finite far below `best` too, where the improvement itself is too small for a float.
+    """
+    from scipy.special import erfcx, log_ndtr  # type: ignore[import-untyped]
+
+    deviations = np.maximum(deviations, np.finfo(np.float64).eps)
+    z = (means - best) / deviations
+    log_density = -(z**2) / 2 - math.log(2 * math.pi) / 2
+    # density + z * probability, as a product whose second factor keeps its digits where z is negative.
+    below = np.minimum(z, 0.0)
+    ratio = np.maximum(below * math.sqrt(math.pi / 2) * erfcx(-below / math.sqrt(2)), -1 + 1e-15)
+    log_below = log_density + np.log1p(ratio)
+    above = np.maximum(z, 0.0)
+    log_above = np.logaddexp(log_density, np.log(np.maximum(above, 1e-300)) + log_ndtr(above))
+    gains: Floats = np.log(deviations) + np.where(z < 0, log_below, log_above)
+    return gains
+
+
+def _fitted(
+    codes: Floats, scores: Floats, like: GaussianProcessRegressor | None = None
+) -> GaussianProcessRegressor:
+    """A process that went through these scores; with the kernel of another one, or one fitted to them."""
+    # A second of imports that only this selector needs.
+    from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
+    from sklearn.gaussian_process import GaussianProcessRegressor
+    from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
+        ConstantKernel,
+        Matern,
+        WhiteKernel,
+    )
+
+    # Combinations that share no choice lie 2 or more apart: each is to tell something of all others.
+    kernel = ConstantKernel(1.0, (0.5, 20.0)) * Matern(3.0, (2.0, 30.0), nu=2.5)
+    kernel += WhiteKernel(1e-3, (1e-6, 0.3))
+    process = GaussianProcessRegressor(
+        kernel if like is None else like.kernel_,
+        optimizer="fmin_l_bfgs_b" if like is None else None,
+        normalize_y=True,
+    )
+    with warnings.catch_warnings():  # a setting at the end of its range is one that few scores leave open
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return process.fit(codes, scores)
 
 
 class BayesianSelector(Selector):
     """Evaluates a share of the combinations on the whole dataset: chance's first, then a process's.
 
     After 2 (names + 1) combinations by chance, or half of the budget if that is less, each batch holds the
-    combinations whose expected improvement is greatest by a Gaussian process over the choices (optuna's;
-    see `propose`). It learns what a choice is worth whatever it is combined with; where one name alone has
+    combinations whose expected improvement is greatest by a Gaussian process over the choices (see
+    `propose`). It learns what a choice is worth whatever it is combined with; where one name alone has
     choices, there is nothing to learn, and it searches at random.
 
     Args:

@@ -131,7 +131,7 @@ class EpsilonLUCBSelector(Selector):
     def _note(self) -> None:
         """Find the leader, and the evidence against those that may still be better."""
         size, seen, means = len(self.datapoints), self.cells.seen.tolist(), self.cells.means()
-        able, fit = np.flatnonzero(~self.hopeless_ones).tolist(), self.fit_ones
+        able, fit = np.flatnonzero(~self.disqualified_ones).tolist(), self.fit_ones
         # One that fails too often so far leads only where all do: it may fail less often further on.
         self._leader, self._contenders = None, {}
         if not able:

@@ -177,7 +177,7 @@ class MatrixUCBSelector(Selector):
         """The cells of a round, by combination; none where all that are worth it are filled."""
         means, doubts = self._means_and_doubts()
         seen = self.cells.seen.astype(np.float64)
-        able, counts = ~self.hopeless_ones, seen.copy()
+        able, counts = ~self.disqualified_ones, seen.copy()
         for _ in range(min(self._batch_size, self._left)):
             bounds = np.where(
                 able & (counts < self.cells.datapoints), means + doubts / np.sqrt(counts), -np.inf

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from records.errors import nearest
 from search.selectors.selector import Evaluate, Selector
 
-_WHERE = {
-    "brute_force": ("brute_force", "BruteForceSelector"),
-    "random": ("random_search", "RandomSearchSelector"),
-    "hill_climbing": ("hill_climbing", "HillClimbingSelector"),
-    "arm_elimination": ("arm_elimination", "ArmEliminationSelector"),
-    "threshold": ("threshold", "ThresholdSelector"),
-    "epsilon_lucb": ("lucb", "EpsilonLUCBSelector"),
-    "bayesian": ("bayesian", "BayesianSelector"),
-    "matrix_ucb": ("matrix_ucb", "MatrixUCBSelector"),
+SELECTORS: Mapping[str, str] = {
+    "brute_force": "brute_force.BruteForceSelector",
+    "random": "random_search.RandomSearchSelector",
+    "hill_climbing": "hill_climbing.HillClimbingSelector",
+    "arm_elimination": "arm_elimination.ArmEliminationSelector",
+    "threshold": "threshold.ThresholdSelector",
+    "epsilon_lucb": "lucb.EpsilonLUCBSelector",
+    "bayesian": "bayesian.BayesianSelector",
+    "matrix_ucb": "matrix_ucb.MatrixUCBSelector",
 }
+"""Name -> module.class."""
 
 
-class _Selectors(Mapping[str, type[Selector]]):
-    def __getitem__(self, name: str) -> type[Selector]:
-        module, class_name = _WHERE[name]
-        found: type[Selector] = getattr(importlib.import_module(f"search.selectors.{module}"), class_name)
-        return found
+def selector_class(name: str) -> type[Selector]:
+    """The class of a selector, whose module is imported now.
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(_WHERE)
-
-    def __len__(self) -> int:
-        return len(_WHERE)
-
-
-SELECTORS: Mapping[str, type[Selector]] = _Selectors()
-"""Name -> class."""
+    Raises:
+        ValueError: there is no such selector.
+    """
+    if name not in SELECTORS:
+        raise ValueError(f"no selector is called {name!r}; {nearest(name, SELECTORS)}")
+    module, _, class_name = SELECTORS[name].partition(".")
+    found: type[Selector] = getattr(importlib.import_module(f"search.selectors.{module}"), class_name)
+    return found
 
 
 def make_selector(
@@ -58,17 +55,13 @@ def make_selector(
     Raises:
         ValueError: there is no such selector or setting, or a setting is out of range, or is not whole.
     """
-    if name not in SELECTORS:
-        raise ValueError(f"no selector is called {name!r}{_nearest(name, list(SELECTORS))}")
     known = _parameters(name)
     for setting, value in settings.items():
         if setting not in known:
-            raise ValueError(
-                f"the selector {name} has no setting {setting!r}{_nearest(setting, list(known))}"
-            )
+            raise ValueError(f"the selector {name} has no setting {setting!r}; {nearest(setting, known)}")
         if isinstance(value, float) and str(known[setting].annotation).startswith("int"):
             raise ValueError(f"{setting} is {value!r}; expected a whole number")
-    return SELECTORS[name](choices, dataset, evaluate, **settings)
+    return selector_class(name)(choices, dataset, evaluate, **settings)
 
 
 def settings_of(name: str) -> dict[str, Any]:
@@ -77,11 +70,6 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def _parameters(name: str) -> dict[str, inspect.Parameter]:
-    made = (Selector, SELECTORS[name])
+    made = (Selector, selector_class(name))
     parameters = [each for one in made for each in inspect.signature(one.__init__).parameters.values()]
     return {each.name: each for each in parameters if each.kind is inspect.Parameter.KEYWORD_ONLY}
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

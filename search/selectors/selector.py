@@ -48,10 +48,10 @@ def fit(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
     return fit_ones
 
 
-def hopeless(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
+def disqualified(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
     """(combinations,), who failed already more often than on this share of the dataset."""
-    hopeless_ones: NDArray[np.bool_] = cells.errors > max_errors * cells.datapoints + _ROUNDING
-    return hopeless_ones
+    disqualified_ones: NDArray[np.bool_] = cells.errors > max_errors * cells.datapoints + _ROUNDING
+    return disqualified_ones
 
 
 def fails_seldom(cells: Cells, number: int, max_errors: float, delta: float) -> bool:
@@ -157,7 +157,7 @@ def claim_of(selector: Selector, named: int | None) -> str:
     return f"{claim} {told} have the same score on all {size} datapoints; the first is named."
 
 
-def why_none(selector: Selector) -> str:
+def no_winner_reason(selector: Selector) -> str:
     """Why no combination can be named, in one line."""
     cells = selector.cells
     seen = np.flatnonzero(cells.seen)
@@ -307,9 +307,9 @@ class Selector(ABC):
         """Whether a combination was evaluated, and failed on no more of its datapoints than it may."""
         return bool(self.fit_ones[number])
 
-    def hopeless(self, number: int) -> bool:
+    def disqualified(self, number: int) -> bool:
         """Whether a combination has failed more often than it may over the whole dataset."""
-        return bool(self.hopeless_ones[number])
+        return bool(self.disqualified_ones[number])
 
     def sound(self, number: int) -> bool:
         """Whether a combination is sure to fail on no more of the dataset than it may.
@@ -330,9 +330,9 @@ class Selector(ABC):
         return fit(self.cells, self.max_errors)
 
     @property
-    def hopeless_ones(self) -> NDArray[np.bool_]:
-        """(combinations,), `hopeless` of each."""
-        return hopeless(self.cells, self.max_errors)
+    def disqualified_ones(self) -> NDArray[np.bool_]:
+        """(combinations,), `disqualified` of each."""
+        return disqualified(self.cells, self.max_errors)
 
     def ask(self) -> list[tuple[int, tuple[int, ...]]]:
         """The next round: combinations, in the order of their urgency, and the places of their datapoints.
@@ -423,7 +423,7 @@ class Selector(ABC):
         said = self.verdicts(named), claim_of(self, named)
         results = results_of(self.combinations, self.cells, tuple(self.rounds), self.delta, named, *said)
         if named is None:
-            raise NoWinnerError(f"{why_none(self)}: mend that, or raise max_errors", results)
+            raise NoWinnerError(f"{no_winner_reason(self)}: mend that, or raise max_errors", results)
         return results
 
     def named(self) -> int | None:

@@ -22,6 +22,7 @@ from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
 from ollama_utils.types import Call, Completion, Usage, short_name
 from records.errors import UserError, nearest
+from records.user_file import error_line, load_function
 from search.call_pool import CallPool
 from search.genetics.genome import seed_of
 from search.selectors.combination import Combination
@@ -33,15 +34,13 @@ from search.task import (
     ScorerError,
     Task,
     lines_of,
-    load_function,
-    reason_of,
 )
 
 Prices = Mapping[str, tuple[float, float]]
 """By model, what a million prompt tokens and a million completion tokens cost."""
 
 
-class Ask(Protocol):
+class AskModel(Protocol):
     """What a user's function asks with."""
 
     def __call__(
@@ -64,7 +63,7 @@ class Ask(Protocol):
         ...
 
 
-UserFunction = Callable[[Combination, Any, Ask], float | Evaluation]
+UserFunction = Callable[[Combination, Any, AskModel], float | Evaluation]
 EvaluateByCalls = Callable[[Combination, Any, Callable[[Call], Completion]], float | Evaluation]
 _PER_TOKENS = 1_000_000
 _PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
@@ -102,7 +101,7 @@ def problem_lines(problems: Sequence[Problem]) -> list[Any]:
     return [asdict(problem) for problem in problems]
 
 
-class Evaluated:
+class UserEvaluation:
     """Evaluates with a user's function, and counts what its calls took.
 
     Args:
@@ -238,10 +237,10 @@ def own_evaluation(
         return function(combination, datapoint, _ask_for(combination, send, calls))
 
     lines = read_lines(Path(path)) if path else problem_lines(task.problems if task else ())
-    return Evaluated(evaluate, pool.generate, prices, seed).evaluate, lines
+    return UserEvaluation(evaluate, pool.generate, prices, seed).evaluate, lines
 
 
-class Heeded:
+class WatchedEvaluation:
     """An evaluation whose errors count, but for those that end the search.
 
     These are a reply that cannot be kept, a scorer that fails, and a user's own evaluation that does not
@@ -276,7 +275,7 @@ class Heeded:
             self._ended = error
             raise
         except SystemExit as error:
-            self._ended = ScorerError(f"{self._own!r} failed: {reason_of(self._own or '', error)}")
+            self._ended = ScorerError(f"{self._own!r} failed: {error_line(self._own or '', error)}")
             raise self._ended from error
         except Exception as error:
             self._failed(combination, datapoint, error)
@@ -309,7 +308,7 @@ class Heeded:
             if self._first and not left and self._own:
                 self._ended = ScorerError(
                     f"--evaluate {self._own!r} failed wherever it was tried first: "
-                    f"{reason_of(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
+                    f"{error_line(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
                 )
             self._first = left
 
@@ -326,15 +325,13 @@ _Send = Callable[[Call], Completion]
 def _load(spec: str) -> UserFunction:
     try:
         with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
-            function = load_function(
-                spec, "evaluation", ("combination", "datapoint", "ask"), example="mine.py:evaluate"
-            )
+            function = load_function(spec, ("combination", "datapoint", "ask"), "evaluation")
     except ValueError as error:
         raise UserError(str(error)) from error
     return function
 
 
-def _ask_for(combination: Combination, send: _Send, calls: CallFlags) -> Ask:
+def _ask_for(combination: Combination, send: _Send, calls: CallFlags) -> AskModel:
     def ask(question: str | Call, *, model: str | None = None, system: str | None = None) -> Completion:
         if isinstance(question, Call):
             if model is not None or system is not None:

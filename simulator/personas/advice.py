@@ -4,37 +4,33 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from simulator.chance import pick, share_of
+from simulator.personas.tables import SomeTexts, Table
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _REPLACING = 0.25
 """The share of improvements that put a sentence in another's place."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Advice:
-    """Sentences that instructions may hold; some help, some hurt, some do neither.
+class Advice(Table):
+    """Sentences that instructions may hold; some help, some hurt, some do neither."""
 
-    Args:
-        general: about any problem.
-        special: about problems of one kind.
-    """
-
-    general: tuple[str, ...]
-    special: tuple[str, ...]
+    general: SomeTexts
+    """About any problem."""
+    special: SomeTexts
+    """About problems of one kind."""
 
     def edit(self, instruction: str) -> Edit | None:
         """The edit that a mutator's instruction asks for; None where it asks for something else."""
-        told = instruction.strip().lower()
+        wanted = instruction.strip().lower()
         edits: dict[str, Edit] = {
             "improve the instructions": self._improve,
             "specialize the instructions": self._specialize,
             "shorten the instructions": _shorten,
             "combine the two instructions": _combine,
         }
-        return next((edit for cue, edit in edits.items() if told.startswith(cue)), None)
+        return next((edit for cue, edit in edits.items() if wanted.startswith(cue)), None)
 
     def _improve(self, text: str, _other: str | None, digest: bytes) -> str:
         return _with_one_of((*self.general, *self.special), text, digest)

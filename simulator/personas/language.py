@@ -1,23 +1,23 @@
-"""Words that tell a query's topic: harsh ones, with harmless synonyms, and neutral signs.
+"""What the simulated models see in a text: finitely many features, whatever the text.
 
-The surface of a sentence: capitals, spaces and the mark at its end.
-
-Marks of style: clauses that a rewrite adds or strips, recognised wherever they stand.
-
-What the simulated models see in a text: finitely many features, whatever the text.
-
-A text is a core with marks of style around it. The topic, the form and the harshness are read from the
-core, the marks from the text: so a mark that is added or stripped changes nothing else.
+A text is a core with marks of style around it. A mark is a clause such as "As a teacher," that a rewrite
+adds or strips, and that is recognised wherever it stands. The topic and the harshness are those of the
+words in the core: each topic has neutral signs, and harsh words with harmless synonyms. The form (a how, a
+why) is read from the core too. So a mark that is added or stripped changes nothing but itself.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from simulator.chance import pick, share_of
+from simulator.personas.tables import Pattern, Patterns, PatternText, Table, Text, Texts, wrong
 
 _TOKEN = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _POSSESSIVE = re.compile(r"['\u2019]s\Z")
@@ -181,32 +181,40 @@ _EMPTY_WORDS = frozenset(
 """Words that do not decide between phrases."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Swap:
+class Swap(Table):
     """Another way to mark a style: an opening replaced by another, which can be turned back."""
 
-    pattern: re.Pattern[str]
-    to: str
-    back: str
+    pattern: Pattern = Field(alias="from")
+    to: Text
+    back: Text
 
 
-@dataclass(frozen=True, kw_only=True)
-class Marker:
-    """One mark of style.
+class Marker(Table):
+    """One mark of style."""
 
-    `before` and `after` are the phrases that a rewrite puts in front of the query or behind it; `pattern`
-    recognises them and what people write to the same effect.
-    """
+    before: Texts = ()
+    """Phrases that a rewrite puts in front of the query."""
+    after: Texts = ()
+    """Phrases that a rewrite puts behind the query."""
+    recognise: tuple[PatternText, ...] = ()
+    """Regular expressions for what people write to the same effect."""
+    swap: Swap | None = None
 
-    name: str
-    before: tuple[str, ...]
-    after: tuple[str, ...]
-    pattern: re.Pattern[str] | None
-    swap: Swap | None
+    @model_validator(mode="after")
+    def _check_phrases(self) -> Self:
+        if not self.before + self.after:
+            raise wrong("before", "must have at least one phrase, or 'after' must")
+        return self
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """What recognises the mark: its own phrases, the longest first, and people's words."""
+        own = [_spaced(phrase) for phrase in sorted(self.before + self.after, key=len, reverse=True)]
+        return re.compile("|".join([*own, *(f"(?:{each})" for each in self.recognise)]), re.IGNORECASE)
 
     def is_in(self, text: str) -> bool:
         """Whether the text carries the mark."""
-        return bool(self.pattern and self.pattern.search(text)) or self._swapped_in(text)
+        return bool(self.pattern.search(text)) or self._swapped_in(text)
 
     def removed_from(self, text: str) -> str:
         """The text without the mark; the text itself when nothing else would be left."""
@@ -214,7 +222,7 @@ class Marker:
         if self.swap and self._swapped_in(bare):
             back = self.swap.back
             bare = _exactly(self.swap.to).sub(lambda m: _cased_as(m[0], back), bare)
-        while self.pattern and self.pattern.search(bare):
+        while self.pattern.search(bare):
             bare = tidied(self.pattern.sub(" ", bare))
         return bare or text
 
@@ -224,7 +232,7 @@ class Marker:
         Args:
             text: a query without the mark.
             openers: words that need no capital when something comes before them.
-            instruction: what the mutator was told; `as a teacher` prefers a phrase with a teacher.
+            instruction: the mutator's; `as a teacher` prefers a phrase with a teacher.
             digest: decides between phrases that fit equally.
         """
         if self.swap and self.swap.pattern.search(text):
@@ -237,13 +245,6 @@ class Marker:
 
     def _swapped_in(self, text: str) -> bool:
         return self.swap is not None and _exactly(self.swap.to).search(text) is not None
-
-
-def marker_pattern(phrases: Sequence[str], natural: Sequence[str]) -> re.Pattern[str] | None:
-    """What recognises a mark: its own phrases, the longest first, and patterns for people's words."""
-    own = [_spaced(phrase) for phrase in sorted(phrases, key=len, reverse=True)]
-    alternatives = [*own, *(f"(?:{pattern})" for pattern in natural)]
-    return re.compile("|".join(alternatives), re.IGNORECASE) if alternatives else None
 
 
 def _spaced(phrase: str) -> str:
@@ -260,9 +261,9 @@ def _cased_as(found: str, phrase: str) -> str:
 
 
 def _best(phrases: tuple[str, ...], instruction: str, digest: bytes) -> str:
-    told = set(tokenise(instruction.partition(". ")[0])) - _EMPTY_WORDS
+    wanted = set(tokenise(instruction.partition(". ")[0])) - _EMPTY_WORDS
     return max(
-        phrases, key=lambda phrase: (len(told.intersection(tokenise(phrase))), share_of(digest, phrase))
+        phrases, key=lambda phrase: (len(wanted.intersection(tokenise(phrase))), share_of(digest, phrase))
     )
 
 
@@ -285,12 +286,11 @@ class Features:
     """The marks of style."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Form:
+class Form(Table):
     """A kind of question and what it is recognised by; without patterns it takes what is left."""
 
-    name: str
-    pattern: re.Pattern[str] | None
+    name: Text
+    pattern: Patterns = Field(default=None, alias="recognise")
 
 
 class Grammar:
@@ -300,14 +300,14 @@ class Grammar:
         lexicon: the words of all topics.
         default_topic: the topic of a text without a word of any.
         forms: in the order in which they are tried; the last takes what is left.
-        markers: in the order in which they are stripped.
+        markers: by name, in the order in which they are stripped.
     """
 
     def __init__(
-        self, *, lexicon: Lexicon, default_topic: str, forms: Sequence[Form], markers: Sequence[Marker]
+        self, *, lexicon: Lexicon, default_topic: str, forms: Sequence[Form], markers: Mapping[str, Marker]
     ) -> None:
         self.lexicon = lexicon
-        self.markers = {marker.name: marker for marker in markers}
+        self.markers = markers
         self._default_topic = default_topic
         self.forms = tuple(forms)
         self.features = lru_cache(_REMEMBERED)(self._features)

@@ -1,34 +1,41 @@
-"""The mutator: finds the operator in an instruction and rewrites the query by it.
+"""The mutator: finds the operator that an instruction asks for, and rewrites the query by it.
 
-What a rewrite does to the features: chance maps, the same for the mutator and for dynamic programming.
+What an operator does to a query's features is a chance map, which the mutator draws from and
+`benchmarks/optimum.py` computes with.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
 
 from simulator.chance import pick, share_of
 from simulator.personas.advice import Advice, Edit
 from simulator.personas.language import TERSE, Features, Grammar
+from simulator.personas.tables import Flag, Share, Table, Text, Texts, wrong
 from simulator.personas.wording import Rewording, filled
 
 EVERY_MARK = "*"
 """In a file's `remove`: every mark of style."""
+_UNCHANGED = "unchanged"
+"""The failure that gives the query back as it is."""
+_EXACT = 1e-9
 
 
-@dataclass(frozen=True, kw_only=True)
-class Effect:
+class Effect(Table):
     """One thing a rewrite may do."""
 
-    chance: float
+    chance: Share
     """Its share of the rewrites that succeed."""
-    add: tuple[str, ...]
+    add: Texts = ()
     """Marks it adds, in this order."""
-    remove: frozenset[str]
+    remove: frozenset[Text] = frozenset()
     """Marks it strips first."""
-    soften: bool
+    soften: Flag = False
     """Whether it replaces harsh words."""
 
     def apply(self, features: Features) -> Features:
@@ -44,18 +51,29 @@ class Effect:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Operator:
+class Operator(Table):
     """A way to rewrite that the mutator knows by its cue."""
 
-    name: str
-    cue: str
+    cue: Annotated[Text, AfterValidator(str.lower)]
     """The words with which an instruction for it begins, in small letters."""
-    failures: dict[str, float]
+    failures: dict[str, Share] = Field(default_factory=dict)
     """The share of rewrites that come to nothing, by what comes instead."""
-    effects: tuple[Effect, ...]
-    rewordings: tuple[str, ...]
+    effects: Annotated[tuple[Effect, ...], Field(min_length=1)]
+    rewordings: Texts = ()
     """Changes of wording that leave the features alone."""
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        if sum(self.failures.values()) >= 1:
+            raise wrong("failures", "must add up to less than 1")
+        if abs(sum(effect.chance for effect in self.effects) - 1) > _EXACT:
+            raise wrong("effects", "must have chances that add up to 1")
+        return self
+
+    def with_failures_in_order(self, names: Iterable[str]) -> Operator:
+        """The operator with a rate for each failure, in this order whatever the file's: draws go by it."""
+        rates = {name: self.failures.get(name, 0.0) for name in names}
+        return self.model_copy(update={"failures": rates})
 
     def draw(self, share: float) -> Effect | str:
         """The effect, or the name of the failure, at a place in [0, 1)."""
@@ -84,16 +102,22 @@ _OTHER = re.compile(r"<other>(.*?)</other>", re.DOTALL)
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
 
-@dataclass(frozen=True, kw_only=True)
-class MutatorWords:
+class MutatorWords(Table):
     """What the mutator says around a rewrite, or instead of one."""
 
-    failures: dict[str, tuple[str, ...]]
-    """Texts by the name of the failure."""
-    dress_rate: float
-    """The share of rewrites that come dressed."""
-    dresses: tuple[str, ...]
+    openers: frozenset[Annotated[Text, AfterValidator(str.lower)]]
+    """Words that need no capital when something comes before them."""
+    dress_rate: Share
+    """The share of rewrites that come with words around them."""
+    dresses: Texts
     """Templates around `{text}`."""
+    failures: dict[str, Texts] = Field(default_factory=dict)
+    """Texts by the name of the failure."""
+
+    @property
+    def failure_names(self) -> tuple[str, ...]:
+        """What a rewrite may come to nothing by."""
+        return (_UNCHANGED, *self.failures)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,22 +137,20 @@ class Mutator:
         grammar: reads and writes features.
         operators: by name; the first takes instructions that none recognises.
         rewordings: by name.
-        openers: words that need no capital when something comes before them.
         words: what is said around a rewrite, or instead of one.
         advice: what it knows to say in instructions for a solver; None in a world without one.
     """
 
     grammar: Grammar
-    operators: dict[str, Operator]
-    rewordings: dict[str, Rewording]
-    openers: frozenset[str]
+    operators: Mapping[str, Operator]
+    rewordings: Mapping[str, Rewording]
     words: MutatorWords
     advice: Advice | None = None
 
     def find_operator(self, instruction: str) -> Operator | None:
         """The operator whose cue the instruction begins with, the longest cue first."""
-        told = instruction.strip().lower()
-        fitting = [item for item in self.operators.values() if told.startswith(item.cue)]
+        text = instruction.strip().lower()
+        fitting = [item for item in self.operators.values() if text.startswith(item.cue)]
         return max(fitting, key=lambda item: len(item.cue), default=None)
 
     def is_asked(self, prompt: str) -> bool:
@@ -172,7 +194,7 @@ class Mutator:
         text = self._apply(self._start(task), effect, wanted, task.instruction, digest)
         for name in rewordings:
             other = self.grammar.with_terse(
-                self.rewordings[name].apply(text, self.openers, digest), terse=TERSE in wanted.markers
+                self.rewordings[name].apply(text, self.words.openers, digest), terse=TERSE in wanted.markers
             )
             if self.grammar.features(other) == wanted:
                 text = other
@@ -193,7 +215,7 @@ class Mutator:
                 text = marker.removed_from(text)
         for name in effect.add:
             if name != TERSE and not grammar.markers[name].is_in(text):
-                text = grammar.markers[name].added_to(text, self.openers, instruction, digest)
+                text = grammar.markers[name].added_to(text, self.words.openers, instruction, digest)
         return grammar.with_terse(text, terse=TERSE in wanted.markers)
 
 

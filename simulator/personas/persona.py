@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
 
 from simulator.names import full_name
 from simulator.personas import embedding
@@ -12,28 +14,37 @@ from simulator.personas.json_schema import text_to_json, values_to_json
 from simulator.personas.judge import Judge
 from simulator.personas.mutator import Mutator, read_task
 from simulator.personas.solver import Solver
+from simulator.personas.tables import Table, Weight, wrong
 from simulator.personas.target import Target
 from simulator.personas.wording import filled
-from simulator.requests import Ask
+from simulator.requests import Question
 
-ROLES = ("target", "mutator", "judge", "all", "solver", "embedding")
+Role = Literal["target", "mutator", "judge", "all", "solver", "embedding"]
 """What a model can play; an embedding model has no words, and one that plays all is target, mutator or judge
-by what it is asked."""
-
-ABILITIES = ("thinking", "tools", "vision", "insert")
-"""What a model with words can do beside speaking, in Ollama's words."""
+by its prompt."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """What a model is."""
+class Model(Table):
+    """What a model is: in a file its role alone, or a table."""
 
-    role: str
-    """One of `ROLES`."""
-    abilities: tuple[str, ...] = ()
-    """Of `ABILITIES`."""
-    skill: float = 0.0
+    role: Role
+    abilities: tuple[Literal["thinking", "tools", "vision", "insert"], ...] = ()
+    """What the file says that a model with words can do beside speaking; only thinking is played."""
+    skill: Weight | None = None
     """What a solver adds to the share of problems that it solves."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_role(cls, value: Any) -> Any:  # noqa: ANN401 - TOML holds anything
+        return {"role": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _check_role(self) -> Self:
+        if self.abilities and self.role == "embedding":
+            raise wrong("abilities", "must be left out: an embedding model has no words")
+        if self.skill is not None and self.role != "solver":
+            raise wrong("skill", "must be left out: only a solver has one")
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,56 +80,60 @@ class Persona:
     solver: Solver | None
     dimension: int
 
-    def reply(self, role: str, ask: Ask, digest: bytes) -> Utterance:
+    def reply(self, role: str, question: Question, digest: bytes) -> Utterance:
         """The reply of the model that plays a role.
 
         Args:
-            role: one of `ROLES` other than `embedding`.
-            ask: the question.
+            role: a `Role` other than `embedding`.
+            question: as it came.
             digest: stands for all that decides the reply; chance is drawn from it.
         """
         if role == "all":
-            role = self.role_in(ask)
+            role = self.role_in(question)
         if role == "judge":
-            return Utterance(text=values_to_json(self._judgement(ask, digest), ask.format))
+            return Utterance(text=values_to_json(self._judgement(question, digest), question.format))
         if role == "mutator":
-            text, recognised = self.mutator.reply(ask.prompt, digest)
+            text, recognised = self.mutator.reply(question.prompt, digest)
         elif role == "solver" and self.solver is not None:
-            text, recognised = self.solver.reply(ask.prompt, ask.system, self._skill(ask.model), digest), True
+            text, recognised = (
+                self.solver.reply(question.prompt, question.system, self._skill(question.model), digest),
+                True,
+            )
         else:
-            text, recognised = self.target.reply(_untagged(ask.prompt), digest), True
-        if ask.format is not None:
-            text = text_to_json(text, ask.format)
+            text, recognised = self.target.reply(_untagged(question.prompt), digest), True
+        if question.format is not None:
+            text = text_to_json(text, question.format)
         return Utterance(text=text, recognised=recognised)
 
-    def _judgement(self, ask: Ask, digest: bytes) -> dict[str, Any]:
+    def _judgement(self, question: Question, digest: bytes) -> dict[str, Any]:
         """The judge's values; a score that is asked for alone goes by whether a known problem is solved."""
         right = None
-        if self.solver is not None and _asks_score_alone(ask.format):
-            right = self.solver.verdict(*self.judge.case(ask.prompt))
+        if self.solver is not None and _asks_score_alone(question.format):
+            right = self.solver.verdict(*self.judge.case(question.prompt))
         return (
-            self.judge.reply(ask.prompt, digest) if right is None else self.judge.grade(digest, right=right)
+            self.judge.reply(question.prompt, digest)
+            if right is None
+            else self.judge.grade(digest, right=right)
         )
 
     def _skill(self, model: str) -> float:
-        return next(
-            (each.skill for name, each in self.models.items() if full_name(name) == full_name(model)), 0
-        )
+        found = (each.skill for name, each in self.models.items() if full_name(name) == full_name(model))
+        return next(found, None) or 0.0
 
-    def role_in(self, ask: Ask) -> str:
+    def role_in(self, question: Question) -> str:
         """The role that a question itself gives to a model that plays all of them.
 
         A tagged answer or rewording under a format is judged, a tagged query under an instruction that the
         mutator knows is rewritten, and anything else is answered.
         """
-        if ask.format is not None and self.judge.is_asked(ask.prompt):
+        if question.format is not None and self.judge.is_asked(question.prompt):
             return "judge"
-        return "mutator" if self.mutator.is_asked(ask.prompt) else "target"
+        return "mutator" if self.mutator.is_asked(question.prompt) else "target"
 
-    def thoughts(self, ask: Ask, digest: bytes) -> str:
+    def thoughts(self, question: Question, digest: bytes) -> str:
         """What a model thinks before it replies; the same whatever it plays."""
-        slots = self.target.slots(_untagged(ask.prompt), digest)
-        return " ".join(filled(sentence, slots) for sentence in self.target.thoughts)
+        slots = self.target.slots(_untagged(question.prompt), digest)
+        return " ".join(filled(sentence, slots) for sentence in self.target.rules.thoughts)
 
     def embed(self, text: str) -> list[float]:
         """A vector of length 1 with `dimension` numbers."""

@@ -7,12 +7,15 @@ same under all instructions, so what helps is seen without the noise of chance.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
 
 from simulator.chance import digest_of, pick, share_of
 from simulator.personas.advice import Advice
-from simulator.personas.solving import solve
+from simulator.personas.solving import KINDS, solve
+from simulator.personas.tables import Patterns, Share, SomeTexts, Table, Text, Weight, nearest, wrong
 
 _EXAMPLE = re.compile(
     r"(?:^|(?<=\s))(?:question|problem|q):\s*(?P<question>.+?)\s+(?:answer|a):[^\n]*",
@@ -23,13 +26,12 @@ _MARKED = re.compile(r"\banswer(?:\s+is\b)?[*\s]*:?[*\s]*", re.IGNORECASE)
 _DRESS = " \t\r\n.*_`\"'"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(Table):
     """How well a kind of problem goes."""
 
-    base: float
+    base: Weight
     """The share that is solved under plain instructions."""
-    weights: Mapping[str, float]
+    weights: dict[str, Weight] = Field(default_factory=dict)
     """What each cue adds to that share: above 0 it helps, below 0 it hurts."""
 
 
@@ -42,29 +44,40 @@ class Instructions:
     """The kinds of the worked examples in it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Solver:
-    """Solves problems.
+class Solver(Table):
+    """Solves problems."""
 
-    Args:
-        cues: what is looked for in instructions, by name.
-        kinds: by name, all of `solving.KINDS`.
-        clutter: what each cue beyond the first `free_cues` takes from the share that is solved.
-        free_cues: how many cues may stand together without clutter.
-        example: what a worked example adds for problems of its kind.
-        replies: templates around `{answer}`.
-        unknown: what is said to anything else.
-        advice: what the mutator knows to say in instructions.
-    """
-
-    cues: Mapping[str, re.Pattern[str]]
-    kinds: Mapping[str, Kind]
-    clutter: float
-    free_cues: int
-    example: float
-    replies: tuple[str, ...]
-    unknown: str
+    cues: dict[str, Patterns]
+    """What is looked for in instructions, by name."""
+    kinds: dict[str, Kind]
+    """By name, all of `solving.KINDS`."""
+    clutter: Share
+    """What each cue beyond the first `free_cues` takes from the share that is solved."""
+    free_cues: Annotated[int, Field(strict=True, ge=0, le=100)]
+    """How many cues may stand together without clutter."""
+    example: Weight
+    """What a worked example adds for problems of its kind."""
+    replies: SomeTexts
+    """Templates around `{answer}`."""
+    unknown: Text
+    """What is said to anything else."""
     advice: Advice
+    """What the mutator knows to say in instructions."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in KINDS:
+            if name not in self.kinds:
+                raise wrong(f"kinds.{name}", "is missing")
+        for name, kind in self.kinds.items():
+            if name not in KINDS:
+                raise wrong(f"kinds.{name}", f"is not known: {nearest(name, KINDS)}")
+            for cue in kind.weights:
+                if cue not in self.cues:
+                    raise wrong(f"kinds.{name}.weights.{cue}", f"is not known: {nearest(cue, self.cues)}")
+        if not all("{answer}" in reply for reply in self.replies):
+            raise wrong("replies", "must be a list of texts with {answer}")
+        return self
 
     def read(self, instructions: str) -> Instructions:
         """The cues and the kinds of the examples in a system prompt; a cue that is negated is none."""
@@ -75,15 +88,15 @@ class Solver:
             examples=frozenset(known[0] for known in solved if known),
         )
 
-    def share(self, kind: str, told: Instructions, skill: float = 0.0) -> float:
+    def share(self, kind: str, instructions: Instructions, skill: float = 0.0) -> float:
         """The share of problems of a kind that are solved; below 0 none is, from 1 on all are."""
         rules = self.kinds[kind]
         return (
             skill
             + rules.base
-            + sum(rules.weights.get(cue, 0.0) for cue in sorted(told.cues))
-            + self.example * (kind in told.examples)
-            - self.clutter * max(0, len(told.cues) - self.free_cues)
+            + sum(rules.weights.get(cue, 0.0) for cue in sorted(instructions.cues))
+            + self.example * (kind in instructions.examples)
+            - self.clutter * max(0, len(instructions.cues) - self.free_cues)
         )
 
     def reply(self, question: str, instructions: str, skill: float, digest: bytes) -> str:
@@ -110,5 +123,7 @@ def difficulty(question: str) -> float:
     return share_of(digest_of(" ".join(question.split())), "difficulty")
 
 
-def _stands_in(pattern: re.Pattern[str], text: str) -> bool:
-    return any(not _NEGATED.search(text[: found.start()]) for found in pattern.finditer(text))
+def _stands_in(pattern: re.Pattern[str] | None, text: str) -> bool:
+    return pattern is not None and any(
+        not _NEGATED.search(text[: found.start()]) for found in pattern.finditer(text)
+    )

@@ -1,14 +1,8 @@
 """Everyday problems worked out by code: what the simulated solver knows before it decides to err.
 
-What a problem comes to, and the mistakes that are easily made.
-
-Weekdays and lengths of time on the calendar.
-
-Short stories with numbers, told in the order in which things happen.
-
-Conversion of units.
-
-Counting letters and sorting words.
+Each kind of problem (sums in short stories, letters in words, words in order, weekdays and days between
+dates, units) has a function that reads a question by patterns and returns the answer, with mistakes that are
+easily made, or None for a question of another kind. `solve` tries them in turn.
 """
 
 from __future__ import annotations
@@ -27,16 +21,16 @@ _TEENS = (
     "seventeen eighteen nineteen"
 )
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
-_WORDS = {word: value for value, word in enumerate(_TEENS.split())} | {
+_NUMBER_WORDS = {word: value for value, word in enumerate(_TEENS.split())} | {
     word: value * 10 for value, word in enumerate(_TENS.split(), 2)
 }
-_WORD = re.compile(
-    rf"\b(?:(?:(?P<count>{'|'.join(_WORDS)}|an?)\s+)?(?P<group>dozen|hundred)|(?P<word>{'|'.join(_WORDS)}))\b",
+_NUMBER_WORD = re.compile(
+    rf"\b(?:(?:(?P<count>{'|'.join(_NUMBER_WORDS)}|an?)\s+)?(?P<group>dozen|hundred)|(?P<word>{'|'.join(_NUMBER_WORDS)}))\b",
     re.IGNORECASE,
 )
-_GROUPS = {"dozen": 12, "hundred": 100}
+_GROUP_SIZES = {"dozen": 12, "hundred": 100}
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}\b)")
-_DIGITS = 4
+_MOST_DECIMALS = 4
 NUMBER = r"(?<![\w.])\d+(?:\.\d+)?(?![\w]|\.\d)"
 """A number in digits, as `in_digits` leaves it."""
 
@@ -51,20 +45,20 @@ class Solution:
 
 def in_digits(text: str) -> str:
     """A text with its numbers in plain digits: `two`, `a dozen` and `1,200` as `2`, `12` and `1200`."""
-    return _WORD.sub(_digits, _THOUSANDS.sub("", text))
+    return _NUMBER_WORD.sub(_as_digits, _THOUSANDS.sub("", text))
 
 
-def _digits(found: re.Match[str]) -> str:
+def _as_digits(found: re.Match[str]) -> str:
     if found["word"]:
-        return str(_WORDS[found["word"].lower()])
-    return str(_WORDS.get((found["count"] or "").lower(), 1) * _GROUPS[found["group"].lower()])
+        return str(_NUMBER_WORDS[found["word"].lower()])
+    return str(_NUMBER_WORDS.get((found["count"] or "").lower(), 1) * _GROUP_SIZES[found["group"].lower()])
 
 
 def shown(value: Fraction) -> str:
     """A number as people write it, with at most four digits after the point."""
     if value.denominator == 1:
         return str(value.numerator)
-    rounded = round(Decimal(value.numerator) / Decimal(value.denominator), _DIGITS)
+    rounded = round(Decimal(value.numerator) / Decimal(value.denominator), _MOST_DECIMALS)
     return f"{rounded:f}".rstrip("0").rstrip(".")
 
 
@@ -74,6 +68,8 @@ def number_solution(value: Fraction, slips: Iterable[Fraction]) -> Solution:
     wrong = dict.fromkeys(shown(slip) for slip in slips if slip >= 0)
     return Solution(answer, tuple(slip for slip in wrong if slip != answer) or (shown(value + 1),))
 
+
+# ------------------------------------------------------------------------------------------ weekdays and days
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = tuple(calendar.month_name)[1:]
@@ -187,9 +183,11 @@ def _year_known(text: str) -> bool:
     return any(found["year"] or found["year3"] for found in _DATE.finditer(text))
 
 
+# -------------------------------------------------------------------------------------------- sums in stories
+
 _SENTENCES = re.compile(r"(?<=[.?!])\s+")
 _CLAUSES = re.compile(r"[.?!;:](?=\s|$)|,\s|\b(?:and|then|but|before|while)\b", re.IGNORECASE)
-_ASKS = re.compile(
+_ASKS_SUM = re.compile(
     r"\bhow (?:many|much|far|old|long)\b|\bwhat (?:is|are|does|will)\b|\bwhat's\b", re.IGNORECASE
 )
 _NUMBERS = re.compile(NUMBER)
@@ -217,7 +215,7 @@ _EACH = re.compile(
     re.IGNORECASE,
 )
 _RATE = re.compile(r"(?:\A\s*an?|\b(?:each|every|per|one|an?))\s+([^\W\d_]+)", re.IGNORECASE)
-_SOLVE_SUMS_GROUPS = re.compile(
+_NUMBERS_OF_GROUPS = re.compile(
     rf"({NUMBER})(?:\s+[^\W\d_]+){{1,2}}\s+(?:of|with|that hold)\s+({NUMBER})", re.IGNORECASE
 )
 _SHARED = re.compile(
@@ -234,7 +232,7 @@ _DIFFERENCE = re.compile(
     re.IGNORECASE,
 )
 _AVERAGE = re.compile(r"\b(?:average|mean)\b", re.IGNORECASE)
-_TIMES = {"twice": 2, "double": 2, "triple": 3}
+_FACTORS = {"twice": 2, "double": 2, "triple": 3}
 _FACTOR = re.compile(r"\b(?:(twice|double|triple)(\s+as\b)?|half (?:of|the|as|are|is))", re.IGNORECASE)
 _PAIR = 2
 
@@ -249,7 +247,7 @@ class _Tally:
     rates: set[str] = field(default_factory=set)
     """The things of which the first amount is for one: `hour` in `11 euros per hour`."""
     losing: bool = False
-    """Whether the clause before told of a loss: `and 2 for a cake` goes on with it."""
+    """Whether the clause before was about a loss: `and 2 for a cake` goes on with it."""
 
     def add(self, amount: Fraction) -> None:
         self.total = amount if self.total is None else self.total + amount
@@ -264,29 +262,29 @@ class _Tally:
 def solve_sums(question: str) -> Solution | None:
     """What a story with numbers comes to."""
     text = _NO_COUNT.sub("them", in_digits(question))
-    if len(_NUMBERS.findall(text)) + len(_FACTOR.findall(text)) < _PAIR or not _ASKS.search(text):
+    if len(_NUMBERS.findall(text)) + len(_FACTOR.findall(text)) < _PAIR or not _ASKS_SUM.search(text):
         return None
     tally = _Tally()
     try:
         for sentence in _SENTENCES.split(text):
-            asks = bool(_ASKS.search(sentence))
+            asks = bool(_ASKS_SUM.search(sentence))
             for clause in _CLAUSES.split(sentence):
-                _hear(tally, clause, asks=asks)
+                _read_clause(tally, clause, asks=asks)
             tally.losing = False
     except ZeroDivisionError:
         return None
-    value = _asked(tally, text)
+    value = _result(tally, text)
     return None if value is None else number_solution(value, [value + 1, value - 1, value + 10, value - 10])
 
 
-def _hear(tally: _Tally, clause: str, *, asks: bool) -> None:
-    """Take in one clause."""
+def _read_clause(tally: _Tally, clause: str, *, asks: bool) -> None:
+    """Read one clause into the tally."""
     begins = tally.total is None
     tally.losing = bool(_LESS.search(clause)) or (tally.losing and not _GAIN.search(clause))
     if (factor := _FACTOR.search(clause)) and not begins:
         _multiply(tally, factor)
     if numbers := [Fraction(found) for found in _NUMBERS.findall(clause)]:
-        _count(tally, clause, numbers, asks=asks)
+        _add_numbers(tally, clause, numbers, asks=asks)
     if begins:
         tally.losing = False
         tally.rates |= {found.lower() for found in _RATE.findall(clause)} if numbers else set()
@@ -297,14 +295,14 @@ def _multiply(tally: _Tally, factor: re.Match[str]) -> None:
     if not factor[1]:
         tally.scale(Fraction(1, 2))
     elif factor[2]:
-        tally.add(tally.amounts[-1] * _TIMES[factor[1].lower()])
+        tally.add(tally.amounts[-1] * _FACTORS[factor[1].lower()])
     else:
-        tally.scale(Fraction(_TIMES[factor[1].lower()]))
+        tally.scale(Fraction(_FACTORS[factor[1].lower()]))
 
 
-def _count(tally: _Tally, clause: str, numbers: list[Fraction], *, asks: bool) -> None:
-    """Put the numbers of a clause to what there is."""
-    grouped = bool(_SOLVE_SUMS_GROUPS.search(clause))
+def _add_numbers(tally: _Tally, clause: str, numbers: list[Fraction], *, asks: bool) -> None:
+    """Join the numbers of a clause with what there is."""
+    grouped = bool(_NUMBERS_OF_GROUPS.search(clause))
     amount, joined = numbers[0], len(numbers) >= _PAIR
     if joined and _SHARED.search(clause) and not grouped:
         amount = max(numbers[:_PAIR]) / min(numbers[:_PAIR])
@@ -314,7 +312,7 @@ def _count(tally: _Tally, clause: str, numbers: list[Fraction], *, asks: bool) -
         amount, joined = sum(numbers, Fraction(0)), False
     if tally.total is None:
         tally.add(amount)
-    elif _is_counted(clause, tally.rates):
+    elif _counts_a_rate(clause, tally.rates):
         tally.scale(amount)
         tally.rates.clear()
     elif joined:
@@ -329,14 +327,14 @@ def _count(tally: _Tally, clause: str, numbers: list[Fraction], *, asks: bool) -
         tally.add(-amount if tally.losing else amount)
 
 
-def _is_counted(clause: str, things: set[str]) -> bool:
+def _counts_a_rate(clause: str, things: set[str]) -> bool:
     """Whether a clause says how many there are of a thing that has a rate."""
     return any(
         re.search(rf"\d(?:\s+[^\W\d_]+)?\s+{thing}(?:e?s)?\b", clause, re.IGNORECASE) for thing in things
     )
 
 
-def _asked(tally: _Tally, text: str) -> Fraction | None:
+def _result(tally: _Tally, text: str) -> Fraction | None:
     if tally.total is None:
         return None
     if _DIFFERENCE.search(text) and len(tally.amounts) > 1:
@@ -345,6 +343,8 @@ def _asked(tally: _Tally, text: str) -> Fraction | None:
         return tally.total / len(tally.amounts)
     return tally.total if tally.total >= 0 else None
 
+
+# ------------------------------------------------------------------------------------------------------ units
 
 _UNITS: dict[str, tuple[str, str]] = {
     # Pattern of its names: what it measures, and how many of the first unit of that sort it is.
@@ -380,14 +380,14 @@ _UNITS: dict[str, tuple[str, str]] = {
     r"degrees? (?:fahrenheit)|(?:degrees? )?fahrenheit|\u00b0\s?f": ("heat", "F"),
     r"degrees? (?:celsius)|(?:degrees? )?celsius|\u00b0\s?c": ("heat", "C"),
 }
-_NAMES = "|".join(f"(?P<u{place}>{names})" for place, names in enumerate(_UNITS))
-_VALUES = tuple(_UNITS.values())
-_MENTION = re.compile(
+_UNIT_NAMES = "|".join(f"(?P<u{place}>{names})" for place, names in enumerate(_UNITS))
+_UNIT_VALUES = tuple(_UNITS.values())
+_AMOUNT_AND_UNIT = re.compile(
     rf"(?:(?P<half>half an?\s+)|(?P<quarter>(?:a )?quarter of an?\s+)|(?P<number>{NUMBER})"
-    rf"(?P<more>\s+and a half)?[\s-]*|(?P<one>(?:\ban?\s+)))?(?<![^\W\d_])(?:{_NAMES})(?!\w)",
+    rf"(?P<more>\s+and a half)?[\s-]*|(?P<one>(?:\ban?\s+)))?(?<![^\W\d_])(?:{_UNIT_NAMES})(?!\w)",
     re.IGNORECASE,
 )
-_SOLVE_UNITS_ASKS = re.compile(
+_ASKS_UNITS = re.compile(
     r"\b(?:how many|how much|how long|how far|how heavy|what|convert|express|write|give|change|turn)\b",
     re.IGNORECASE,
 )
@@ -400,24 +400,24 @@ Amount = Fraction | None
 def solve_units(question: str) -> Solution | None:
     """An amount in another unit of its sort."""
     text = _ATTACHED.sub(" ", in_digits(question))
-    if not _SOLVE_UNITS_ASKS.search(text):
+    if not _ASKS_UNITS.search(text):
         return None
-    mentions = [_mention(found) for found in _MENTION.finditer(text)]
+    mentions = [_amount_and_unit(found) for found in _AMOUNT_AND_UNIT.finditer(text)]
     given = [(amount, unit) for amount, unit in mentions if amount is not None]
     known = {unit for _, unit in given}
     asked = [unit for amount, unit in mentions if amount is None and (len(known) > 1 or unit not in known)]
     if not given or not asked or len(re.findall(NUMBER, text)) > len(given):
         return None
     target = asked[-1]
-    if {_VALUES[unit][0] for unit in known} != {_VALUES[target][0]}:
+    if {_UNIT_VALUES[unit][0] for unit in known} != {_UNIT_VALUES[target][0]}:
         return None
     value = _converted(given, target)
     return number_solution(value, [value * 10, value / 10, value + 1, value * 100])
 
 
-def _mention(found: re.Match[str]) -> tuple[Amount, int]:
+def _amount_and_unit(found: re.Match[str]) -> tuple[Amount, int]:
     """The amount and the number of its unit; `a mile` is one only where it is not what is asked for."""
-    unit = next(place for place in range(len(_VALUES)) if found[f"u{place}"])
+    unit = next(place for place in range(len(_UNIT_VALUES)) if found[f"u{place}"])
     if found["number"]:
         return Fraction(found["number"]) + (Fraction(1, 2) if found["more"] else 0), unit
     if found["half"] or found["quarter"]:
@@ -426,12 +426,14 @@ def _mention(found: re.Match[str]) -> tuple[Amount, int]:
 
 
 def _converted(given: list[tuple[Fraction, int]], target: int) -> Fraction:
-    if _VALUES[target][0] == "heat":
+    if _UNIT_VALUES[target][0] == "heat":
         degrees = given[0][0]
-        return degrees * 9 / 5 + 32 if _VALUES[target][1] == "F" else (degrees - 32) * 5 / 9
-    whole = sum((amount * Fraction(_VALUES[unit][1]) for amount, unit in given), Fraction(0))
-    return whole / Fraction(_VALUES[target][1])
+        return degrees * 9 / 5 + 32 if _UNIT_VALUES[target][1] == "F" else (degrees - 32) * 5 / 9
+    whole = sum((amount * Fraction(_UNIT_VALUES[unit][1]) for amount, unit in given), Fraction(0))
+    return whole / Fraction(_UNIT_VALUES[target][1])
 
+
+# ---------------------------------------------------------------------------------------------------- letters
 
 _COUNTING = re.compile(r"\b(?:how many|how often|count|number of)\b", re.IGNORECASE)
 _LETTER = re.compile(
@@ -440,22 +442,58 @@ _LETTER = re.compile(
     r"\b([a-z])['\u2019]s\b(?=.*\b(?:in|does|are|has|contain)\b)|\bevery\s+([a-z])\s+in\b",
     re.IGNORECASE,
 )
-_SORTS = {"vowel": set("aeiou"), "consonant": set("bcdfghjklmnpqrstvwxyz")}
-_SORT = re.compile(r"\b(vowel|consonant)s?\b", re.IGNORECASE)
+_LETTER_CLASSES = {"vowel": set("aeiou"), "consonant": set("bcdfghjklmnpqrstvwxyz")}
+_LETTER_CLASS = re.compile(r"\b(vowel|consonant)s?\b", re.IGNORECASE)
 _ANY_LETTER = re.compile(
     r"\b(?:how many|number of|count (?:all )?(?:the )?)\s*(?:letters|characters)\b", re.IGNORECASE
 )
 _QUOTED = re.compile(
     r"[\"\u201c\u2018]([^\"\u201c\u201d\u2018\u2019]{2,})[\"\u201d\u2019]|(?<!\w)'([^']{2,})'(?!\w)"
 )
-_NAMED = re.compile(
+_NAMED_WORD = re.compile(
     r"\b(?:word|name|noun|verb|adjective|town|city|country)\s+(?:of\s+)?(?!(?:contain|have|has|the|is)\b)([a-z]{2,})\b",
     re.IGNORECASE,
 )
-_INSIDE = re.compile(r"\b(?:in|of|does)\s+([a-z]{3,})(?:\s+(?:have|contain))?\s*[?.]?\s*$", re.IGNORECASE)
+_LAST_WORD = re.compile(r"\b(?:in|of|does)\s+([a-z]{3,})(?:\s+(?:have|contain))?\s*[?.]?\s*$", re.IGNORECASE)
 
-_ITEM = r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*"
-_LIST = re.compile(rf"({_ITEM}(?:,\s+{_ITEM})+,?\s+(?:and|or)\s+{_ITEM}|{_ITEM}(?:,\s+{_ITEM}){{2,}})")
+
+def solve_letters(question: str) -> Solution | None:
+    """How often a letter, or a sort of letters, stands in a word or phrase."""
+    if not _COUNTING.search(question):
+        return None
+    text = _searched_text(question)
+    wanted = _counted_letters(question)
+    if not text or wanted is None:
+        return None
+    count = Fraction(sum(letter in wanted for letter in text.lower()))
+    return number_solution(count, [count + 1, count - 1, count + 2])
+
+
+def _counted_letters(question: str) -> set[str] | None:
+    """The letters that are counted."""
+    if found := _LETTER_CLASS.search(question):
+        return _LETTER_CLASSES[found[1].lower()]
+    if found := _LETTER.search(question):
+        return {next(filter(None, found.groups())).lower()}
+    return set("abcdefghijklmnopqrstuvwxyz") if _ANY_LETTER.search(question) else None
+
+
+def _searched_text(question: str) -> str:
+    """What is looked at: what is quoted, or named as a word, or comes last."""
+    if quoted := [next(filter(None, found)) for found in _QUOTED.findall(question)]:
+        return str(max(quoted, key=len))
+    for pattern in (_NAMED_WORD, _LAST_WORD):
+        if found := pattern.search(question):
+            return found[1]
+    return ""
+
+
+# --------------------------------------------------------------------------------------------- words in order
+
+_LISTED_WORD = r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*"
+_WORD_LIST = re.compile(
+    rf"({_LISTED_WORD}(?:,\s+{_LISTED_WORD})+,?\s+(?:and|or)\s+{_LISTED_WORD}|{_LISTED_WORD}(?:,\s+{_LISTED_WORD}){{2,}})"
+)
 _ALPHABET = re.compile(
     r"\balphabet|\bdictionary\b|\ba (?:to|through) z\b|\bz to a\b|\bphone ?book\b", re.IGNORECASE
 )
@@ -465,39 +503,8 @@ _BACKWARDS = re.compile(
     r"\bfrom (?:the )?longest\b|\blongest to\b",
     re.IGNORECASE,
 )
-_PLACES = {"first": 0, "second": 1, "third": 2, "last": -1}
-_PLACE = re.compile(r"\bwhich\b[^:.?]*?\b(first|second|third|last)\b", re.IGNORECASE)
-
-
-def solve_letters(question: str) -> Solution | None:
-    """How often a letter, or a sort of letters, stands in a word or phrase."""
-    if not _COUNTING.search(question):
-        return None
-    text = _text_in(question)
-    wanted = _wanted(question)
-    if not text or wanted is None:
-        return None
-    count = Fraction(sum(letter in wanted for letter in text.lower()))
-    return number_solution(count, [count + 1, count - 1, count + 2])
-
-
-def _wanted(question: str) -> set[str] | None:
-    """The letters that are counted."""
-    if found := _SORT.search(question):
-        return _SORTS[found[1].lower()]
-    if found := _LETTER.search(question):
-        return {next(filter(None, found.groups())).lower()}
-    return set("abcdefghijklmnopqrstuvwxyz") if _ANY_LETTER.search(question) else None
-
-
-def _text_in(question: str) -> str:
-    """What is looked at: what is quoted, or named as a word, or comes last."""
-    if quoted := [next(filter(None, found)) for found in _QUOTED.findall(question)]:
-        return str(max(quoted, key=len))
-    for pattern in (_NAMED, _INSIDE):
-        if found := pattern.search(question):
-            return found[1]
-    return ""
+_POSITIONS = {"first": 0, "second": 1, "third": 2, "last": -1}
+_POSITION = re.compile(r"\bwhich\b[^:.?]*?\b(first|second|third|last)\b", re.IGNORECASE)
 
 
 def solve_sorting(question: str) -> Solution | None:
@@ -505,14 +512,16 @@ def solve_sorting(question: str) -> Solution | None:
     by_length = bool(_LENGTH.search(question))
     if not by_length and not _ALPHABET.search(question):
         return None
-    lists = [re.split(r",\s+(?:and\s+|or\s+)?|\s+(?:and|or)\s+", found) for found in _LIST.findall(question)]
+    lists = [
+        re.split(r",\s+(?:and\s+|or\s+)?|\s+(?:and|or)\s+", found) for found in _WORD_LIST.findall(question)
+    ]
     if not lists:
         return None
     items = max(lists, key=len)
     key = len if by_length else str.casefold
     ordered = sorted(items, key=key, reverse=bool(_BACKWARDS.search(question)))
-    if found := _PLACE.search(question):
-        place = ordered[_PLACES[found[1].lower()]]
+    if found := _POSITION.search(question):
+        place = ordered[_POSITIONS[found[1].lower()]]
         return Solution(place, tuple(item for item in ordered if item != place))
     return Solution(", ".join(ordered), _misplaced(ordered, items))
 
@@ -527,7 +536,9 @@ def _misplaced(ordered: list[str], given: list[str]) -> tuple[str, ...]:
     return tuple(each for each in wrong if each != ", ".join(ordered))
 
 
-_WAYS = {
+# -------------------------------------------------------------------------------------------------- all kinds
+
+_SOLVERS = {
     "sorting": solve_sorting,
     "letters": solve_letters,
     "calendar": solve_dates,
@@ -536,7 +547,7 @@ _WAYS = {
 }
 """The kinds in the order in which they are tried: a story with numbers is taken for a sum last."""
 
-KINDS = tuple(_WAYS)
+KINDS = tuple(_SOLVERS)
 _MOST_CHARACTERS = 2_000
 """A longer text is no everyday problem."""
 
@@ -546,7 +557,7 @@ def solve(question: str) -> tuple[str, Solution] | None:
     """The kind of a problem and its solution; None for a text that is none of them."""
     if len(question) > _MOST_CHARACTERS:
         return None
-    for kind, way in _WAYS.items():
-        if (solution := way(question)) is not None:
+    for kind, solver in _SOLVERS.items():
+        if (solution := solver(question)) is not None:
             return kind, solution
     return None

@@ -1,36 +1,48 @@
-"""Sentences drawn from lists: varied wording from a few dozen templates.
-
-Changes of wording: rules that replace one turn of phrase by another.
-"""
+"""Words drawn from lists: replies made of templates, and rules that replace one turn of phrase by another."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Annotated, Self
+
+from pydantic import BeforeValidator, Field, model_validator
 
 from simulator.chance import digest_of, pick
 from simulator.personas.language import capitalised, lowered
+from simulator.personas.tables import Flag, Pattern, SomeTexts, Table, wrong
 
-Sentences = Mapping[str, tuple[str, ...]]
+
+def _by_form(sentences: object) -> object:
+    return {"": sentences} if isinstance(sentences, list) else sentences
+
+
+Sentences = Annotated[dict[str, SomeTexts], BeforeValidator(_by_form)]
 """The sentences of one list for each form of question; those under "" are for all forms."""
 
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wording:
+class Wording(Table):
     """How one kind of reply is worded."""
 
-    patterns: tuple[tuple[str, ...], ...]
-    """Each a row of lists' names: one sentence of each makes a reply."""
-    sentences: Mapping[str, Sentences]
-    decisive: tuple[str, ...]
+    patterns: SomeTexts
+    """Each the names of lists, with spaces between them: one sentence of each makes a reply."""
+    decisive: SomeTexts
     """The lists whose sentences tell this kind of reply from the others."""
+    sentences: dict[str, Sentences]
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for key in ("patterns", "decisive"):
+            rows: tuple[str, ...] = getattr(self, key)
+            if not {name for row in rows for name in row.split()} <= set(self.sentences):
+                raise wrong(key, f"must be made of the lists' names ({', '.join(self.sentences)})")
+        return self
 
     def compose(self, digest: bytes, form: str, slots: Mapping[str, str]) -> str:
         """A reply; the digest decides between patterns and sentences, `slots` fill what is in braces."""
-        row = pick(self.patterns, digest, "pattern")
+        row = pick(self.patterns, digest, "pattern").split()
         chosen = (
             pick(self._sentences(name, form), digest_of(digest.hex(), place), name)
             for place, name in enumerate(row)
@@ -57,21 +69,19 @@ def longest_part(template: str) -> str:
     return max((part.strip() for part in _SLOT.split(template)[::2]), key=len)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(Table):
     """A turn of phrase and what may stand in its place."""
 
-    pattern: re.Pattern[str]
-    replacements: tuple[str, ...]
+    pattern: Pattern = Field(alias="from")
+    replacements: Annotated[tuple[str, ...], Field(min_length=1, alias="to")]
     """As in `re.sub`: `\\1` is the first group; a replacement equal to what was found is not chosen."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rewording:
+class Rewording(Table):
     """Rules, of which the first that fits is applied, or every one that fits."""
 
-    rules: tuple[Rule, ...]
-    every: bool
+    rules: Annotated[tuple[Rule, ...], Field(min_length=1)]
+    every: Flag = False
 
     def apply(self, text: str, openers: frozenset[str], digest: bytes) -> str:
         """The text reworded; the text itself where no rule fits."""

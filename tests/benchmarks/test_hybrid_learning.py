@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.hybrid_learning import ARMS, FIXED, LEARNING, Plan, Run, favourite, leads, play, report
-from search.optimizing.actors import Choice
+from search.optimizing.actors import PromptChoice
 from search.task import bundled_task
 
 PLAN = Plan(seeds=2, steps=3, looks=1, encoder="hashing")
@@ -69,7 +69,7 @@ def test_the_favourite_is_the_likeliest_prompt_and_of_equal_ones_that_drawn(
     probabilities: tuple[float, ...], drawn: int, expected: str
 ) -> None:
     prompts = tuple("abcd"[: len(probabilities)])
-    choice = Choice(
+    choice = PromptChoice(
         query="?", prompts=prompts, places=(drawn,), probabilities=probabilities, inclusion=(1.0,)
     )
     assert favourite(choice) == expected

@@ -15,10 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.optimum import Game, Solution, Texts, _evaluate, _tabulate, main, summarise
-from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules, run_plan
+from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules
 from mutators.cleaning import clean
 from mutators.mutator import by_model
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.plans import play_plan
 from ollama_utils.types import Completion
 from scorers.intent import INTENT_THRESHOLD
 from scorers.reward import make_scorer
@@ -74,12 +75,12 @@ def _play(query: str, choose: Choice, seed: int) -> float:
     """The return of one of the environment's episodes."""
     rules = Rules(mutators=GAME.mutators, max_steps=GAME.max_steps, intent_threshold=INTENT_THRESHOLD)
     episode = Episode(rules=rules, original=query, seed=seed, number=0)
-    run_plan(episode.begin(), _answer)
+    play_plan(episode.begin(), _answer)
     total = 0.0
     while True:
         left = GAME.max_steps - episode.step_count
         name = choose(left, PERSONA.target.grammar.features(episode.query))
-        transition = run_plan(episode.step(NAMES.index(name)), _answer)
+        transition = play_plan(episode.step(NAMES.index(name)), _answer)
         total += transition.reward
         if transition.terminated or transition.truncated:
             return total

@@ -130,7 +130,7 @@ def test_no_policy_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_folder_that_is_no_run_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert "is no run" in refused(capsys, "--policy", str(tmp_path), QUERY)
+    assert "is not a run" in refused(capsys, "--policy", str(tmp_path), QUERY)
 
 
 @pytest.mark.parametrize(

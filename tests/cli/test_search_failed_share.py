@@ -9,7 +9,7 @@ import pytest
 
 from cli.searching import FailedLimit
 from ollama_utils.errors import ModelMissingError
-from ollama_utils.reply_log import Outcome, ReplyLog, question_of
+from ollama_utils.reply_log import CallOutcome, ReplyLog, question_of
 from ollama_utils.types import Call
 from records.errors import RunStoppedError
 
@@ -24,7 +24,7 @@ def stopped_after(folder: Path, ends: Iterable[str | None], *, most: float = 0.5
         limit = FailedLimit(log, most, lambda: known * log.last(), UNDER_WAY, (ModelMissingError,))
         for number, error in enumerate(ends):
             call = Call(model="m", prompt=str(number), options={"temperature": 0})
-            log.write(question_of(call), Outcome(reply="" if error else "{}", error=error, attempts=4))
+            log.write(question_of(call), CallOutcome(reply="" if error else "{}", error=error, attempts=4))
             try:
                 limit.check()
             except RunStoppedError as told:

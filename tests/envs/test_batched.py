@@ -15,10 +15,9 @@ from gymnasium.vector import AutoresetMode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from envs import ENV_ID
 from envs.answering import Models
-from envs.batched import BatchedQueryMutationEnv
-from envs.episode import SCHEDULES, Schedule
-from envs.registration import ENV_ID
+from envs.batched import SCHEDULES, BatchedQueryMutationEnv, Schedule
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from simulator.process import EmbeddedServer

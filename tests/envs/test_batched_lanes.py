@@ -13,16 +13,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envs.batched import BatchedQueryMutationEnv
-from envs.episode import SCHEDULES, Schedule, transition_record
+from envs import batched, lanes
+from envs.batched import SCHEDULES, BatchedQueryMutationEnv, Schedule
+from envs.episode import transition_record
 from envs.parts import make_parts
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
+from ollama_utils.types import Completion
+from scorers.reward import Verdict
 from simulator.process import EmbeddedServer
 from tests.envs.batches import Row, step_rows
 from tests.envs.test_lanes_interrupted import torn
-from tests.envs.worlds import MUTATORS, make_env
+from tests.envs.worlds import MUTATORS, SCORER, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 LANES = 3
@@ -31,11 +34,6 @@ row_of_actions = st.lists(st.integers(0, len(MUTATORS) - 1), min_size=LANES, max
 
 def make(dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule = "lanes") -> BatchedQueryMutationEnv:
     return BatchedQueryMutationEnv([make_env(dispatcher, encoder) for _ in range(LANES)], schedule=schedule)
-
-
-def lane_threads(*, besides: set[threading.Thread]) -> list[str]:
-    """The names of the threads of lanes that were not there before."""
-    return sorted({each.name for each in {*threading.enumerate()} - besides if each.name.startswith("lane-")})
 
 
 def recorded(number: int, rows: list[Row]) -> list[dict[str, Any]]:
@@ -52,14 +50,11 @@ def timeless(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("schedule", ["sequential", "phased"])
-def test_where_lanes_wait_for_each_other_there_is_no_send_and_no_thread_a_lane(
+def test_where_lanes_wait_for_each_other_there_is_no_send(
     dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule
 ) -> None:
-    before = {*threading.enumerate()}
     env = make(dispatcher, encoder, schedule)
     env.reset(seed=0)
-    env.step(np.zeros(LANES, np.int64))
-    assert lane_threads(besides=before) == []
     with pytest.raises(ValueError, match="schedule='lanes'"):
         env.send([0], [0])
     with pytest.raises(ValueError, match="schedule='lanes'"):
@@ -67,12 +62,15 @@ def test_where_lanes_wait_for_each_other_there_is_no_send_and_no_thread_a_lane(
     env.close()
 
 
-def test_by_default_each_environment_has_its_lane(dispatcher: Dispatcher, encoder: Encoder) -> None:
-    before = {*threading.enumerate()}
-    env = make(dispatcher, encoder)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_no_environment_has_a_thread_of_its_own(
+    dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule
+) -> None:
+    env = make(dispatcher, encoder, schedule)
     assert BatchedQueryMutationEnv(env.envs).schedule == "lanes"
     env.reset(seed=0)
-    assert lane_threads(besides=before) == ["lane-0", "lane-1", "lane-2"]
+    env.step(np.zeros(LANES, np.int64))
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("lane-")]
     env.close()
 
 
@@ -185,18 +183,21 @@ def test_state_is_not_told_while_a_lane_is_under_way(dispatcher: Dispatcher, enc
 def test_an_interrupt_in_one_lane_of_a_sequence_makes_no_call_of_a_later_lane(
     dispatcher: Dispatcher, encoder: Encoder, simulator: EmbeddedServer
 ) -> None:
-    def interrupt(_: object) -> list[Any]:
-        raise KeyboardInterrupt
+    interrupts = [KeyboardInterrupt()]
 
-    env = make(dispatcher, encoder, "sequential")
+    def scorer(original: str, query: str, reply: Completion, similarity: float) -> Verdict:
+        if interrupts:
+            raise interrupts.pop()
+        return SCORER(original, query, reply, similarity)
+
+    lanes = [make_env(dispatcher, encoder, scorer=scorer) for _ in range(LANES)]
+    env = BatchedQueryMutationEnv(lanes, schedule="sequential")
     env.reset(seed=0)
-    answer, env.envs[0].answer = env.envs[0].answer, interrupt
     calls = simulator.stats()["calls"]
     with pytest.raises(KeyboardInterrupt):
-        env.step(np.ones(LANES, np.int64))
-    assert simulator.stats()["calls"] == calls
-    env.envs[0].answer = answer
-    env.step(np.ones(LANES, np.int64))
+        env.step(np.zeros(LANES, np.int64))  # no model rewords
+    assert simulator.stats()["calls"] == calls + 1
+    env.step(np.zeros(LANES, np.int64))
     env.close()
 
 
@@ -209,6 +210,36 @@ def test_after_ctrl_c_in_restore_it_can_be_called_again(dispatcher: Dispatcher, 
         assert np.array_equal(env.restore(state), shown)
         line += 1
     assert line > 10
+    env.close()
+
+
+@pytest.mark.parametrize("max_workers", [None, 1])
+def test_ctrl_c_at_any_line_of_send_or_recv_loses_no_step_and_doubles_none(
+    dispatcher: Dispatcher, encoder: Encoder, max_workers: int | None
+) -> None:
+    """All lanes take their step once, or none does."""
+    files = {batched.__file__, lanes.__file__}
+    env = BatchedQueryMutationEnv(
+        [make_env(dispatcher, encoder) for _ in range(LANES)], max_workers=max_workers
+    )
+    env.reset(seed=0)
+    before = env.state()
+    env.step([1, 1, 1])
+    after = env.state()
+    for wait in (False, True):
+        line, was_torn = 0, True
+        while was_torn:
+            env.reset(seed=0)
+            if wait:
+                env.send([1, 1, 1], range(LANES))
+            call = (lambda: env.recv(LANES)) if wait else (lambda: env.send([1, 1, 1], range(LANES)))
+            was_torn = torn(call, line, files)
+            begun = wait or bool(env.pending)
+            if env.pending:
+                assert sorted(env.recv(LANES, timeout_s=60).lanes) == [0, 1, 2]
+            assert env.state() == (after if begun else before)
+            line += 1
+        assert line > 10
     env.close()
 
 

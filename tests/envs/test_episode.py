@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from envs.episode import Ask, Embed, Episode, Judge, Plan, Rewrite, Rules, Transition, derive_seed
+from envs.episode import Ask, Embed, Episode, EpisodePlan, Judge, Rewrite, Rules, Transition, derive_seed
 from mutators.registry import load_mutators
 from ollama_utils.errors import CallTimeoutError, OllamaError
 from ollama_utils.types import Completion, Usage
@@ -31,7 +31,7 @@ def begun(max_steps: int = 2) -> Episode:
     return episode
 
 
-def drive(plan: Plan[Any], *replies: object) -> tuple[list[Any], Any]:
+def drive(plan: EpisodePlan[Any], *replies: object) -> tuple[list[Any], Any]:
     """The requests that the plan made for one reply after another, and what it returned."""
     requests: list[Any] = []
     sent: tuple[object, ...] | None = None

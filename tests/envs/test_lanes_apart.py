@@ -102,7 +102,7 @@ def test_results_come_in_the_order_of_arrival_with_their_types(lanes: LaneVector
     lanes.send([1, 2, 3], [3, 0, 2])
     for count, lane in enumerate((2, 3, 0), start=1):
         lanes.envs[lane].go()
-        lanes._threads.wait(lanes._calls._call.tasks, count)
+        lanes._calls.wait(count)
     came = lanes.recv(2)
     assert came.lanes.tolist() == [2, 3, 0]
     assert came.rewards.tolist() == [3, 1, 2]
@@ -114,7 +114,7 @@ def test_results_come_in_the_order_of_arrival_with_their_types(lanes: LaneVector
 def test_a_timeout_loses_nothing(lanes: LaneVectorEnv) -> None:
     lanes.send([1, 2], [0, 1])
     lanes.envs[1].go()
-    lanes._threads.wait(lanes._calls._call.tasks, 1)
+    lanes._calls.wait(1)
     with pytest.raises(TimeoutError, match="1 of 2"):
         lanes.recv(2, timeout_s=0.001)
     assert lanes.recv().lanes.tolist() == [1]
@@ -171,7 +171,7 @@ def test_an_error_is_raised_by_the_recv_that_would_give_the_step_and_the_others_
     lanes = LaneVectorEnv([partial(Counting, lane) for lane in range(N)])
     lanes.reset(seed=0)
     lanes.send([1, FAILS, FAILS, 2], range(N))
-    lanes._threads.wait(lanes._calls._call.tasks, N)
+    lanes._calls.wait(N)
     failed = []
     for _ in range(2):
         with pytest.raises(ArithmeticError) as raised:

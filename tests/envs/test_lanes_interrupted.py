@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import count
@@ -16,20 +16,20 @@ import numpy as np
 import pytest
 
 from envs import lanes
-from envs.lanes import CallersThread, LaneThreads, LaneVectorEnv
-from tests.envs.lane_worlds import Counting, Shown
+from envs.lanes import LaneVectorEnv
+from tests.envs.lane_worlds import Counting
 
 N = 3
 GO = np.array([1, 2, 3])
 OURS = {lanes.__file__}
 
 
-def torn(call: Callable[[], object], line: int) -> bool:
+def torn(call: Callable[[], object], line: int, files: Collection[str] = OURS) -> bool:
     """Whether a call was interrupted, which it is at a given line of those it runs on this thread."""
     lines = count()
 
     def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 - itself, or nothing
-        if frame.f_code.co_filename not in OURS:
+        if frame.f_code.co_filename not in files:
             return None
         if event == "line" and next(lines) == line:
             raise KeyboardInterrupt
@@ -59,8 +59,8 @@ def everywhere(check: Callable[[int], bool]) -> None:
     assert line > 10
 
 
-def made(threads: LaneThreads | None = None) -> LaneVectorEnv:
-    return LaneVectorEnv([partial(Counting, lane, 99) for lane in range(N)], threads=threads)
+def made() -> LaneVectorEnv:
+    return LaneVectorEnv([partial(Counting, lane, 99) for lane in range(N)])
 
 
 def steps(env: LaneVectorEnv, least: int) -> dict[int, float]:
@@ -133,10 +133,9 @@ def test_step_async_begins_in_all_lanes_or_in_none_and_step_wait_gives_whole_row
     everywhere(check_wait)
 
 
-@pytest.mark.parametrize("threads", [LaneThreads, CallersThread])
-def test_after_a_torn_reset_step_or_call_the_next_call_begins_anew(threads: type[LaneThreads]) -> None:
+def test_after_a_torn_reset_step_or_call_the_next_call_begins_anew() -> None:
     def check(call: Callable[[LaneVectorEnv], object], again: str, line: int) -> bool:
-        env = made(threads())
+        env = made()
         if again != "reset":
             env.reset()
         was_torn = torn(lambda: call(env), line)
@@ -167,22 +166,6 @@ def test_a_torn_close_is_finished_by_the_next() -> None:
         return was_torn
 
     everywhere(check)
-
-
-def test_an_interrupt_in_the_callers_thread_steps_no_further_lane() -> None:
-    class Torn(Counting):
-        def step(self, action: np.int64) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
-            if self.lane == 1 and self.time == 0:
-                self.time = 50
-                raise KeyboardInterrupt
-            return super().step(action)
-
-    env = LaneVectorEnv([partial(Torn, lane, 99) for lane in range(N)], threads=CallersThread())
-    env.reset()
-    with pytest.raises(KeyboardInterrupt):
-        env.step(GO)
-    assert env.get_attr("time") == (1, 50, 0)
-    assert_well(env)
 
 
 @pytest.mark.parametrize("start", ["step_async", "call_async", "send"])

@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import os
+import sys
 import zipfile
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_what_is_no_prompt_in_parquet_is_refused_by_its_row(
 def test_bytes_that_are_no_text_in_parquet_are_refused_by_their_row(tmp_path: Path) -> None:
     buffers = pa.array([b"fine", b"caf\xe9", None]).buffers()
     path = parquet(tmp_path / "set.parquet", {"prompt": pa.Array.from_buffers(pa.string(), 3, buffers)})
-    assert error_of(path).startswith(f"{path}, row 2: 'prompt' holds '\\udce9', which is no character; ")
+    assert error_of(path).startswith(f"{path}, row 2: 'prompt' holds '\\udce9', which is not a character; ")
 
 
 def test_a_damaged_parquet_file_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -48,7 +49,17 @@ def test_a_damaged_parquet_file_is_refused_in_one_line(tmp_path: Path) -> None:
     written(tmp_path, "set.parquet", content[:-20] + content[-4:])
     assert error_of(path).startswith(f"{path} cannot be read as Parquet (")
     written(tmp_path, "set.parquet", content[:-20])
-    assert error_of(path) == f"{path} is no Parquet file, or not a whole one: expected 'PAR1' at both ends"
+    assert error_of(path) == f"{path} is not a Parquet file, or not a whole one: expected 'PAR1' at both ends"
+
+
+def test_parquet_without_pyarrow_is_refused_and_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = parquet(tmp_path / "set.parquet", {"prompt": ["a"]})
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
+    message = error_of(path)
+    assert message.startswith(f"{path} needs pyarrow to be read (")
+    assert message.endswith("): pip install 'mutagym[parquet]'")
 
 
 def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path) -> None:
@@ -105,7 +116,7 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path) -> None:
         (
             "set.jsonl",
             '{"query": "\\ud83d"}\n',
-            "{path}, row 1: 'query' holds '\\ud83d', which is no character",
+            "{path}, row 1: 'query' holds '\\ud83d', which is not a character",
         ),
         ("set.jsonl", '{"query": "a\\u0000"}\n', "{path}, row 1: 'query' holds a NUL character; "),
         ("set.json", '{"query": ["a"]}', "{path}: a JSON dict; expected a list of objects or of prompts"),

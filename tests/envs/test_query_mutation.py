@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from envs import ENV_ID
 from envs.query_mutation import EnvConfig
-from envs.registration import ENV_ID
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from simulator.process import EmbeddedServer

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from queue import SimpleQueue
+from typing import Any
 
 import numpy as np
 import pytest
 
 from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite, Rules
-from evaluation.episodes import EpisodeRun, Ground
-from evaluation.jobs import Jobs, play
+from evaluation.episodes import AgentEpisode, Call, EpisodeContext, play_episode
 from evaluation.policies.policy import View
+from evaluation.run import play_in_order
+from evaluation.stepping import make_stepper
 from mutators.registry import load_mutators
 from ollama_utils.types import Completion
 from scorers.reward import Verdict
@@ -21,78 +23,36 @@ from scorers.reward import Verdict
 WAIT_S = 30.0
 
 
-def test_as_many_tasks_are_at_work_as_there_are_jobs_and_never_more() -> None:
-    count, together = 4, threading.Barrier(4)
-    at_work, most, lock, done = 0, 0, threading.Lock(), threading.Event()
-
-    def task() -> None:
-        nonlocal at_work, most
-        with lock:
-            at_work += 1
-            most = max(most, at_work)
-        together.wait(WAIT_S)  # passed by four at a time alone
-        with lock:
-            at_work -= 1
-
-    with Jobs(count) as jobs:
-        jobs.together([task] * 12, lambda _: done.set())
-        assert done.wait(WAIT_S)
-        assert jobs.failure is None
-    assert most == count
+def waiting(opened: list[int], number: int, gate: threading.Event) -> Generator[list[Call], Any, int]:
+    """A plan that goes on when its gate is opened."""
+    opened.append(number)
+    yield [partial(gate.wait, WAIT_S)]
+    return number
 
 
-def test_results_come_in_the_order_of_the_tasks_whatever_ends_first() -> None:
-    second_ended, told = threading.Event(), SimpleQueue[list[int]]()
-
-    def first() -> int:
-        assert second_ended.wait(WAIT_S)
-        return 1
-
-    def second() -> int:
-        second_ended.set()
-        return 2
-
-    with Jobs(2) as jobs:
-        jobs.together([first, second], told.put)
-        assert told.get(timeout=WAIT_S) == [1, 2]
-
-
-class Thing:
-    """Something to be played, which ends when it is told to."""
-
-    def __init__(self, number: int, opened: list[int], jobs: Jobs, gate: threading.Event) -> None:
-        self.number = number
-        self.opened = opened
-        self.jobs = jobs
-        self.gate = gate
-
-    def start(self, ended: Callable[[], None]) -> None:
-        self.opened.append(self.number)
-        self.jobs.together([lambda: self.gate.wait(WAIT_S)], lambda _: ended())
-
-
-def test_things_are_opened_in_their_order_as_many_as_there_are_jobs_and_told_of_in_their_order() -> None:
+def test_plans_are_opened_in_their_order_as_many_as_there_are_jobs_and_yielded_in_their_order() -> None:
     opened: list[int] = []
     gates = [threading.Event() for _ in range(5)]
-    with Jobs(2) as jobs:
-        makers = [partial(Thing, k, opened, jobs, gate) for k, gate in enumerate(gates)]
-        gates[1].set()  # the second ends first, and lets the third begin
-        gates[2].set()
-        told = play(makers, jobs, lambda ended: gates[0].set() if ended >= 2 else None)
-        assert next(told).number == 0
-        for gate in gates:
-            gate.set()
-        assert [thing.number for thing in told] == [1, 2, 3, 4]
+    gates[1].set()  # the second ends first, and lets the third begin
+    gates[2].set()
+    plans = [waiting(opened, k, gate) for k, gate in enumerate(gates)]
+    results = play_in_order(plans, 2, lambda ended: gates[0].set() if ended >= 2 else None)
+    assert next(results) == 0
+    for gate in gates:
+        gate.set()
+    assert list(results) == [1, 2, 3, 4]
     assert opened == [0, 1, 2, 3, 4]
 
 
-def test_an_error_in_a_task_ends_the_play_with_it() -> None:
-    class Broken(Thing):
-        def start(self, ended: Callable[[], None]) -> None:  # noqa: ARG002 - it never ends
-            raise RuntimeError("a bug")
+def test_an_error_in_a_later_plan_ends_the_play_with_it() -> None:
+    def broken() -> Generator[list[Call], Any, int]:
+        yield []
+        raise RuntimeError("a bug")
 
-    with Jobs(2) as jobs, pytest.raises(RuntimeError, match="a bug"):
-        list(play([partial(Broken, 0, [], jobs, threading.Event())], jobs))
+    never = threading.Event()
+    with pytest.raises(RuntimeError, match="a bug"):
+        list(play_in_order([waiting([], 0, never), broken()], 2))
+    never.set()
 
 
 class Answers:
@@ -118,35 +78,32 @@ class Answers:
                 return np.ones(1, np.float32)
 
 
-class Seats:
-    """A team that chooses the first mutator, and notes when it is asked and when an answer is fetched."""
+@dataclass(frozen=True)
+class NotedSource:
+    """A policy that chooses the first mutator, and notes that it is asked."""
 
-    def __init__(self, events: list[str]) -> None:
-        self.events = events
+    events: list[str]
+    name: str = "noted"
 
-    def submit(self, agent: int, view: View) -> Seats:
-        assert view.agent == agent
-        self.events.append("submit")
+    def make(self, seed: int) -> NotedSource:  # noqa: ARG002 - it leaves nothing to chance
         return self
 
-    def result(self) -> int:
-        self.events.append("result")
+    def step(self, view: View) -> int:  # noqa: ARG002 - whatever it sees
+        self.events.append("choice")
         return 0
 
-    def close(self) -> None:
-        self.events.append("close")
 
-
-@pytest.mark.parametrize("jobs_count", [1, 8])
-def test_all_agents_are_asked_then_gathered_before_any_plan_goes_on(jobs_count: int) -> None:
+@pytest.mark.parametrize("jobs", [1, 8])
+@pytest.mark.parametrize("name", ["serial", "thread"])
+def test_all_agents_are_asked_before_any_step_goes_on(name: str, jobs: int) -> None:
     events: list[str] = []
     rules = Rules(mutators=load_mutators(("noop",)), max_steps=5, intent_threshold=0)
-    ground = Ground(rules=rules, answer=Answers(events), seed=0)
-    with Jobs(jobs_count) as jobs:
-        make = partial(EpisodeRun, ground, "q", 0, ["p"] * 3, lambda: Seats(events), jobs)
-        (episode,) = play([make], jobs)
-    row = ["submit"] * 3 + ["result"] * 3 + ["step"] * 3
-    assert events == [*row, *row, "close"]
-    told = episode.result()
-    assert [agent["actions"] for agent in told["agents"]] == [["noop", "noop"]] * 3
-    assert all(agent["success"] for agent in told["agents"])
+    context = EpisodeContext(rules=rules, answer=Answers(events), seed=0)
+    agents = [AgentEpisode(context, "q", agent) for agent in range(3)]
+    stepper = make_stepper(name, jobs=jobs, action_timeout_ms=None, report=print)
+    begin = partial(stepper.begin, [NotedSource(events)] * 3, range(3))
+    (episode,) = play_in_order([play_episode(agents, context, begin)], jobs)
+    assert events == 2 * (["choice"] * 3 + ["step"] * 3)
+    result = episode.result("q", ["p"] * 3)
+    assert [agent["actions"] for agent in result["agents"]] == [["noop", "noop"]] * 3
+    assert all(agent["success"] for agent in result["agents"])

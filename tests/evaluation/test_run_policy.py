@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from envs.observation import observation_size
+from evaluation.policies.instance import block_scores
 from evaluation.policies.policy import View
 from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, load_run, run_source
-from evaluation.wrappers.blocks import block_scores
 from mutators.registry import DEFAULT_MUTATORS
 from records.errors import UserError
 from train.mission import MissionConfig
@@ -160,7 +160,7 @@ def test_a_policy_written_anew_is_loaded_anew(trained_run: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("breaks", "says"),
     [
-        (shutil.rmtree, ["is no run", "mutagym train"]),
+        (shutil.rmtree, ["is not a run", "mutagym train"]),
         (lambda run: (run / "policy.zip").unlink(), ["no policy.zip yet", "--resume"]),
         (lambda run: (run / "policy.zip").write_bytes(b"zip"), ["policy.zip", "damaged", "--resume"]),
         (lambda run: cut(run / "policy.zip"), ["policy.zip", "damaged"]),

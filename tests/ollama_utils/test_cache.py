@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -22,22 +23,35 @@ from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 YES = Completion(text="Yes.")
 
 
+def ask(
+    cache: ReplyCache,
+    key: bytes,
+    answer: Callable[[], Completion],
+    cancelled: threading.Event | None = None,
+) -> Completion:
+    """What a question gets, which is answered so where nobody asked it before."""
+    with cache.asking(key, cancelled or threading.Event()) as question:
+        if question.reply is None:
+            question.reply = answer()
+        return question.reply
+
+
 def never() -> Completion:
     raise AssertionError("this question was asked already")
 
 
 def test_a_known_reply_is_given_again_marked_as_cached() -> None:
     cache = ReplyCache(8)
-    assert cache.reply(b"q", lambda: YES) is YES
-    assert cache.reply(b"q", never) == replace(YES, cached=True, attempts=0)
+    assert ask(cache, b"q", lambda: YES) is YES
+    assert ask(cache, b"q", never) == replace(YES, cached=True, attempts=0)
 
 
 def test_the_reply_unused_for_longest_is_forgotten_first() -> None:
     cache = ReplyCache(2)
     for key in (b"a", b"b", b"a", b"c"):
-        cache.reply(key, lambda: YES)
-    assert cache.reply(b"a", never).cached
-    assert not cache.reply(b"b", lambda: YES).cached
+        ask(cache, key, lambda: YES)
+    assert ask(cache, b"a", never).cached
+    assert not ask(cache, b"b", lambda: YES).cached
 
 
 class SlowQuestion:
@@ -47,10 +61,12 @@ class SlowQuestion:
         self.cache = ReplyCache(8)
         self.asked = threading.Event()
         self.settle = threading.Event()
+        self.cancelled = threading.Event()
+        """Set once those who wait are stopped."""
         self.outcome = outcome
-        self.leader = start(lambda: self.cache.reply(b"q", self._ask))
+        self.leader = start(lambda: ask(self.cache, b"q", self._ask))
         assert self.asked.wait(PATIENCE_S)
-        self.followers = [start(lambda: self.cache.reply(b"q", never)) for _ in range(3)]
+        self.followers = [start(lambda: ask(self.cache, b"q", never, self.cancelled)) for _ in range(3)]
         wait_until(lambda: self.cache.waiting == len(self.followers))
 
     def _ask(self) -> Completion:
@@ -72,24 +88,25 @@ def test_those_who_ask_at_the_same_time_share_the_outcome(outcome: Completion) -
 
 def test_an_error_is_not_kept() -> None:
     cache = ReplyCache(8)
-    cache.reply(b"q", lambda: Completion(text="", error=ServerBusyError("full")))
-    assert cache.reply(b"q", lambda: YES) is YES
+    ask(cache, b"q", lambda: Completion(text="", error=ServerBusyError("full")))
+    assert ask(cache, b"q", lambda: YES) is YES
 
 
 def test_a_cancelled_wait_ends_while_the_question_itself_goes_on() -> None:
     question = SlowQuestion(YES)
+    question.cancelled.set()
     question.cache.cancel()
     for follower in question.followers:
         assert isinstance(follower.result(PATIENCE_S).error, CallCancelledError)
     question.settle.set()
     assert question.leader.result(PATIENCE_S) is YES
-    assert question.cache.reply(b"q", never).text == "Yes."
+    assert ask(question.cache, b"q", never).text == "Yes."
 
 
 def test_questions_may_be_cancelled_at_the_moment_when_they_are_answered() -> None:
     at_once = threading.Barrier(33)
 
-    def ask() -> Completion:
+    def answer() -> Completion:
         at_once.wait(PATIENCE_S)
         return YES
 
@@ -99,7 +116,7 @@ def test_questions_may_be_cancelled_at_the_moment_when_they_are_answered() -> No
         for _ in range(40):
             cache = ReplyCache(64)
             keys = [bytes([key]) for key in range(at_once.parties - 1)]
-            asking = [start(functools.partial(cache.reply, key, ask)) for key in keys]
+            asking = [start(functools.partial(ask, cache, key, answer)) for key in keys]
             at_once.wait(PATIENCE_S)
             cache.cancel()
             assert [question.result(PATIENCE_S) for question in asking] == [YES] * len(keys)
@@ -112,15 +129,33 @@ def test_an_unexpected_exception_reaches_those_who_wait_and_blocks_nobody_later(
     question.settle.set()
     for asker in (question.leader, *question.followers):
         assert isinstance(asker.exception(PATIENCE_S), ZeroDivisionError)
-    assert question.cache.reply(b"q", lambda: YES) is YES
+    assert ask(question.cache, b"q", lambda: YES) is YES
 
 
 def test_a_ctrl_c_met_by_the_one_who_asks_is_a_stopped_run_to_the_others() -> None:
     question = SlowQuestion(KeyboardInterrupt())
+    question.cancelled.set()
     question.settle.set()
     assert isinstance(question.leader.exception(PATIENCE_S), KeyboardInterrupt)
     for follower in question.followers:
         assert isinstance(follower.result(PATIENCE_S).error, CallCancelledError)
+
+
+def test_one_who_is_stopped_stops_no_other() -> None:
+    cache, asked, settle = ReplyCache(8), threading.Event(), threading.Event()
+
+    def stopped() -> Completion:
+        asked.set()
+        assert settle.wait(PATIENCE_S)
+        return Completion(text="", error=CallCancelledError("its own cap was closed"))
+
+    leader = start(lambda: ask(cache, b"q", stopped))
+    assert asked.wait(PATIENCE_S)
+    follower = start(lambda: ask(cache, b"q", lambda: YES))
+    wait_until(lambda: cache.waiting == 1)
+    settle.set()
+    assert isinstance(leader.result(PATIENCE_S).error, CallCancelledError)
+    assert follower.result(PATIENCE_S) is YES
 
 
 FIELDS: dict[str, Any] = {

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_utils.capacity import MOST, START, Capacity, Knee
+from ollama_utils.capacity import MOST, START, Capacity, Saturation
 from ollama_utils.types import Usage
 from tests.ollama_utils.traffic import Fixed, Traffic
 from tests.simulator.virtual import Scene
@@ -32,8 +32,8 @@ def test_the_limit_found_gives_nearly_the_throughput_of_the_best_fixed_one_at_a_
 def test_the_limit_follows_the_slots_down_and_up(seed: int) -> None:
     scene = Scene(slots=8)
     traffic = Traffic(scene, Capacity(), seed=seed)
-    scene.agenda.at(15, lambda: scene.server.residence.resize(2))
-    scene.agenda.at(35, lambda: scene.server.residence.resize(8))
+    scene.agenda.at(15, lambda: scene.server.memory.resize(2))
+    scene.agenda.at(35, lambda: scene.server.memory.resize(8))
     traffic.run(60)
     assert traffic.limits_within(20, 35) <= {1, 2, 3, 4}
     assert traffic.wait(20, 35) <= 0.3
@@ -152,27 +152,27 @@ def test_whatever_a_server_reports_there_is_a_limit(
         assert capacity.slots is None or capacity.slots >= 1
 
 
-def knee_of(service_s: list[tuple[int, float]]) -> Knee:
+def saturation_of(service_s: list[tuple[int, float]]) -> Saturation:
     """What is known after a few replies at each number of calls at once, of 50 tokens each."""
-    knee = Knee()
+    saturation = Saturation()
     for _ in range(10):
         for around, seconds in service_s:
-            knee.add(around, Usage(completion_tokens=50, decode_s=seconds))
-    return knee
+            saturation.add(around, Usage(completion_tokens=50, decode_s=seconds))
+    return saturation
 
 
 @given(slots=st.integers(1, 500))
 def test_calls_that_do_not_slow_each_other_down_may_fill_all_slots(slots: int) -> None:
-    assert knee_of([(1, 0.2), (4, 0.2), (8, 0.2)]).of(slots) == slots
+    assert saturation_of([(1, 0.2), (4, 0.2), (8, 0.2)]).least_in_flight(slots) == slots
 
 
 @given(slots=st.integers(1, 64), alone_s=st.floats(0.001, 10), slowing_s=st.floats(0.001, 10))
-def test_the_knee_is_the_least_number_that_gives_97_percent(
+def test_saturation_is_the_least_number_that_gives_97_percent(
     slots: int, alone_s: float, slowing_s: float
 ) -> None:
     def rate(calls: int) -> float:
         return calls / (alone_s + slowing_s * calls)
 
-    knee = knee_of([(n, alone_s + slowing_s * n) for n in (1, 2, 4, 8)]).of(slots)
-    assert rate(knee) >= 0.97 * rate(slots) * (1 - 1e-6)
-    assert knee == 1 or rate(knee - 1) < 0.97 * rate(slots) * (1 + 1e-6)
+    least = saturation_of([(n, alone_s + slowing_s * n) for n in (1, 2, 4, 8)]).least_in_flight(slots)
+    assert rate(least) >= 0.97 * rate(slots) * (1 - 1e-6)
+    assert least == 1 or rate(least - 1) < 0.97 * rate(slots) * (1 + 1e-6)

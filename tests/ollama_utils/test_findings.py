@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from ollama_utils.capacity import Found
+from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.findings import STEADY, Findings, speedups
 
 HOST = "http://127.0.0.1:11434"
 
 
-def found(slots: int | None, limit: int = 1) -> dict[tuple[str, str], Found]:
-    return {(HOST, "llama3.2"): Found(limit=limit, slots=slots, queue_s=0.0, service_s=1.0)}
+def found(slots: int | None, limit: int = 1) -> dict[tuple[str, str], CapacityEstimate]:
+    return {(HOST, "llama3.2"): CapacityEstimate(limit=limit, slots=slots, queue_s=0.0, service_s=1.0)}
 
 
-def told(findings: Findings, what: dict[tuple[str, str], Found]) -> list[str]:
+def told(findings: Findings, what: dict[tuple[str, str], CapacityEstimate]) -> list[str]:
     """The lines of findings that stay the same for a while."""
     return [line for _ in range(STEADY) for line in findings.news(what)]
 

@@ -54,10 +54,10 @@ def test_a_count_that_no_number_of_ours_can_hold_is_an_unreadable_reply() -> Non
 def test_where_our_own_server_has_ended_the_call_says_so_and_is_not_tried_again() -> None:
     with (
         EmbeddedServer(Settings(time_scale=0)) as server,
-        closing(OllamaClient(server.host, timeout_s=PATIENCE_S, obituary=server.obituary)) as client,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S, exit_reason=server.exit_reason)) as client,
     ):
         assert client.generate(Call(model="sim-target", prompt="p")).text
-        assert (server.alive(), server.obituary()) == (True, None)
+        assert (server.alive(), server.exit_reason()) == (True, None)
         os.kill(server.pid, signal.SIGKILL)
         wait_until(lambda: not server.alive())
         with pytest.raises(ServerUnreachableError, match=r"the embedded simulator .* status -9") as caught:

@@ -155,6 +155,22 @@ def test_a_plan_that_raises_ends_all_and_nothing_is_begun_after_it() -> None:
     assert meter.done == [1]
 
 
+@pytest.mark.parametrize("fails_at", [1, 3, 4])
+def test_a_tick_that_raises_ends_all_at_once(fails_at: int) -> None:
+    done: list[int] = []
+
+    def tick() -> None:
+        if len(done) == fails_at:
+            raise LookupError
+
+    def whole() -> Plan[int, None, None]:
+        yield range(4)
+
+    with pytest.raises(LookupError):
+        play_plans([whole()], done.append, 1, tick)
+    assert len(done) == fails_at
+
+
 def test_an_interrupt_in_an_item_stops_the_others() -> None:
     class StopNow(BaseException):
         pass

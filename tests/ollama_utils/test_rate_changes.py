@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import TokenBucket, Turn
+from ollama_utils.limits import Reservation, TokenBucket
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.clock import Clock, reserved
@@ -98,7 +98,7 @@ class Story:
         self.clock = Clock()
         self.bucket = TokenBucket(per_minute, burst, clock=self.clock)
         self.rates = [(0.0, per_minute)]
-        self.waiting: list[Turn] = []
+        self.waiting: list[Reservation] = []
         self.let_out_s: list[float] = []
 
     def go_on(self, gap_s: float) -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.reply_log import Outcome, ReplyLog, Totals, as_json, from_json, question_of
+from ollama_utils.reply_log import CallOutcome, LogTotals, ReplyLog, as_json, from_json, question_of
 from ollama_utils.types import Call, Completion, Usage
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
@@ -109,21 +109,21 @@ def test_a_call_drawn_without_a_seed_is_written_down_and_never_found(
 )
 def test_another_question_is_not_found(tmp_path: Path, other: Call) -> None:
     with closing(log(tmp_path)) as kept:
-        kept.write(question_of(ask()), Outcome(reply="{}"))
+        kept.write(question_of(ask()), CallOutcome(reply="{}"))
         assert kept.find(question_of(ask())) == "{}"
         assert kept.find(question_of(other)) is None
 
 
 def test_the_order_of_the_options_and_the_tag_latest_do_not_matter(tmp_path: Path) -> None:
     with closing(log(tmp_path)) as kept:
-        kept.write(question_of(ask(temperature=0, seed=3)), Outcome(reply="{}"))
+        kept.write(question_of(ask(temperature=0, seed=3)), CallOutcome(reply="{}"))
         assert kept.find(question_of(ask(model="sim-target:latest", seed=3, temperature=0))) == "{}"
 
 
 def test_another_version_of_the_model_or_another_server_is_another_cache(tmp_path: Path) -> None:
     question = question_of(ask())
     with closing(log(tmp_path, scope="http://a:1")) as kept:
-        kept.write(question, Outcome(reply="{}"))
+        kept.write(question, CallOutcome(reply="{}"))
         assert kept.find(question) == "{}"
     for digest, scope in (("e", "http://a:1"), ("d", "http://b:1")):
         with closing(log(tmp_path, digest, scope)) as other:
@@ -142,7 +142,7 @@ def test_a_failure_is_written_down_with_its_attempts_and_is_no_reply(
             dispatcher.keep_in(kept)
             assert dispatcher.generate(ask()).error
             assert kept.find(question_of(ask())) is None
-            assert kept.totals() == Totals(calls=3, retries=2, failures=1, completion_tokens=0)
+            assert kept.totals() == LogTotals(calls=3, retries=2, failures=1, completion_tokens=0)
             simulator.set_faults([])
             assert not dispatcher.generate(ask()).error
             assert (kept.totals().calls, kept.totals().completion_tokens) == (4, 64)
@@ -185,7 +185,7 @@ def test_what_a_shared_cache_knows_is_written_in_the_runs_own_log_at_no_cost(
 def _write_many(folder: Path, writer: int) -> None:
     with closing(log(folder)) as kept:
         for k in range(200):
-            kept.write(question_of(ask(f"{writer % 2} {k}")), Outcome(reply=f'"{writer}"', attempts=1))
+            kept.write(question_of(ask(f"{writer % 2} {k}")), CallOutcome(reply=f'"{writer}"', attempts=1))
 
 
 def test_several_processes_write_one_cache_and_the_first_reply_stays(tmp_path: Path) -> None:
@@ -273,10 +273,10 @@ def test_the_latest_outcomes_are_told_newest_first_without_what_was_never_asked(
     with log(tmp_path) as replies:
         for k, outcome in enumerate(
             (
-                Outcome(reply="{}", attempts=1),
-                Outcome(error="ServerFaultError: down", attempts=4),
-                Outcome(reply="{}"),  # from another log
-                Outcome(reply="{}", attempts=2),
+                CallOutcome(reply="{}", attempts=1),
+                CallOutcome(error="ServerFaultError: down", attempts=4),
+                CallOutcome(reply="{}"),  # from another log
+                CallOutcome(reply="{}", attempts=2),
             )
         ):
             replies.write(question_of(ask(k)), outcome)

@@ -44,18 +44,18 @@ class Diary:
 
 def test_a_watcher_hears_of_a_call_before_it_is_let_in_and_after_its_place_is_free(one: Server) -> None:
     diary = Diary(one)
-    with one.visit("m:latest") as visit:
+    with one.admit("m:latest") as admission:
         assert diary.heard == [("came", "m", 0)]
-        visit.usage = SERVED
+        admission.usage = SERVED
     assert diary.heard[1:] == [("left", "m", 0, True, SERVED)]
 
 
 def test_a_watcher_hears_of_a_call_that_failed_and_of_one_that_was_never_let_in(one: Server) -> None:
     diary = Diary(one)
-    with pytest.raises(ZeroDivisionError), one.visit("m"):
+    with pytest.raises(ZeroDivisionError), one.admit("m"):
         raise ZeroDivisionError
     one.cancel()
-    with pytest.raises(CallCancelledError), one.visit("m"):
+    with pytest.raises(CallCancelledError), one.admit("m"):
         pass
     assert [heard for heard in diary.heard if heard[0] == "left"] == [
         ("left", "m", 0, True, None),
@@ -72,7 +72,7 @@ def test_a_watcher_may_shut_a_gate_before_the_call_that_comes_is_let_in(one: Ser
     inside = threading.Event()
 
     def visit() -> None:
-        with one.visit("m"):
+        with one.admit("m"):
             inside.set()
 
     gone = start(visit)
@@ -84,21 +84,21 @@ def test_a_watcher_may_shut_a_gate_before_the_call_that_comes_is_let_in(one: Ser
 
 
 def test_each_model_has_its_gate_and_a_tag_that_goes_without_saying_makes_no_other(one: Server) -> None:
-    with one.visit("a"), one.visit("b:latest"):
+    with one.admit("a"), one.admit("b:latest"):
         assert {name: gate.in_flight for name, gate in one.gates.items()} == {"a": 1, "b": 1}
     assert one.gate("a") is one.gate("a:latest") is not one.gate("b")
 
 
 def test_a_gate_made_after_the_end_is_shut_for_good(one: Server) -> None:
     one.cancel()
-    with pytest.raises(CallCancelledError), one.visit("new"):
+    with pytest.raises(CallCancelledError), one.admit("new"):
         pass
 
 
 def test_a_limit_that_is_given_stays_and_the_slots_are_found_all_the_same(one: Server) -> None:
     for _ in range(20):
-        with one.visit("m") as visit:
-            visit.usage = SERVED
+        with one.admit("m") as admission:
+            admission.usage = SERVED
     assert one.gate("m").limit == one.capacities()["m"].limit == 1
     assert one.capacities()["m"].service_s == pytest.approx(1e-6)
 
@@ -110,9 +110,9 @@ def test_a_limit_that_is_found_grows_while_full_gates_make_nobody_wait() -> None
         together = threading.Barrier(most)
 
         def visit(together: threading.Barrier = together) -> None:
-            with server.visit("m") as visit:
+            with server.admit("m") as admission:
                 together.wait(PATIENCE_S)
-                visit.usage = SERVED
+                admission.usage = SERVED
 
         for gone in [start(visit) for _ in range(most)]:
             gone.result(PATIENCE_S)

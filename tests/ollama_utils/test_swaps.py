@@ -231,9 +231,9 @@ def server(small: EmbeddedServer) -> Iterator[Server]:
 
 
 def ask(server: Server, model: str, prompt: str) -> str:
-    with server.visit(model) as visit:
+    with server.admit(model) as admission:
         reply = server.client.generate(Call(model=model, prompt=prompt))
-        visit.usage = reply.usage
+        admission.usage = reply.usage
     return reply.text
 
 
@@ -255,7 +255,7 @@ def test_cancelling_wakes_those_at_a_gate_that_is_shut(server: Server) -> None:
     models = ("sim-mutator", "sim-target")
     assert all(server.gate(model).open for model in models)
     displace(server.swaps, models)
-    with server.visit("sim-mutator"):
+    with server.admit("sim-mutator"):
         waiting = start(partial(ask, server, "sim-target", "Why?"))
         wait_until(lambda: server.gate("sim-target").waiting == 1)
         assert not server.gate("sim-target").open

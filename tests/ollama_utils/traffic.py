@@ -8,7 +8,7 @@ from functools import partial
 from statistics import mean, median
 from typing import Any, Self
 
-from ollama_utils.capacity import Capacity, Ticket
+from ollama_utils.capacity import Capacity, SentCall
 from ollama_utils.types import Usage
 from simulator.engine import Call, Turn
 from tests.simulator.virtual import Scene
@@ -93,24 +93,24 @@ class Traffic:
     def _fill(self) -> None:
         while self._in_flight < min(self.capacity.limit, self.lanes):
             self._in_flight += 1
-            ticket = self.capacity.sent(self._scene.agenda.now_s)
+            sent = self.capacity.sent(self._scene.agenda.now_s)
             overhead_s = self._overhead_s and self._random.uniform(0, self._overhead_s)
-            self._in(self._travel_s + overhead_s, partial(self._arrive, ticket, overhead_s))
+            self._in(self._travel_s + overhead_s, partial(self._arrive, sent, overhead_s))
 
-    def _arrive(self, ticket: Ticket, overhead_s: float) -> None:
+    def _arrive(self, sent: SentCall, overhead_s: float) -> None:
         tokens = TOKENS * self._random.lognormvariate(-(self._sigma**2) / 2, self._sigma)
         call = Call(model="m", reply_tokens=max(1, round(tokens)))
         turns: list[Turn] = []
 
         def ended() -> None:
-            self._in(self._travel_s, lambda: self._back(ticket, turns[0], overhead_s))
+            self._in(self._travel_s, lambda: self._back(sent, turns[0], overhead_s))
 
         def started() -> None:
             self._in(0.0, lambda: turns[0].mark(call.reply_tokens, ended))
 
         turns.append(self._scene.server.begin(call, started=started))
 
-    def _back(self, ticket: Ticket, turn: Turn, overhead_s: float) -> None:
+    def _back(self, sent: SentCall, turn: Turn, overhead_s: float) -> None:
         now_s = self._scene.agenda.now_s
         usage = Usage(
             completion_tokens=turn.call.reply_tokens,
@@ -121,6 +121,6 @@ class Traffic:
         )
         self._in_flight -= 1
         self.replies.append((now_s, usage))
-        self.capacity.came_back(ticket, now_s, usage)
+        self.capacity.came_back(sent, now_s, usage)
         self.limits.append((now_s, self.capacity.limit))
         self._fill()

@@ -84,9 +84,9 @@ def test_what_fails_for_good_stands_in_its_place_and_is_counted() -> None:
 
     async def main() -> list[Completion]:
         async with AsyncLLMInterface(dispatcher, model="m") as llm:
-            completions = await llm.batch_generate(["a", "malformed", "hang", "b", "hang", "malformed"])
+            completions = await llm.batch_generate(["a", "malformed", "hang", "b"])
             metrics = llm.metrics
-            assert (metrics.calls, metrics.errors, metrics.retries, metrics.saved) == (6, 4, 2, 2)
+            assert (metrics.calls, metrics.errors, metrics.retries, metrics.saved) == (4, 2, 2, 0)
             return completions
 
     hung = threading.Event()
@@ -98,8 +98,8 @@ def test_what_fails_for_good_stands_in_its_place_and_is_counted() -> None:
         hung.set()
     errors = [type(completion.error) for completion in completions]
     none = type(None)
-    assert errors == [none, BadReplyError, CallTimeoutError, none, CallTimeoutError, BadReplyError]
-    assert [completion.text for completion in completions] == ["Yes.", "", "", "Yes.", "", ""]
+    assert errors == [none, BadReplyError, CallTimeoutError, none]
+    assert [completion.text for completion in completions] == ["Yes.", "", "", "Yes."]
 
 
 def test_a_task_that_is_cancelled_harms_no_other_and_keeps_no_place() -> None:

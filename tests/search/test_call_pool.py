@@ -63,7 +63,7 @@ def test_the_server_never_sees_more_calls_at_once_than_the_cap_over_all_models(
     with Dispatcher([server.host], max_in_flight=limit) as dispatcher:
         pool = CallPool(dispatcher, cap)
         calls = [ask(prompt, model) for model, prompt in prompts]
-        completions = map_parallel(pool.ask, calls, threads)
+        completions = map_parallel(pool.generate, calls, threads)
     stats, counts = server.stats(), pool.counts()
     distinct = len(set(prompts))
     assert all(completion.error is None for completion in completions)
@@ -96,7 +96,7 @@ def test_limits_within_limits_never_multiply_past_the_cap(
         pool = CallPool(dispatcher, cap)
 
         def do(item: tuple[int, int, int]) -> list[str]:
-            return [c.text for c in map_parallel(pool.ask, [ask(item, model) for model in MODELS])]
+            return [c.text for c in map_parallel(pool.generate, [ask(item, model) for model in MODELS])]
 
         results = play_plans([plan(k, sizes) for k, sizes in enumerate(plans)], do, at_once)
     assert results == [sum(sizes) for sizes in plans]
@@ -108,7 +108,7 @@ def test_a_full_cap_is_used_to_the_last_place() -> None:
     handler = Held()
     with ScriptedServer(handler) as slow, Dispatcher([slow.host], max_in_flight=20) as dispatcher:
         pool = CallPool(dispatcher, 7)
-        asked = [start(lambda i=i: pool.ask(ask(i, f"m{i % 3}"))) for i in range(15)]  # type: ignore[misc] # defaults
+        asked = [start(lambda i=i: pool.generate(ask(i, f"m{i % 3}"))) for i in range(15)]  # type: ignore[misc] # defaults
         wait_until(lambda: len(slow.bodies) == 7)
         assert pool.counts().in_flight == 7
         handler.may_answer.set()
@@ -121,13 +121,13 @@ def test_what_is_known_or_under_way_takes_no_place() -> None:
     with ScriptedServer(handler) as slow, Dispatcher([slow.host], max_in_flight=4) as dispatcher:
         pool = CallPool(dispatcher, 2)
         handler.may_answer.set()
-        known = pool.ask(ask("known"))
+        known = pool.generate(ask("known"))
         handler.may_answer.clear()
-        asked = [start(lambda p=p: pool.ask(ask(p))) for p in ("a", "b", "a", "b", "a")]  # type: ignore[misc] # defaults
+        asked = [start(lambda p=p: pool.generate(ask(p))) for p in ("a", "b", "a", "b", "a")]  # type: ignore[misc] # defaults
         wait_until(lambda: len(slow.bodies) == 3 and dispatcher._cache is not None)
         wait_until(lambda: dispatcher._cache is not None and dispatcher._cache.waiting == 3)
         assert pool.counts().in_flight == 2, "both places are taken"
-        again = pool.ask(ask("known"))
+        again = pool.generate(ask("known"))
         assert (again.text, again.cached) == (known.text, True)
         handler.may_answer.set()
         assert sorted(call.result(PATIENCE_S).cached for call in asked) == [False, False, True, True, True]
@@ -147,9 +147,9 @@ def test_between_two_attempts_the_place_is_anothers() -> None:
 
     with ScriptedServer(handler) as busy, Dispatcher([busy.host], backoff_s=PATIENCE_S) as dispatcher:
         pool = CallPool(dispatcher, 1)
-        failing = start(lambda: pool.ask(ask("fails")))
+        failing = start(lambda: pool.generate(ask("fails")))
         wait_until(lambda: fails.is_set() and pool.counts().in_flight == 0)
-        assert pool.ask(ask("other")).text == "Yes."
+        assert pool.generate(ask("other")).text == "Yes."
         dispatcher.cancel()
         assert isinstance(failing.result(PATIENCE_S).error, CallCancelledError)
 
@@ -159,9 +159,9 @@ def test_errors_and_retries_are_counted(server: EmbeddedServer) -> None:
     try:
         with Dispatcher([server.host], attempts=20, backoff_s=0.001) as dispatcher:
             pool = CallPool(dispatcher, 4)
-            completions = map_parallel(pool.ask, [ask(i) for i in range(20)])
-            missing = pool.ask(ask("p", "nobody"))
-            unwritable = pool.ask(ask("p", stop={1}))
+            completions = map_parallel(pool.generate, [ask(i) for i in range(20)])
+            missing = pool.generate(ask("p", "nobody"))
+            unwritable = pool.generate(ask("p", stop={1}))
             counts = pool.counts()
             accounts = dispatcher.accounts()
     finally:
@@ -182,7 +182,7 @@ def test_a_failure_that_is_shared_saves_a_call_and_is_an_error_to_each() -> None
 
     with ScriptedServer(fail) as server, Dispatcher([server.host], attempts=1) as dispatcher:
         pool = CallPool(dispatcher, 4)
-        asked = [start(lambda: pool.ask(ask("p"))) for _ in range(3)]
+        asked = [start(lambda: pool.generate(ask("p"))) for _ in range(3)]
         wait_until(lambda: dispatcher._cache is not None and dispatcher._cache.waiting == 2)
         handler.may_answer.set()
         assert all(call.result(PATIENCE_S).error for call in asked)
@@ -194,14 +194,14 @@ def test_cancelling_the_dispatcher_wakes_those_who_wait_for_a_place() -> None:
     handler = Held()
     with ScriptedServer(handler) as slow, Dispatcher([slow.host], max_in_flight=4) as dispatcher:
         pool = CallPool(dispatcher, 1)
-        under_way = start(lambda: pool.ask(ask("first")))
+        under_way = start(lambda: pool.generate(ask("first")))
         wait_until(lambda: len(slow.bodies) == 1)
-        waiting = [start(lambda i=i: pool.ask(ask(i))) for i in range(3)]  # type: ignore[misc] # defaults
+        waiting = [start(lambda i=i: pool.generate(ask(i))) for i in range(3)]  # type: ignore[misc] # defaults
         wait_until(lambda: pool._cap.waiting == 3)
         dispatcher.cancel()
         for call in waiting:
             assert isinstance(call.result(PATIENCE_S).error, CallCancelledError)
-        assert isinstance(CallPool(dispatcher, 1).ask(ask("late")).error, CallCancelledError)
+        assert isinstance(CallPool(dispatcher, 1).generate(ask("late")).error, CallCancelledError)
         handler.may_answer.set()
         assert under_way.result(PATIENCE_S).text == "Yes."
 
@@ -211,19 +211,19 @@ def test_a_pool_that_is_cancelled_stops_nobody_else() -> None:
     handler = Held()
     with ScriptedServer(handler) as slow, Dispatcher([slow.host], max_in_flight=4) as dispatcher:
         one, other = CallPool(dispatcher, 1), CallPool(dispatcher, 1)
-        under_way = start(lambda: one.ask(ask("first")))
+        under_way = start(lambda: one.generate(ask("first")))
         wait_until(lambda: len(slow.bodies) == 1)
-        waiting = start(lambda: one.ask(ask("both")))
+        waiting = start(lambda: one.generate(ask("both")))
         wait_until(lambda: one._cap.waiting == 1)
-        sharing = start(lambda: other.ask(ask("both")))
+        sharing = start(lambda: other.generate(ask("both")))
         wait_until(lambda: dispatcher._cache is not None and dispatcher._cache.waiting == 1)
         one.cancel()
         assert isinstance(waiting.result(PATIENCE_S).error, CallCancelledError)
         handler.may_answer.set()
         assert sharing.result(PATIENCE_S).text == "Yes."
         assert under_way.result(PATIENCE_S).text == "Yes."
-        assert one.ask(ask("first")).cached, "what is known is still given"
-        assert isinstance(one.ask(ask("new")).error, CallCancelledError)
+        assert one.generate(ask("first")).cached, "what is known is still given"
+        assert isinstance(one.generate(ask("new")).error, CallCancelledError)
 
 
 def test_a_pool_that_is_cancelled_sends_nothing_more_whatever_its_calls_wait_for() -> None:
@@ -235,11 +235,11 @@ def test_a_pool_that_is_cancelled_sends_nothing_more_whatever_its_calls_wait_for
 
     with ScriptedServer(busy) as server, Dispatcher([server.host], backoff_s=PATIENCE_S) as dispatcher:
         one, other = CallPool(dispatcher, 4), CallPool(dispatcher, 4)
-        pausing = start(lambda: one.ask(ask("pauses")))
+        pausing = start(lambda: one.generate(ask("pauses")))
         wait_until(lambda: refused.is_set() and one.counts().in_flight == 0)
         dispatcher.rate_limit_per_minute = 1e-3
-        late = [start(lambda i=i: one.ask(ask(i))) for i in range(3)]  # type: ignore[misc] # defaults
-        others = start(lambda: other.ask(ask("other")))
+        late = [start(lambda i=i: one.generate(ask(i))) for i in range(3)]  # type: ignore[misc] # defaults
+        others = start(lambda: other.generate(ask("other")))
         wait_until(lambda: one.counts().in_flight == 3 and other.counts().in_flight == 1)
         one.cancel()
         for call in (pausing, *late):
@@ -257,9 +257,9 @@ def test_a_reply_that_cannot_be_kept_is_raised_and_gives_its_place_back(
         with ReplyLog(tmp_path / "replies.sqlite", digests={}) as closed:
             dispatcher.keep_in(closed)
         with pytest.raises(ReplyLogError):
-            pool.ask(drawn)
+            pool.generate(drawn)
         dispatcher.keep_in()
-        assert pool.ask(drawn).text
+        assert pool.generate(drawn).text
     counts = pool.counts()
     assert (counts.calls, counts.errors, counts.in_flight, counts.max_in_flight) == (2, 1, 0, 1)
 
@@ -278,9 +278,9 @@ def test_a_resumed_run_finds_its_replies_while_the_cap_is_full(tmp_path: Path) -
         with Dispatcher([slow.host]) as resumed:
             resumed.keep_in(log)
             pool = CallPool(resumed, 1)
-            under_way = start(lambda: pool.ask(ask("new")))
+            under_way = start(lambda: pool.generate(ask("new")))
             wait_until(lambda: pool.counts().in_flight == 1)
-            assert pool.ask(ask("known")).cached
+            assert pool.generate(ask("known")).cached
             handler.may_answer.set()
             assert under_way.result(PATIENCE_S).text == "Yes."
 

@@ -217,8 +217,8 @@ def test_a_scorer_of_ones_own_needs_no_answers(mine: Path) -> None:
     [
         ("mine.py", "expected FILE.py:NAME"),
         ("none.py:grade", "expected FILE.py:NAME"),
-        ("mine.py:grad", "has no function 'grad'; did you mean grade"),
-        ("mine.py:odd", r"expected a function \(problem, reply\) -> float"),
+        ("mine.py:grad", "has no scorer 'grad'; did you mean grade"),
+        ("mine.py:odd", r"expected a plain def \(problem, reply\) -> float"),
         ("mine.py:later", r"later' is an async def; expected a plain def \(problem, reply\) -> float"),
         ("mine.py:later_too", "is an async def; expected a plain def"),
     ],

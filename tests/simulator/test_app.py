@@ -67,8 +67,8 @@ def test_a_digest_stands_for_all_that_decides_what_a_model_says(tmp_path: Path) 
 
 
 def test_equal_requests_get_equal_words_whatever_was_asked_between(ask: Ask) -> None:
-    body = {"model": "sim-thinker", "prompt": QUESTION, "stream": False, "logprobs": True, "top_logprobs": 2}
-    kept = ("response", "thinking", "logprobs", "eval_count", "prompt_eval_count", "context", "done_reason")
+    body = {"model": "sim-thinker", "prompt": QUESTION, "stream": False}
+    kept = ("response", "thinking", "eval_count", "prompt_eval_count", "context", "done_reason")
     first, _, again = (ask("POST", "/api/generate", body | more)[1] for more in ({}, {"think": "low"}, {}))
     assert [first[name] for name in kept] == [again[name] for name in kept]
 
@@ -81,24 +81,12 @@ def test_whatever_may_change_a_reply_changes_it(ask: Ask) -> None:
     changes: list[dict[str, object]] = [
         {"system": "Be brief."},
         {"template": "{{ .Prompt }}!"},
-        {"suffix": "The end."},
         {"raw": True},
         {"context": [1, 2]},
-        {"images": ["aGVsbG8="]},
         {"options": {"seed": 5}},
         {"options": {"temperature": 0}},
     ]
     assert len({say(), *(say(**change) for change in changes)}) > len(changes) // 2
-
-
-def test_without_shift_a_reply_ends_when_the_context_is_full(ask: Ask) -> None:
-    body = {"model": "sim-target", "prompt": "x" * 360, "stream": False, "options": {"num_ctx": 100}}
-    _, free = ask("POST", "/api/generate", body)
-    _, full = ask("POST", "/api/generate", body | {"shift": False})
-    assert (free["eval_count"], free["done_reason"]) == (64, "stop")
-    assert (full["eval_count"], full["done_reason"], full["prompt_eval_count"]) == (10, "length", 90)
-    _, cut = ask("POST", "/api/generate", body | {"prompt": "x" * 4000})
-    assert cut["prompt_eval_count"] == 100
 
 
 def test_a_called_model_is_listed_as_running(client: ollama.Client) -> None:
@@ -228,11 +216,11 @@ def test_not_to_think_is_what_every_model_can(client: ollama.Client) -> None:
     assert client.generate("sim-target", QUESTION, think=False).response
 
 
-@pytest.mark.parametrize("keep_alive", [0, 0.0, "0", "0s", "0m0.0s", -1, 300, "5m", "1h30m", "-1m"])
-def test_a_duration_keeps_a_model_and_a_zero_unloads_it(ask: Ask, keep_alive: object) -> None:
-    status, reply = ask("POST", "/api/generate", {"model": "sim-target", "keep_alive": keep_alive})
-    unloads = keep_alive in {0, "0", "0s", "0m0.0s"}
-    assert (status, reply["done_reason"]) == (200, "unload" if unloads else "load")
+def test_a_duration_keeps_a_model_and_a_zero_unloads_it(ask: Ask) -> None:
+    zeros: list[object] = [0, 0.0, "0", "0s", "0m0.0s"]
+    for keep_alive in [*zeros, -1, 300, "5m", "1h30m", "-1m"]:
+        status, reply = ask("POST", "/api/generate", {"model": "sim-target", "keep_alive": keep_alive})
+        assert (status, reply["done_reason"]) == (200, "unload" if keep_alive in zeros else "load")
 
 
 def test_unknown_options_are_ignored(client: ollama.Client) -> None:

@@ -176,7 +176,7 @@ def test_whoever_gives_up_while_its_model_loads_leaves_nothing_behind() -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         assert engine.waiting() == {"waiting_for_load": 0, "waiting_for_slot": 0}
-        assert engine.residents() == []
+        assert engine.loaded_models() == []
         assert counters.snapshot()["loads"] == 0
 
     _run(play, profile="cpu16", scale=1000)
@@ -185,12 +185,12 @@ def test_whoever_gives_up_while_its_model_loads_leaves_nothing_behind() -> None:
 def test_a_model_that_is_loaded_without_words_is_there_and_can_be_sent_away() -> None:
     async def play(engine: Engine, counters: Counters) -> None:
         await engine.load(Call(model="m", keep_alive_s=77))
-        (resident,) = engine.residents()
+        (resident,) = engine.loaded_models()
         assert (resident.model, resident.num_ctx) == ("m", 4096)
         assert resident.stays_s == pytest.approx(77)
         engine.unload("m")
         engine.unload("nobody")
-        assert engine.residents() == []
+        assert engine.loaded_models() == []
         assert counters.snapshot()["loads"] == 1
 
     _run(play, profile="rtx4090", scale=1e-3)
@@ -216,7 +216,7 @@ def test_a_model_that_only_embeds_has_one_slot_whatever_is_set() -> None:
     for model in ("embed", "words"):
         for _ in range(8):
             scene.call(model, prompt_tokens=1000)
-    scene.agenda.at(0.9, lambda: scene.server.residence.resize(16))
+    scene.agenda.at(0.9, lambda: scene.server.memory.resize(16))
     turns = scene.run(60)
     assert len({turn.started_s for turn in turns[:8]}) == 8
     assert len({turn.started_s for turn in turns[8:]}) == 1

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evaluation.policies.bandits import UCB1, Bandit, BestFixed, EpsilonGreedy, Exp3
-from evaluation.policies.baselines import FixedSource, SampledSource
-from evaluation.policies.sources import make_bandit
-from evaluation.policies.specs import PolicySpec
+from evaluation.policies.baselines import FixedPolicy, SampledSource
+from evaluation.policies.specs import PolicySpec, make_bandit
 
 RATES = (0.2, 0.3, 0.8, 0.4)
 KINDS: Sequence[Callable[..., Bandit]] = (EpsilonGreedy, UCB1, Exp3)
@@ -104,7 +103,7 @@ def test_frozen_ucb1_plays_the_best_mean_epsilon_greedy_stays_random_and_exp3_sa
     greedy, ucb1, exp3 = (kind(len(RATES), seed=1) for kind in KINDS)
     for bandit in (greedy, ucb1, exp3):
         fit(bandit, plays=1000)
-    assert ucb1.frozen() == FixedSource(name="ucb1", action=2)
+    assert ucb1.frozen() == FixedPolicy(name="ucb1", action=2)
     frozen = greedy.frozen()
     assert isinstance(frozen, SampledSource)
     assert frozen.weights == pytest.approx([0.025, 0.025, 0.925, 0.025])
@@ -119,7 +118,7 @@ def test_best_fixed_is_the_mutator_with_the_best_mean_return_of_an_episode() -> 
     for arm, returns in enumerate(([0.4] * 9, [0.8, 1.0], [0.5] * 5)):
         for episode_return in returns:
             found.tell(arm, episode_return)
-    assert found.frozen() == FixedSource(name="best_fixed", action=1)
+    assert found.frozen() == FixedPolicy(name="best_fixed", action=1)
 
 
 def test_a_bandit_that_knows_too_little_cannot_be_frozen() -> None:
@@ -144,7 +143,7 @@ def test_a_reward_out_of_range_and_an_arm_that_is_not_there_are_refused(
         (PolicySpec(kind="epsilon_greedy", kwargs={"epsilon": 1.5}), "epsilon must be a number from 0 to 1"),
         (PolicySpec(kind="epsilon_greedy", kwargs={"epsilon": "much"}), "got 'much'"),
         (PolicySpec(kind="exp3", kwargs={"gamma": 0}), "gamma must be over 0"),
-        (PolicySpec(kind="random"), "'random' is no bandit; expected one of epsilon_greedy, ucb1, exp3"),
+        (PolicySpec(kind="random"), "'random' is not a bandit; expected one of epsilon_greedy, ucb1, exp3"),
     ],
 )
 def test_a_bandit_that_cannot_be_is_refused(spec: PolicySpec, message: str) -> None:

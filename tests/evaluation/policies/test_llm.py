@@ -9,24 +9,23 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation.policies.llm import LLMSource, choice_prompt, choice_schema, parse_choice
-from evaluation.policies.sources import make_source
-from evaluation.policies.specs import parse_policy
+from evaluation.policies.llm import LLMPolicy, choice_prompt, choice_schema, parse_choice
+from evaluation.policies.specs import make_source, parse_policy
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ModelMissingError
 from simulator.process import EmbeddedServer
 from tests.evaluation.policies_for_tests import MUTATORS
-from tests.evaluation.wrappers.playing import failures, play, play_episode, view, wrapper_of
+from tests.evaluation.stepping.playing import failures, play, play_episode, stepper_of, view
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 
 @contextmanager
-def model_that_says(text: str) -> Iterator[tuple[LLMSource, ScriptedServer]]:
+def model_that_says(text: str) -> Iterator[tuple[LLMPolicy, ScriptedServer]]:
     with (
         ScriptedServer(lambda _: (200, SAID | {"response": text})) as server,
         Dispatcher([server.host], attempts=1) as dispatcher,
     ):
-        yield LLMSource(name="llm:m", model="m", dispatcher=dispatcher, seed=7), server
+        yield LLMPolicy(name="llm:m", model="m", dispatcher=dispatcher, seed=7), server
 
 
 def test_the_model_is_asked_at_temperature_0_with_the_seed_for_one_of_the_mutators() -> None:
@@ -75,12 +74,12 @@ def test_a_reply_that_names_no_mutator_in_the_schema_is_an_error_and_no_choice(t
 
 
 def test_a_call_that_fails_raises_its_own_error(dispatcher: Dispatcher) -> None:
-    source = LLMSource(name="llm:nobody", model="nobody-pulled-this:1b", dispatcher=dispatcher)
+    source = LLMPolicy(name="llm:nobody", model="nobody-pulled-this:1b", dispatcher=dispatcher)
     with pytest.raises(ModelMissingError):
         source.make(0).step(view())
 
 
-def test_a_model_of_the_simulator_chooses_the_same_under_every_wrapper(
+def test_a_model_of_the_simulator_chooses_the_same_however_it_steps(
     simulator: EmbeddedServer, dispatcher: Dispatcher
 ) -> None:
     model = next(iter(dispatcher.models()))
@@ -88,20 +87,20 @@ def test_a_model_of_the_simulator_chooses_the_same_under_every_wrapper(
     assert source.name == f"llm:{model}"
     found = []
     for name in ("serial", "thread", "auto"):
-        with Dispatcher([simulator.host]) as own, wrapper_of(name) as wrapper:
-            played = replace(source, dispatcher=own)  # type: ignore[type-var] # an LLMSource
-            found.append(play(wrapper, [played] * 2, steps=2))
+        with Dispatcher([simulator.host]) as own, stepper_of(name) as stepper:
+            played = replace(source, dispatcher=own)  # type: ignore[type-var] # an LLMPolicy
+            found.append(play(stepper, [played] * 2, steps=2))
     assert found[0] == found[1] == found[2]
     assert not failures(found[0])
 
 
 def test_a_policy_that_holds_a_dispatcher_goes_to_no_process(dispatcher: Dispatcher) -> None:
-    source = LLMSource(name="llm:m", model="m", dispatcher=dispatcher)
+    source = LLMPolicy(name="llm:m", model="m", dispatcher=dispatcher)
     with (
-        wrapper_of("process") as wrapper,
+        stepper_of("process") as stepper,
         pytest.raises(ValueError, match="'llm:m' cannot be pickled"),
     ):
-        play_episode(wrapper, [source])
+        play_episode(stepper, [source])
 
 
 def test_the_schema_admits_the_mutators_and_nothing_else() -> None:

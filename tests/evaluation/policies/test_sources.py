@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from evaluation.policies.policy import PolicySource
-from evaluation.policies.sources import make_source
-from evaluation.policies.specs import parse_policy
+from evaluation.policies.specs import make_source, parse_policy
 from tests.evaluation.policies_for_tests import MUTATORS
-from tests.evaluation.wrappers.playing import play_episode, view, wrapper_of
+from tests.evaluation.stepping.playing import play_episode, stepper_of, view
 
 OWN = """
 class Policy:
@@ -95,15 +94,15 @@ def test_a_class_of_the_users_own_file_is_made_with_mutators_seed_and_options(
     tmp_path: Path, name: str
 ) -> None:
     source = made(f"class={own_file(tmp_path)}:Policy,start=2")
-    with wrapper_of(name) as wrapper:
-        assert play_episode(wrapper, [source, source], steps=2) == [[3, 4], [4, 5]]
+    with stepper_of(name) as stepper:
+        assert play_episode(stepper, [source, source], steps=2) == [[3, 4], [4, 5]]
 
 
 def test_an_instance_of_the_users_own_file_moves_to_a_process_as_it_stands(tmp_path: Path) -> None:
     source = made(f"class={own_file(tmp_path, cpu_s=0.02)}:Policy")
     said: list[str] = []
-    with wrapper_of("auto", report=said.append) as wrapper:
-        assert play_episode(wrapper, [source], steps=5) == [[1, 2, 3, 4, 5]]
+    with stepper_of("auto", report=said.append) as stepper:
+        assert play_episode(stepper, [source], steps=5) == [[1, 2, 3, 4, 5]]
     assert len(said) == 1
 
 
@@ -126,7 +125,7 @@ def test_a_class_is_named_by_its_module() -> None:
         ("{broken}:Policy", "fails while it is imported: ZeroDivisionError: division by zero"),
         ("{folder}/torn.py:Policy", "fails while it is imported: SyntaxError"),
         ("{folder}/binary.py:Policy", "fails while it is imported: SyntaxError"),
-        ("{folder}/own.txt:Policy", "is no Python file; expected path/to/file.py:Policy"),
+        ("{folder}/own.txt:Policy", "is not a Python file; expected path/to/file.py:Policy"),
         (
             "nowhere.module.Policy",
             "cannot be imported: ModuleNotFoundError: .*; put its folder on PYTHONPATH",
@@ -162,10 +161,10 @@ def test_a_source_goes_on_with_the_file_that_it_began_with(tmp_path: Path, name:
     source = made(f"class={file}:Policy")
     file.write_text(OWN.format(cpu_s=0).replace("+= 1", "+= 2"))
     made(f"class={file}:Policy")
-    with wrapper_of(name) as wrapper:
-        assert play_episode(wrapper, [source], steps=5) == [[1, 2, 3, 4, 5]]
+    with stepper_of(name) as stepper:
+        assert play_episode(stepper, [source], steps=5) == [[1, 2, 3, 4, 5]]
         file.unlink()
-        assert play_episode(wrapper, [source], steps=2) == [[1, 2]]
+        assert play_episode(stepper, [source], steps=2) == [[1, 2]]
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
@@ -176,8 +175,8 @@ def test_a_traceback_has_the_line_that_was_played_not_the_one_that_stands_there_
     file.write_text("class Policy:\n    def __init__(self, **_): ...\n    def step(self, view): played\n")
     source = made(f"class={file}:Policy")
     file.write_text("# as it is\n" * 5)
-    with wrapper_of(name) as wrapper:
-        ((error,),) = play_episode(wrapper, [source], steps=1)
+    with stepper_of(name) as stepper:
+        ((error,),) = play_episode(stepper, [source], steps=1)
     assert isinstance(error, NameError)
     told = "".join(traceback.format_exception(error))
     assert f'File "{file}", line 3, in step\n    def step(self, view): played\n' in told
@@ -192,8 +191,8 @@ def test_a_process_does_not_play_a_module_that_has_changed(
     file.write_text(OWN.format(cpu_s=0))
     source = made("class=module_of_a_user.Policy")
     file.write_text(OWN.format(cpu_s=0).replace("+= 1", "+= 22"))
-    with wrapper_of("thread") as wrapper:
-        assert play_episode(wrapper, [source], steps=2) == [[1, 2]]
-    with wrapper_of("process") as wrapper:
-        ((error,),) = play_episode(wrapper, [source], steps=1)
+    with stepper_of("thread") as stepper:
+        assert play_episode(stepper, [source], steps=2) == [[1, 2]]
+    with stepper_of("process") as stepper:
+        ((error,),) = play_episode(stepper, [source], steps=1)
     assert "module 'module_of_a_user' has changed since" in str(error)

@@ -47,7 +47,7 @@ def test_a_preset_has_a_name_and_takes_other_settings() -> None:
         ("max_examples", -1, "at least 0"),
         ("example_pool", -1, "at least 0"),
         ("max_unscored", 2, "between 0 and 1"),
-        ("hopeless", 0, "between 0 and 1"),
+        ("early_stop_level", 0, "between 0 and 1"),
         ("patience", 0, "at least 1"),
         ("async_batch_size", 0, "at least 1"),
         ("max_concurrent_requests", 0, "at least 1"),

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from search.genetics.config import EvolutionConfig
 from search.genetics.fitness import Evaluated
 from search.genetics.genome import Genome
-from search.genetics.population import Child, Generation, Population
-from search.genetics.variation import Birth, Draft
+from search.genetics.offspring import Child
+from search.genetics.population import Generation, Population
+from search.genetics.variation import ChildSpec, Draft
 
 SEED = Genome("Solve it.")
 DRAFT = Draft(genome=SEED, asked=0, failed=0)
@@ -30,21 +31,21 @@ def evaluated(genome: Genome, fitness: float | None, *, stopped: bool = False) -
     )
 
 
-def told(people: Population, fitness: Callable[[int, Birth], float | None]) -> Generation:
+def told(people: Population, fitness: Callable[[int, ChildSpec], float | None]) -> Generation:
     """A generation in which the child at each place gets a fitness."""
     children = []
-    for place, birth in enumerate(people.ask()):
-        genome = Genome(f"Prompt {people.generation} {place}.") if birth.steps else birth.parents[0]
-        children.append(Child(birth=birth, evaluated=evaluated(genome, fitness(place, birth)), draft=DRAFT))
+    for place, spec in enumerate(people.ask()):
+        genome = Genome(f"Prompt {people.generation} {place}.") if spec.steps else spec.parents[0]
+        children.append(Child(spec=spec, evaluated=evaluated(genome, fitness(place, spec)), draft=DRAFT))
     return people.tell(children)
 
 
 def test_the_first_population_is_the_seeds_and_their_mutations() -> None:
     seeds = (SEED, Genome("Answer it."))
-    births = population(seeds).ask()
-    assert [birth.parents for birth in births] == [(seeds[place % 2],) for place in range(8)]
-    assert [len(birth.steps) for birth in births] == [0, 0, 1, 1, 1, 1, 1, 1]
-    assert len({birth.seed for birth in births}) == 8
+    specs = population(seeds).ask()
+    assert [spec.parents for spec in specs] == [(seeds[place % 2],) for place in range(8)]
+    assert [len(spec.steps) for spec in specs] == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert len({spec.seed for spec in specs}) == 8
 
 
 def test_the_elite_are_the_best_in_order_and_stay_without_being_asked_again() -> None:
@@ -67,17 +68,17 @@ def test_an_unscored_genome_is_neither_parent_nor_elite_nor_a_0() -> None:
     scored = {member.genome for member in people.members}
     assert set(people.known) == scored  # the others may be born again
     for _ in range(5):
-        assert {parent for birth in people.ask() for parent in birth.parents} <= scored
+        assert {parent for spec in people.ask() for parent in spec.parents} <= scored
         told(people, lambda *_: None)
     assert {member.genome for member in people.members} == scored
 
 
 def test_a_stopped_genome_may_be_a_parent_but_is_never_the_elite() -> None:
     people = population()
-    births = people.ask()
+    specs = people.ask()
     children = [
-        Child(birth=b, evaluated=evaluated(Genome(f"P {i}."), 0.9 - i / 10, stopped=i < 3), draft=DRAFT)
-        for i, b in enumerate(births)
+        Child(spec=b, evaluated=evaluated(Genome(f"P {i}."), 0.9 - i / 10, stopped=i < 3), draft=DRAFT)
+        for i, b in enumerate(specs)
     ]
     assert people.tell(children).stopped == 3
     assert [member.genome.prompt for member in people.elites] == ["P 3.", "P 4."]
@@ -88,7 +89,7 @@ def test_the_place_of_a_duplicate_goes_to_the_best_of_the_generation_before() ->
     people = population()
     told(people, lambda place, _: place / 10)
     left = [member for member in people.members if member not in people.elites]
-    children = [Child(birth=birth, evaluated=None, draft=DRAFT) for birth in people.ask()]
+    children = [Child(spec=spec, evaluated=None, draft=DRAFT) for spec in people.ask()]
     record = people.tell(children)
     assert (record.duplicates, record.children, record.size) == (6, 0, 8)
     assert set(left) <= set(people.members)
@@ -98,12 +99,12 @@ def test_of_equals_the_older_ones_come_first() -> None:
     people = population(elite_size=1)
     told(people, lambda *_: 0.5)
     older = [member.genome for member in people.members]
-    births = people.ask()
+    specs = people.ask()
     children = [
-        Child(birth=birth, evaluated=evaluated(Genome(f"New {place}."), 0.5), draft=DRAFT)
-        for place, birth in enumerate(births[:4])
+        Child(spec=spec, evaluated=evaluated(Genome(f"New {place}."), 0.5), draft=DRAFT)
+        for place, spec in enumerate(specs[:4])
     ]
-    duplicates = [Child(birth=birth, evaluated=None, draft=DRAFT) for birth in births[4:]]
+    duplicates = [Child(spec=spec, evaluated=None, draft=DRAFT) for spec in specs[4:]]
     people.tell([*children, *duplicates])
     assert [member.genome for member in people.members[:4]] == older[:4]
 
@@ -111,10 +112,10 @@ def test_of_equals_the_older_ones_come_first() -> None:
 def test_children_that_are_not_crossed_are_always_mutated() -> None:
     people = population(crossover_rate=0.0, mutation_rate=0.0)
     told(people, lambda place, _: place / 10)
-    assert all(len(birth.parents) == len(birth.steps) == 1 for birth in people.ask())
+    assert all(len(spec.parents) == len(spec.steps) == 1 for spec in people.ask())
     crossed = population(crossover_rate=1.0, mutation_rate=0.0)
     told(crossed, lambda place, _: place / 10)
-    steps = {birth.steps for birth in crossed.ask() if len(birth.parents) == 2}
+    steps = {spec.steps for spec in crossed.ask() if len(spec.parents) == 2}
     assert steps == {("combine",)}
 
 

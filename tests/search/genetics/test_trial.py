@@ -1,4 +1,4 @@
-"""A genome on the panel: paired with its rival, stopped when hopeless, never scored 0 for a broken call."""
+"""A genome on the panel: paired with its rival, stopped when worse, never scored 0 for a broken call."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_genome_that_nothing_stops_is_put_the_whole_panel_at_once() -> None:
     evaluated, asked = tried(right_below(30))
     assert asked == [list(range(COUNT))]
     assert (evaluated.fitness, evaluated.asked, evaluated.is_complete) == (0.75, COUNT, True)
-    assert tried(right_below(0), evaluated, hopeless=None)[1] == asked
+    assert tried(right_below(0), evaluated, early_stop_level=None)[1] == asked
 
 
 def test_a_genome_with_a_rival_is_put_the_panel_batch_by_batch() -> None:
@@ -73,7 +73,7 @@ def test_a_genome_with_a_rival_is_put_the_panel_batch_by_batch() -> None:
     assert evaluated == rival
 
 
-def test_a_hopeless_genome_is_stopped_and_estimated_by_its_rival() -> None:
+def test_a_surely_worse_genome_is_stopped_and_estimated_by_its_rival() -> None:
     rival, _ = tried(right_below(36))
     evaluated, asked = tried(right_below(0), rival)
     assert evaluated.stopped
@@ -86,7 +86,7 @@ def test_a_hopeless_genome_is_stopped_and_estimated_by_its_rival() -> None:
 def test_a_genome_that_is_as_good_is_not_stopped_and_none_is_where_that_is_off() -> None:
     rival, _ = tried(right_below(36))
     assert tried(right_below(36), rival)[0].is_complete
-    assert tried(right_below(0), rival, hopeless=None)[0].is_complete
+    assert tried(right_below(0), rival, early_stop_level=None)[0].is_complete
 
 
 @pytest.mark.parametrize("at_once", [2, 3, 9])

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mutators.registry import by_model, by_rule
 from ollama_utils.errors import CallCancelledError, ServerFaultError
 from ollama_utils.types import Call, Completion
-from search.genetics.fitness import SearchStoppedError
+from search.genetics.fitness import EvolutionStoppedError
 from search.genetics.genome import Example, Genome
-from search.genetics.variation import Birth, Draft, Variation
+from search.genetics.variation import ChildSpec, Draft, Variation
 
 EXAMPLES = (Example("What is 1 + 1?", "2"), Example("What is 2 + 2?", "4"), Example("What is 3 + 3?", "6"))
 Reply = Callable[[Call], Completion]
@@ -58,9 +58,9 @@ def says(text: str) -> Reply:
     return lambda _call: Completion(text=text)
 
 
-def born(birth: Birth, reply: Reply) -> tuple[Draft, list[Call]]:
-    """The draft that a birth ends in, and what was asked for it."""
-    plan = variation().draft(birth)
+def born(spec: ChildSpec, reply: Reply) -> tuple[Draft, list[Call]]:
+    """The draft that a spec ends in, and what was asked for it."""
+    plan = variation().draft(spec)
     asked: list[Call] = []
     try:
         askings = next(plan)
@@ -71,68 +71,68 @@ def born(birth: Birth, reply: Reply) -> tuple[Draft, list[Call]]:
         return end.value, asked
 
 
-def birth(*steps: str, parents: Sequence[str] = ("Solve it.", "Check it.")) -> Birth:
-    return Birth(parents=tuple(Genome(text) for text in parents), steps=steps, seed=7)
+def spec(*steps: str, parents: Sequence[str] = ("Solve it.", "Check it.")) -> ChildSpec:
+    return ChildSpec(parents=tuple(Genome(text) for text in parents), steps=steps, seed=7)
 
 
 def test_a_birth_without_steps_is_its_parent_and_asks_nothing() -> None:
-    draft, asked = born(birth(), says("never"))
+    draft, asked = born(spec(), says("never"))
     assert (draft.genome, draft.failed, asked) == (Genome("Solve it."), 0, [])
 
 
 def test_a_model_rewords_the_instructions_with_a_seed_of_their_own() -> None:
-    draft, (call,) = born(birth("reword"), says("**Solve it with care.**"))
+    draft, (call,) = born(spec("reword"), says("**Solve it with care.**"))
     assert draft.genome == Genome("Solve it with care.")
     assert call.prompt.startswith("Improve Solve it.")
     assert call.repeatable
 
 
 def test_a_rewording_that_was_cut_is_not_taken_and_a_rule_does_it() -> None:
-    draft, asked = born(birth("reword"), lambda _: Completion(text="Solve it with", truncated=True))
+    draft, asked = born(spec("reword"), lambda _: Completion(text="Solve it with", truncated=True))
     assert (draft.failed, len(asked)) == (0, 1)
     assert draft.genome not in {Genome("Solve it."), Genome("Solve it with")}
 
 
 def test_steps_follow_each_other_and_the_second_parent_is_joined() -> None:
-    draft, asked = born(birth("blend", "reword"), lambda call: Completion(text=f"{call.prompt[:7]} all."))
+    draft, asked = born(spec("blend", "reword"), lambda call: Completion(text=f"{call.prompt[:7]} all."))
     assert [call.prompt[:8] for call in asked] == ["Combine ", "Improve "]
     assert draft.genome == Genome("Improve all.")
 
 
 def test_rules_ask_nobody() -> None:
-    draft, asked = born(birth("append", "shout"), says("never"))
+    draft, asked = born(spec("append", "shout"), says("never"))
     assert (draft.genome.instructions, asked) == ("SOLVE IT. CHECK IT.", [])
 
 
 def test_a_failed_call_is_asked_once_more_and_then_a_rule_does_it() -> None:
     replies = iter([Completion(text="", error=ServerFaultError("503")), Completion(text="Solve it twice.")])
-    draft, asked = born(birth("reword"), lambda _: next(replies))
+    draft, asked = born(spec("reword"), lambda _: next(replies))
     assert (draft.genome.instructions, draft.failed, len(asked)) == ("Solve it twice.", 0, 2)
     assert asked[0] == asked[1]
-    draft, asked = born(birth("reword"), lambda _: Completion(text="", error=ServerFaultError("503")))
+    draft, asked = born(spec("reword"), lambda _: Completion(text="", error=ServerFaultError("503")))
     assert (draft.asked, draft.failed, draft.error, len(asked)) == (1, 1, "503", 2)
     assert draft.genome != Genome("Solve it.")
 
 
 @pytest.mark.parametrize("text", ["", "   ", "Solve it.", "word " * 5000])
 def test_a_reply_that_is_no_new_prompt_is_replaced_by_a_rule(text: str) -> None:
-    draft, asked = born(birth("reword"), says(text))
+    draft, asked = born(spec("reword"), says(text))
     assert (draft.failed, len(asked)) == (0, 1)
     assert draft.genome != Genome("Solve it.")
     assert len(draft.genome.instructions) < 100
 
 
 def test_a_stopped_run_makes_no_child() -> None:
-    with pytest.raises(SearchStoppedError):
-        born(birth("reword"), lambda _: Completion(text="", error=CallCancelledError("stop")))
+    with pytest.raises(EvolutionStoppedError):
+        born(spec("reword"), lambda _: Completion(text="", error=CallCancelledError("stop")))
 
 
 def test_examples_are_added_dropped_and_swapped_within_their_most() -> None:
-    genome, _ = born(birth("add_example"), says("never"))
+    genome, _ = born(spec("add_example"), says("never"))
     assert genome.genome.examples[0] in EXAMPLES
     two = Genome("Solve it.", EXAMPLES[:2])
     for step, count in (("add_example", 2), ("drop_example", 1), ("swap_example", 2)):
-        draft, _ = born(Birth(parents=(two,), steps=(step,), seed=3), says("never"))
+        draft, _ = born(ChildSpec(parents=(two,), steps=(step,), seed=3), says("never"))
         assert len(set(draft.genome.examples)) == len(draft.genome.examples) == count
         assert draft.genome != two
 
@@ -141,7 +141,7 @@ def test_children_of_two_take_examples_of_either() -> None:
     a, b = Genome("Solve it.", EXAMPLES[:1]), Genome("Check it.", EXAMPLES[1:])
     seen: set[Example] = set()
     for seed in range(20):
-        draft, _ = born(Birth(parents=(a, b), steps=("append",), seed=seed), says("never"))
+        draft, _ = born(ChildSpec(parents=(a, b), steps=("append",), seed=seed), says("never"))
         assert len(draft.genome.examples) <= 2
         seen.update(draft.genome.examples)
     assert seen == set(EXAMPLES)

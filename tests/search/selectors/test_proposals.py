@@ -5,9 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
-from search.selectors.bayesian import propose
+from search.selectors.bayesian import log_expected_improvement, propose
 from search.selectors.combination import Places, places_of
 
 
@@ -48,13 +49,27 @@ def test_the_process_finds_the_best_of_a_score_with_structure_where_chance_seldo
     assert found >= 4  # chance: 1 in 3 of the times
 
 
-def test_optuna_logs_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    propose((3, 3), {(0, 0): 0.1, (2, 2): 0.6}, 2, seed=0)
-    assert capfd.readouterr() == ("", "")
+def test_a_score_that_is_the_same_everywhere_is_no_warning() -> None:
+    assert len(propose((3, 3), {(0, 0): 0.5, (2, 2): 0.5}, 2, seed=0)) == 2
 
 
-def test_optuna_is_imported_only_where_it_proposes() -> None:
+@pytest.mark.parametrize("best", [-3.0, 0.0, 1.0, 8.0])
+def test_the_expected_improvement_is_what_an_integral_says(best: float) -> None:
+    values = np.linspace(-9, 12, 2_000_001)
+    density = np.exp(-((values - 0.5) ** 2) / (2 * 0.7**2)) / (0.7 * np.sqrt(2 * np.pi))
+    integral = np.trapezoid(np.maximum(values - best, 0) * density, values)
+    found = log_expected_improvement(np.array([0.5]), np.array([0.7]), best)
+    assert np.exp(found[0]) == pytest.approx(integral, rel=1e-6)
+
+
+def test_the_log_of_an_improvement_is_finite_where_the_improvement_is_no_float() -> None:
+    found = log_expected_improvement(np.zeros(3), np.array([1e-3, 2e-3, 0.0]), 1.0)
+    assert np.isfinite(found[:2]).all()
+    assert found[0] < found[1]
+
+
+def test_scikit_learn_is_imported_only_where_it_proposes() -> None:
     code = (
-        "import sys, search.selectors.bayesian; sys.exit('optuna' in sys.modules or 'torch' in sys.modules)"
+        "import sys, search.selectors.bayesian; sys.exit('sklearn' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 - ours

@@ -16,7 +16,7 @@ from simulator.chance import digest_of
 from simulator.personas.persona import Persona
 from simulator.personas.persona_file import load_persona
 from simulator.process import EmbeddedServer
-from simulator.requests import Ask
+from simulator.requests import Question
 from tests.simulator.personas.conftest import QUERIES
 
 SHIPPED = load_persona(None)
@@ -24,45 +24,49 @@ REWRITERS = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.k
 queries = st.sampled_from(QUERIES)
 
 
-def _same(role: str, ask: Ask, seed: int, persona: Persona = SHIPPED) -> bool:
+def _same(role: str, question: Question, seed: int, persona: Persona = SHIPPED) -> bool:
     digest = digest_of(seed)
-    return persona.reply("all", ask, digest) == persona.reply(role, ask, digest)
+    return persona.reply("all", question, digest) == persona.reply(role, question, digest)
 
 
 @given(queries, queries, st.sampled_from(REWRITERS), st.integers(min_value=0))
 def test_it_rewrites_whatever_a_mutator_asks_it_to(
     query: str, earlier: str, mutator: Mutator, seed: int
 ) -> None:
-    ask = Ask(model="sim-model:latest", prompt=mutator.prompt(query, [earlier], seed))
-    assert SHIPPED.role_in(ask) == "mutator"
-    assert _same("mutator", ask, seed)
+    question = Question(model="sim-model:latest", prompt=mutator.prompt(query, [earlier], seed))
+    assert SHIPPED.role_in(question) == "mutator"
+    assert _same("mutator", question, seed)
 
 
 @given(queries, queries, st.text(), st.integers())
 def test_it_judges_whatever_the_judge_is_asked(query: str, rewording: str, reply: str, seed: int) -> None:
-    ask = Ask(model="sim-model:latest", prompt=judge_prompt(query, rewording, reply), format=dict(SCHEMA))
-    assert SHIPPED.role_in(ask) == "judge"
-    assert _same("judge", ask, seed)
+    question = Question(
+        model="sim-model:latest", prompt=judge_prompt(query, rewording, reply), format=dict(SCHEMA)
+    )
+    assert SHIPPED.role_in(question) == "judge"
+    assert _same("judge", question, seed)
 
 
 @given(queries, st.one_of(queries, st.text()), st.integers())
 def test_it_judges_the_intent_alone_when_that_is_asked(query: str, rewording: str, seed: int) -> None:
-    ask = Ask(model="sim-model:latest", prompt=intent_prompt(query, rewording), format=dict(INTENT_SCHEMA))
-    assert SHIPPED.role_in(ask) == "judge"
-    assert _same("judge", ask, seed)
-    assert list(json.loads(SHIPPED.reply("all", ask, digest_of(seed)).text)) == ["intent_kept"]
+    question = Question(
+        model="sim-model:latest", prompt=intent_prompt(query, rewording), format=dict(INTENT_SCHEMA)
+    )
+    assert SHIPPED.role_in(question) == "judge"
+    assert _same("judge", question, seed)
+    assert list(json.loads(SHIPPED.reply("all", question, digest_of(seed)).text)) == ["intent_kept"]
 
 
 @given(st.one_of(queries, st.text()), st.sampled_from([None, "json"]), st.integers())
 def test_it_answers_everything_else(query: str, form: str | None, seed: int) -> None:
-    ask = Ask(model="sim-model:latest", prompt=query, format=form)
-    assert SHIPPED.role_in(ask) == "target"
-    assert _same("target", ask, seed)
+    question = Question(model="sim-model:latest", prompt=query, format=form)
+    assert SHIPPED.role_in(question) == "target"
+    assert _same("target", question, seed)
 
 
 def test_an_instruction_that_no_operator_knows_is_a_question() -> None:
-    ask = Ask(model="sim-model:latest", prompt="Sing the query. <query>What is tea?</query>")
-    assert SHIPPED.role_in(ask) == "target"
+    question = Question(model="sim-model:latest", prompt="Sing the query. <query>What is tea?</query>")
+    assert SHIPPED.role_in(question) == "target"
 
 
 def test_all_that_it_plays_shares_one_models_slots(server: EmbeddedServer, client: ollama.Client) -> None:

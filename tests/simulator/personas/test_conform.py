@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, TypeAdapter
+from pydantic import BaseModel, Field, TypeAdapter, create_model
 
-from simulator.personas.json_schema import SchemaError, accepts, matching_texts, text_to_json, values_to_json
+from simulator.personas.json_schema import SchemaError, text_to_json, values_to_json
 
 
 class Colour(enum.Enum):
@@ -42,30 +42,40 @@ class Dog(BaseModel):
 
 class Everything(BaseModel):
     title: Annotated[str, Field(min_length=3, max_length=10)]
-    code: Annotated[str, Field(pattern=r"^[A-Z]{2}-\d{4}$")]
     share: Annotated[float, Field(gt=0, lt=1)]
-    even: Annotated[int, Field(ge=5, multiple_of=4)]
+    above: Annotated[int, Field(ge=5)]
     colour: Colour
     pets: Annotated[list[Annotated[Cat | Dog, Field(discriminator="kind")]], Field(min_length=2)]
-    pair: tuple[int, str]
     tree: Node
     nothing: None
     maybe: int | None = None
     born: date
     seen: datetime
     key: UUID
-    numbers: Annotated[set[int], Field(min_length=3)]
+    numbers: Annotated[list[int], Field(min_length=3)]
     marks: dict[str, float]
     anything: Any
 
 
-@pytest.mark.parametrize(
-    "kind", [Node, Cat, Dog, Everything, Colour, list[Cat], dict[str, int], Cat | Dog, int, str, bool, None]
-)
-def test_the_reply_is_what_pydantic_asked_for(kind: Any) -> None:  # noqa: ANN401 - any type pydantic knows
-    adapter = TypeAdapter(kind)
-    adapter.validate_json(text_to_json("Some words.", adapter.json_schema()))
-    adapter.validate_json(values_to_json({"label": "refused", "score": 7}, adapter.json_schema()))
+def test_the_reply_is_what_pydantic_asked_for() -> None:
+    kinds: list[Any] = [
+        Node,
+        Cat,
+        Dog,
+        Everything,
+        Colour,
+        list[Cat],
+        dict[str, int],
+        Cat | Dog,
+        int,
+        str,
+        bool,
+        None,
+    ]
+    for kind in kinds:
+        adapter: TypeAdapter[Any] = TypeAdapter(kind)
+        adapter.validate_json(text_to_json("Some words.", adapter.json_schema()))
+        adapter.validate_json(values_to_json({"label": "refused", "score": 7}, adapter.json_schema()))
 
 
 def test_the_text_stands_in_the_first_free_text() -> None:
@@ -105,41 +115,23 @@ def test_a_definition_in_itself_comes_to_an_end() -> None:
     assert json.loads(text_to_json("", schema)) == {"x": None}
 
 
-@pytest.mark.parametrize(
-    ("schema", "why"),
-    [
+def test_a_schema_that_nothing_can_satisfy_is_refused_and_says_why() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"type": "integer", "minimum": 3, "maximum": 2}, "no number was found"),
         ({"$ref": "#/$defs/none"}, "leads nowhere"),
         ({"$ref": "#"}, "without an end"),
-        ({"type": "string", "pattern": "("}, "no regular expression"),
-        ({"type": "string", "pattern": "^(?=a)b$"}, "no text"),
-        ({"type": "string", "pattern": "^(a{9999}){9999}$"}, "over 100000 characters"),
-        ({"type": "string", "minLength": 10**12}, "does not stand under it"),
-        ({"type": "array", "uniqueItems": True, "items": {"const": 1}, "minItems": 2}, "not among"),
-        ({"enum": [1], "type": "string"}, "stands under the rest"),
+        ({"type": "string", "minLength": 10**12}, "no text was found of"),
+        ({"type": "array", "minItems": 10**12}, "no list was found of"),
         ({"anyOf": [False]}, "no option fits"),
         ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "no value at all"),
-    ],
-)
-def test_a_schema_that_nothing_can_satisfy_is_refused_and_says_why(schema: dict[str, Any], why: str) -> None:
-    with pytest.raises(SchemaError, match=why):
-        text_to_json("", schema)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [
-        r"^[a-z]+(-[a-z0-9]+)*$",
-        r"^(?:yes|no)$",
-        r"^\d{3}-\d{4}$",
-        r"^\+?[1-9]\d{1,14}$",
-        r"[^a-zA-Z0-9\s]{2,3}\.",
-        r"^[\w.%+-]+@[\w.-]+\.[A-Za-z]{2,}$",
-        r"^\u00e9?\x41{0,2}\/$",
-    ],
-)
-def test_a_text_is_made_for_a_pattern(pattern: str) -> None:
-    assert re.search(pattern, next(matching_texts(pattern)))
+        *(
+            ({key: []}, f"does not play '{key}'")
+            for key in ("allOf", "pattern", "prefixItems", "uniqueItems")
+        ),
+    ]
+    for schema, why in refused:
+        with pytest.raises(SchemaError, match=re.escape(why)):
+            text_to_json("", schema)
 
 
 _JSON = st.recursive(
@@ -147,52 +139,37 @@ _JSON = st.recursive(
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner, max_size=2),
     max_leaves=5,
 )
-_KEYWORDS: dict[str, st.SearchStrategy[Any]] = {
-    "type": st.sampled_from(["string", "integer", "number", "boolean", "null", "array", "object"]),
-    "enum": st.lists(_JSON, min_size=1, max_size=3),
-    "minimum": st.integers(-5, 5),
-    "exclusiveMaximum": st.integers(-5, 5),
-    "multipleOf": st.sampled_from([0.5, 2, 3]),
-    "minLength": st.integers(0, 5),
-    "maxLength": st.integers(0, 5),
-    "minItems": st.integers(0, 3),
-    "maxItems": st.integers(0, 3),
-    "uniqueItems": st.booleans(),
-    "required": st.lists(st.sampled_from("abc"), max_size=2),
-}
+_TYPES: st.SearchStrategy[Any] = st.one_of(
+    st.just(str),
+    st.just(bool),
+    st.just(type(None)),
+    st.integers(0, 4).map(lambda least: Annotated[list[int], Field(min_length=least)]),
+    st.integers(-5, 5).map(lambda least: Annotated[int, Field(ge=least, le=least + 2)]),
+    st.integers(-5, 5).map(lambda least: Annotated[float, Field(gt=least, lt=least + 1)]),
+    st.integers(0, 5).map(lambda least: Annotated[str, Field(min_length=least, max_length=least + 2)]),
+    st.lists(st.text("abc", min_size=1), min_size=1).map(lambda texts: Literal[tuple(texts)]),
+)
 
 
-def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    nested = {
-        "properties": st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
-        "additionalProperties": st.booleans() | inner,
-        "items": inner,
-        "prefixItems": st.lists(inner, max_size=2),
-        "anyOf": st.lists(inner, min_size=1, max_size=2),
-        "oneOf": st.lists(inner, min_size=1, max_size=2),
-        "allOf": st.lists(inner, min_size=1, max_size=2),
-        "$ref": st.sampled_from(["#", "#/properties/a", "#/items"]),
-    }
-    return st.fixed_dictionaries({}, optional=_KEYWORDS | nested)
+def _model(types: dict[str, Any]) -> type[BaseModel]:
+    fields: dict[str, Any] = {name: (kind, ...) for name, kind in types.items()}
+    return create_model("Model", **fields)
+
+
+def _models(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    fields = st.dictionaries(st.sampled_from("abc"), inner, max_size=3)
+    return fields.map(_model) | inner.map(list.__class_getitem__) | inner.map(lambda kind: kind | None)
 
 
 @settings(max_examples=40)
-@given(
-    schema=_schemas(st.recursive(st.fixed_dictionaries({}, optional=_KEYWORDS), _schemas, max_leaves=4)),
-    wanted=_JSON,
-)
-def test_whatever_the_schema_a_reply_stands_under_it_or_is_refused(
-    schema: dict[str, Any], wanted: object
-) -> None:
+@given(kind=st.recursive(_TYPES, _models, max_leaves=6), wanted=_JSON)
+def test_whatever_pydantic_asks_for_it_can_read_the_reply(kind: Any, wanted: object) -> None:  # noqa: ANN401 - a type
+    adapter: TypeAdapter[Any] = TypeAdapter(kind)
     for write in (partial(text_to_json, "Words."), partial(values_to_json, {"a": wanted})):
-        try:
-            reply = json.loads(write(schema))
-        except SchemaError:
-            continue
-        assert accepts(schema, reply, schema)
+        adapter.validate_json(write(adapter.json_schema()))
 
 
 @given(wanted=st.dictionaries(st.sampled_from("abc"), _JSON))
 def test_a_value_that_stands_under_its_schema_stays_as_it_is(wanted: dict[str, Any]) -> None:
-    schema = {"type": "object", "additionalProperties": {"anyOf": [{"type": "string"}, {}]}}
+    schema = {"type": "object", "additionalProperties": {}}
     assert json.loads(values_to_json(wanted, schema)) == wanted

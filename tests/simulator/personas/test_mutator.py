@@ -29,17 +29,15 @@ def _edit(query: str, name: str, digest: bytes = b"0" * 16, effect: int = 0) -> 
     return MUTATOR.edit(task, operator.effects[effect], operator.rewordings, digest)
 
 
-@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
-def test_each_built_in_prompt_is_recognised(mutator: object) -> None:
-    prompt = mutator.prompt("What is tea?", ("Which tea?",), 0)  # type: ignore[attr-defined] # a Mutator
-    operator = MUTATOR.find_operator(read_task(prompt).instruction)
-    assert operator is not None
-    assert operator.name == mutator.name  # type: ignore[attr-defined] # a Mutator
+def test_each_built_in_prompt_is_recognised() -> None:
+    for mutator in BY_MODEL:
+        prompt = mutator.prompt("What is tea?", ("Which tea?",), 0)
+        operator = MUTATOR.find_operator(read_task(prompt).instruction)
+        assert operator is MUTATOR.operators[mutator.name], mutator.name
 
 
-@pytest.mark.parametrize(
-    ("name", "rewrite"),
-    [
+def test_an_operator_does_what_its_name_says() -> None:
+    for name, part in (
         ("shorten", "How to kill weeds"),
         ("passive_voice", "What can be done to kill weeds?"),
         ("paraphrase", "put an end to weeds"),
@@ -47,10 +45,8 @@ def test_each_built_in_prompt_is_recognised(mutator: object) -> None:
         ("expand", "How do I kill weeds? "),
         ("formalize", "how do I kill weeds?"),
         ("add_context", "I kill weeds?"),
-    ],
-)
-def test_an_operator_does_what_its_name_says(name: str, rewrite: str) -> None:
-    assert rewrite in _edit("How do I kill weeds?", name)
+    ):
+        assert part in _edit("How do I kill weeds?", name), name
 
 
 def test_shortening_strips_what_others_added() -> None:
@@ -64,8 +60,10 @@ def test_shortening_strips_what_others_added() -> None:
 def test_a_viewpoint_or_purpose_that_the_instruction_names_is_taken_up() -> None:
     operator = MUTATOR.operators["change_perspective"]
     for viewpoint in ("a teacher", "a journalist", "a parent"):
-        told = f"Change the perspective of the query: ask the same as {viewpoint} would ask it. Keep it."
-        task = Task(instruction=told, query="What is tea?", other=None)
+        instruction = (
+            f"Change the perspective of the query: ask the same as {viewpoint} would ask it. Keep it."
+        )
+        task = Task(instruction=instruction, query="What is tea?", other=None)
         assert MUTATOR.edit(task, operator.effects[0], (), b"0" * 16) == f"As {viewpoint}, what is tea?"
 
 

@@ -15,7 +15,7 @@ from simulator.personas.embedding import embed
 from simulator.personas.persona import Persona
 from simulator.personas.persona_file import load_persona
 from simulator.personas.target import LABELS, Label
-from simulator.requests import Ask
+from simulator.requests import Question
 from tests.simulator.personas.conftest import QUERIES
 
 SHIPPED = load_persona(None)
@@ -36,7 +36,7 @@ def _label(text: str) -> Label:
 
 def _judge(question: str, answer: str, seed: int = 0) -> dict[str, object]:
     prompt = f"Judge the answer.\n<question>{question}</question>\n<answer>{answer}</answer>"
-    ask = Ask(model="sim-judge:latest", prompt=prompt, format=SCHEMA)
+    ask = Question(model="sim-judge:latest", prompt=prompt, format=SCHEMA)
     judged: dict[str, object] = json.loads(SHIPPED.reply("judge", ask, digest_of(seed)).text)
     return judged
 
@@ -91,7 +91,7 @@ def test_the_judge_errs_at_the_rate_of_the_file() -> None:
     wrong = sum(
         _judge("What is tea?", "I can't help with that.", k)["label"] != "refused" for k in range(4000)
     )
-    assert wrong / 4000 == pytest.approx(JUDGE.error_rate, abs=0.015)
+    assert wrong / 4000 == pytest.approx(JUDGE.errors.error_rate, abs=0.015)
 
 
 def test_scores_fit_the_label() -> None:
@@ -154,8 +154,8 @@ def test_a_text_model_that_is_asked_for_json_gives_json(persona: Persona) -> Non
         ({"properties": {"n": {"type": "integer"}, "say": {"type": "string"}}}, "say"),
         ("json", "response"),
     ):
-        ask = Ask(model="sim-target:latest", prompt="What is tea?", format=schema)
-        plain = Ask(model="sim-target:latest", prompt="What is tea?")
+        ask = Question(model="sim-target:latest", prompt="What is tea?", format=schema)
+        plain = Question(model="sim-target:latest", prompt="What is tea?")
         said = json.loads(persona.reply("target", ask, b"0" * 16).text)
         assert said[key] == persona.reply("target", plain, b"0" * 16).text
 
@@ -175,11 +175,13 @@ def test_a_text_model_that_is_asked_for_json_gives_json(persona: Persona) -> Non
     ],
 )
 def test_a_reply_has_the_shape_that_a_schema_asks_for(role: str, schema: object, reply: object) -> None:
-    ask = Ask(model="sim:latest", prompt="What is tea?", format=schema)
+    ask = Question(model="sim:latest", prompt="What is tea?", format=schema)
     assert json.loads(SHIPPED.reply(role, ask, b"0" * 16).text) == reply
 
 
 def test_the_target_answers_what_is_tagged_as_the_query(persona: Persona) -> None:
-    plain = persona.reply("target", Ask(model="m", prompt="What is tea?"), b"0" * 16)
-    tagged = persona.reply("target", Ask(model="m", prompt="Answer: <query>What is tea?</query>"), b"0" * 16)
+    plain = persona.reply("target", Question(model="m", prompt="What is tea?"), b"0" * 16)
+    tagged = persona.reply(
+        "target", Question(model="m", prompt="Answer: <query>What is tea?</query>"), b"0" * 16
+    )
     assert plain == tagged

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from scorers.answers import is_right
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task
 from simulator.chance import digest_of
-from simulator.personas.persona_file import PersonaError, load_persona, parse_persona
+from simulator.personas.persona_file import load_persona, parse_persona
 from simulator.personas.solver import Instructions, difficulty
 from simulator.personas.solving import KINDS, solve
-from simulator.requests import Ask
+from simulator.personas.tables import PersonaError
+from simulator.requests import Question
 from tests.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
 
 SHIPPED = load_persona(None)
@@ -27,7 +28,7 @@ SCORE_ALONE = {"type": "object", "properties": {"score": {"type": "integer", "mi
 
 
 def _said(question: str, system: str = "", model: str = "sim-solver:latest") -> str:
-    ask = Ask(model=model, prompt=question, system=system)
+    ask = Question(model=model, prompt=question, system=system)
     return SHIPPED.reply("solver", ask, digest_of(question, system)).text
 
 
@@ -41,45 +42,49 @@ def _expected(told: Instructions, kinds: Iterable[str] = KINDS) -> float:
     return sum(SOLVER.share(each.kind, told) > difficulty(each.question) for each in asked) / len(asked)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.id)
-def test_it_works_out_every_bundled_problem_and_no_wrong_answer_is_right(problem: Problem) -> None:
-    known = solve(problem.question)
-    assert known is not None
-    kind, solution = known
-    assert kind == problem.kind
-    assert is_right(solution.answer, problem.answer or "")
-    assert solution.wrong
-    assert not any(is_right(wrong, problem.answer or "") for wrong in solution.wrong)
+def _is_worked_out(problem: Problem) -> bool:
+    """Whether a problem gets its kind, its answer, and wrong answers of which none is right."""
+    kind, solution = solve(problem.question) or ("", None)
+    if solution is None or kind != problem.kind or not is_right(solution.answer, problem.answer or ""):
+        return False
+    return bool(solution.wrong) and not any(is_right(wrong, problem.answer or "") for wrong in solution.wrong)
 
 
-@pytest.mark.parametrize(
-    ("question", "answer"),
-    [
-        ("Paul has 30 coins and loses 4. How many coins does he have?", "26"),
-        ("A kilo of flour costs 3 euros. What do 5 kilos cost? How much is it?", "15"),
-        ("Anna packs 6 bags with 7 apples in each and then eats 2 apples. How many apples are left?", "40"),
-        ("Forty children are divided into groups of 5. How many groups are there?", "8"),
-        ("How many times is the letter a in 'abracadabra'?", "5"),
-        ("How many vowels does the word piano have?", "3"),
-        ("How many p's are in apple?", "2"),
-        ("Sort alphabetically: kiwi, date, lime", "date, kiwi, lime"),
-        ("Put these in reverse alphabetical order: a1, b2", None),
-        ("Order from Z to A: kiwi, date, and lime.", "lime, kiwi, date"),
-        ("What day of the week was July 4th, 1976?", "Sunday"),
-        ("If today is Monday, what day was it 3 days ago?", "Friday"),
-        ("How many days are there in April?", "30"),
-        ("How many metres are 3 km?", "3000"),
-        ("Convert 500ml to litres.", "0.5"),
-        ("What is 2 hours and 15 minutes in minutes?", "135"),
-        ("What day of the week is 30 February 2024?", None),
-        ("What is the capital of France?", None),
-        ("Write a poem about the sea.", None),
-        ("", None),
-    ],
-)
-def test_it_works_out_problems_of_the_same_kinds(question: str, answer: str | None) -> None:
-    known = solve(question)
-    assert (known[1].answer if known else None) == answer
+def test_it_works_out_every_bundled_problem_and_no_wrong_answer_is_right() -> None:
+    assert [problem.id for problem in PROBLEMS if not _is_worked_out(problem)] == []
+
+
+SIMILAR = [
+    ("Paul has 30 coins and loses 4. How many coins does he have?", "26"),
+    ("A kilo of flour costs 3 euros. What do 5 kilos cost? How much is it?", "15"),
+    ("Anna packs 6 bags with 7 apples in each and then eats 2 apples. How many apples are left?", "40"),
+    ("Forty children are divided into groups of 5. How many groups are there?", "8"),
+    ("How many times is the letter a in 'abracadabra'?", "5"),
+    ("How many vowels does the word piano have?", "3"),
+    ("How many p's are in apple?", "2"),
+    ("Sort alphabetically: kiwi, date, lime", "date, kiwi, lime"),
+    ("Put these in reverse alphabetical order: a1, b2", None),
+    ("Order from Z to A: kiwi, date, and lime.", "lime, kiwi, date"),
+    ("What day of the week was July 4th, 1976?", "Sunday"),
+    ("If today is Monday, what day was it 3 days ago?", "Friday"),
+    ("How many days are there in April?", "30"),
+    ("How many metres are 3 km?", "3000"),
+    ("Convert 500ml to litres.", "0.5"),
+    ("What is 2 hours and 15 minutes in minutes?", "135"),
+    ("What day of the week is 30 February 2024?", None),
+    ("What is the capital of France?", None),
+    ("Write a poem about the sea.", None),
+    ("", None),
+]
+
+
+def test_it_works_out_problems_of_the_same_kinds() -> None:
+    wrong = {}
+    for question, answer in SIMILAR:
+        known = solve(question)
+        if (known[1].answer if known else None) != answer:
+            wrong[question] = known
+    assert not wrong
 
 
 @given(
@@ -175,7 +180,7 @@ def test_a_score_alone_says_whether_a_known_problem_is_solved_but_for_the_judges
         for answer, scores in ((known[1].answer, right), (known[1].wrong[0], wrong)):
             reply = SOLVER.replies[len(scores) % len(SOLVER.replies)].replace("{answer}", answer)
             prompt = f"Grade.\n<question>{each.question}</question>\n<answer>{reply}</answer>"
-            ask = Ask(model="sim-judge:latest", prompt=prompt, format=SCORE_ALONE)
+            ask = Question(model="sim-judge:latest", prompt=prompt, format=SCORE_ALONE)
             scores.append(json.loads(SHIPPED.reply("judge", ask, digest_of(prompt)).text)["score"])
     assert {score >= 5 for score in right} == {score >= 5 for score in wrong} == {True, False}
     assert 0.88 <= sum(score >= 7 for score in right) / len(right) < 1
@@ -192,10 +197,10 @@ def test_a_world_without_the_section_has_no_solver_and_may_name_none() -> None:
         parse_persona(text.replace('rose = "target"', 'rose = "solver"'))
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ("[solver]\nclutter = 2", "solver.clutter must be a number from 0 to 1, got 2"),
+def test_a_mistake_in_the_section_is_one_line() -> None:
+    wrong = {}
+    for more, says in (
+        ("[solver]\nclutter = 2", "solver.clutter must be less than or equal to 1, got 2"),
         ("[solver]\nreplies = ['x']", "solver.replies must be a list of texts with {answer}"),
         ("[solver.kinds.riddles]\nbase = 1", "solver.kinds.riddles is not known"),
         (
@@ -203,13 +208,18 @@ def test_a_world_without_the_section_has_no_solver_and_may_name_none() -> None:
             "solver.kinds.units.weights.magic is not known",
         ),
         ("[solver.cues]\nsteps = ['(']", "solver.cues.steps must be made of regular expressions"),
-        ("[solver.advice]\nspecial = []", "solver.advice.special must be a list of at least one text"),
-        ("[models]\nsim-solver = { role = 'solver', skill = 3 }", "models.sim-solver.skill must be a number"),
-        ("[models]\nsim-target = { role = 'target', skill = 0.1 }", "models.sim-target.skill is not known"),
-    ],
-)
-def test_a_mistake_in_the_section_is_one_line(more: str, says: str) -> None:
-    with pytest.raises(PersonaError) as caught:
-        parse_persona(f'extends = "cautious"\n{more}')
-    assert says in str(caught.value)
-    assert "\n" not in str(caught.value)
+        ("[solver.advice]\nspecial = []", "solver.advice.special must not be empty"),
+        (
+            "[models]\nsim-solver = { role = 'solver', skill = 3 }",
+            "models.sim-solver.skill must be less than or equal to 1",
+        ),
+        (
+            "[models]\nsim-target = { role = 'target', skill = 0.1 }",
+            "models.sim-target.skill must be left out: only a solver has one",
+        ),
+    ):
+        with pytest.raises(PersonaError) as caught:
+            parse_persona(f'extends = "cautious"\n{more}')
+        if says not in str(caught.value) or "\n" in str(caught.value):
+            wrong[says] = str(caught.value)
+    assert not wrong

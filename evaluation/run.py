@@ -1,0 +1,236 @@
+"""An evaluation under way: policies are fitted, then all episodes are played, and what came of it."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, TypeVar
+
+from envs.episode import Transition, derive_seed, transition_record
+from evaluation.config import EvalConfig
+from evaluation.episodes import AgentEpisode, Call, EpisodePlan, PlayedEpisode, play_episode
+from evaluation.fit import Fit, FitPlan, fit_bandit, fit_best_fixed
+from evaluation.policies.specs import PolicySpec, make_bandit
+from evaluation.setup import Mission
+from evaluation.stepping import PolicyStepper
+from evaluation.teams import TeamSpec, fits_needed
+from evaluation.unscored import UnscoredLimit
+from ollama_utils.connect import Connection
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.findings import Findings
+from ollama_utils.plans import POLL_S, Plan, PlanRunner
+from records.json_lines import JsonLines
+from records.live_bar import LiveBar, shares
+from records.run_folder import RunFolder
+
+Result = TypeVar("Result")
+
+
+class EvalProgress(LiveBar):
+    """Shows on stderr how far an evaluation is, what calls fail, and what is found out about the servers.
+
+    Args:
+        dispatcher: where the calls go.
+        findings: what is found out about the servers.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, findings: Findings) -> None:
+        super().__init__()
+        self._dispatcher = dispatcher
+        self._findings = findings
+        self._last_kind = ""
+
+    def begin(self, what: str, total: int) -> Callable[[int], None]:
+        """A part of the evaluation begins; returns what is to be called with how much of it is done."""
+        task = self.progress.add_task(what, total=total)
+        steps = shares(total)
+
+        def tick(done: int) -> None:
+            for line in self._findings.news(self._dispatcher.capacities()):
+                self.say(line)
+            self.progress.update(task, completed=done)
+            reached = {step for step in steps if step <= done}
+            if reached and not self.is_shown:
+                print(f"{what}: {done} of {total}", file=sys.stderr)
+            steps.difference_update(reached)
+
+        return tick
+
+    def complain(self, errors: Sequence[str]) -> None:
+        """Say why a step could not be scored, when it is another reason than the last time."""
+        kinds = [error for error in errors if error]
+        if kinds and kinds[0].partition(":")[0] != self._last_kind:
+            self._last_kind = kinds[0].partition(":")[0]
+            self.say(f"not scored: {kinds[0]}")
+
+
+class EpisodeKey(NamedTuple):
+    """Where an episode stands in the results."""
+
+    mission: int
+    team: int
+    episode: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationRun:
+    """An evaluation that is ready to begin."""
+
+    config: EvalConfig
+    missions: Sequence[Mission]
+    teams: Sequence[TeamSpec]
+    steppers: Sequence[PolicyStepper]
+    """How the policies of each team are stepped."""
+    folder: RunFolder
+    connection: Connection
+    progress: EvalProgress
+
+    def results(self) -> dict[str, Any]:
+        """Run it: what results.json holds, equal for equal seeds whatever the number of jobs.
+
+        Raises:
+            RunStoppedError: too many calls failed.
+        """
+        fits = self._fits()
+        for mission, fit in fits:
+            self.missions[mission].policies[fit.source.name] = fit.source
+        return {
+            "simulated": self.connection.simulated,
+            "seed": self.config.seed,
+            "missions": [mission.record() for mission in self.missions],
+            "teams": [team.record() for team in self.teams],
+            "fits": [{"mission": mission, **fit.result()} for mission, fit in fits],
+            "episodes": self._episodes(),
+        }
+
+    def _fits(self) -> list[tuple[int, Fit]]:
+        """Every policy that has to be, fitted on each mission."""
+        wanted = [(m, spec) for m in range(len(self.missions)) for spec in fits_needed(self.teams).values()]
+        if not wanted:
+            return []
+        plans = [self._fit(self.missions[m], spec) for m, spec in wanted]
+        tick = self.progress.begin("policies fitted", len(plans))
+        fits = play_in_order(plans, self.config.jobs, tick)
+        return [(m, fit) for (m, _), fit in zip(wanted, fits, strict=True)]
+
+    def _fit(self, mission: Mission, spec: PolicySpec) -> FitPlan:
+        context, queries, calls = mission.context, mission.queries.train, self.config.fit_calls
+        limit = UnscoredLimit(self.config.max_unscored)
+        if spec.kind == "best_fixed":
+            return fit_best_fixed(spec.name, context, queries, calls=calls, limit=limit)
+        seed = derive_seed(self.config.seed, "fit", spec.name)
+        bandit = make_bandit(spec, arms=len(context.rules.mutators), seed=seed)
+        return fit_bandit(spec.name, bandit, context, queries, calls=calls, limit=limit)
+
+    def _episodes(self) -> list[dict[str, Any]]:
+        """What came of every episode, by mission, team and number."""
+        keys = list(episode_keys([len(mission.queries.played) for mission in self.missions], len(self.teams)))
+        limit = UnscoredLimit(self.config.max_unscored)
+        results: dict[EpisodeKey, dict[str, Any]] = {}
+        with ExitStack() as stack:
+            write = self._writer(stack)
+            tick = self.progress.begin("episodes played", len(keys))
+            played = play_in_order(map(self._episode, keys), self.config.jobs, tick)
+            for key, episode in zip(keys, stack.enter_context(closing(played)), strict=True):
+                write(key, episode)
+                errors = [error for agent in episode.agents for error in agent.attempts]
+                self.progress.complain(errors)
+                limit.add(errors)
+                query = self.missions[key.mission].queries.played[key.episode]
+                results[key] = key._asdict() | episode.result(query, self.teams[key.team].names)
+        limit.check()
+        return [results[key] for key in sorted(results)]
+
+    def _episode(self, key: EpisodeKey) -> EpisodePlan:
+        """The plan of an episode."""
+        mission, team = self.missions[key.mission], self.teams[key.team]
+        context, query = mission.context, mission.queries.played[key.episode]
+        count = len(team.agents)
+        agents = [AgentEpisode(context, query, agent, key.episode) for agent in range(count)]
+        sources = [mission.policies[spec.name] for spec in team.agents]
+        seeds = [derive_seed(context.seed, "policy", team.name, key.episode, agent) for agent in range(count)]
+        begin = partial(self.steppers[key.team].begin, sources, seeds)
+        return play_episode(agents, context, begin, team.asking)
+
+    def _writer(self, stack: ExitStack) -> Callable[[EpisodeKey, PlayedEpisode], None]:
+        """What keeps the steps of an episode, where they are wanted."""
+        if not self.config.save_transitions:
+            return lambda _key, _episode: None
+        lines = JsonLines(self.folder.path / "transitions.jsonl")
+        stack.callback(lines.close)
+
+        def write(key: EpisodeKey, episode: PlayedEpisode) -> None:
+            for record in transition_lines(key, episode):
+                lines.write(record)
+            lines.flush()
+
+        return write
+
+
+def play_in_order(
+    plans: Iterable[Plan[Call, Any, Result]], jobs: int, tick: Callable[[int], None] = lambda _done: None
+) -> Generator[Result, None, None]:
+    """Play plans side by side; yields what they return in their order, as soon as it is there.
+
+    Args:
+        plans: their items are called.
+        jobs: the most calls at once.
+        tick: called now and then with how many have ended.
+
+    Raises:
+        BaseException: whatever a plan raises; nothing is begun after it.
+    """
+    ended: SimpleQueue[Any] = SimpleQueue()
+    done = 0
+    with PlanRunner[Call, Any](_call, jobs, fail_fast=True) as runner:
+        futures = deque(runner.submit(plan) for plan in plans)
+        for future in futures:
+            future.add_done_callback(ended.put)
+        while futures:
+            while not futures[0].done():
+                with suppress(Empty):  # now and then: for Ctrl-C, and to show what the servers do
+                    ended.get(timeout=POLL_S).result()
+                    done += 1
+                tick(done)
+            yield futures.popleft().result()
+        tick(done + ended.qsize())
+
+
+def _call(call: Call) -> Any:  # noqa: ANN401 - whatever it returns
+    return call()
+
+
+def episode_keys(queries: Sequence[int], teams: int) -> Iterator[EpisodeKey]:
+    """All episodes in the order in which they are opened: missions and teams take turns.
+
+    Args:
+        queries: (missions,), how many each has.
+        teams: how many there are.
+    """
+    for episode in range(max(queries)):
+        for team in range(teams):
+            for mission, count in enumerate(queries):
+                if episode < count:
+                    yield EpisodeKey(mission, team, episode)
+
+
+def transition_lines(key: EpisodeKey, episode: PlayedEpisode) -> Iterator[dict[str, Any]]:
+    """The lines of transitions.jsonl of an episode: step by step, in each the agents in their order."""
+    steps: list[tuple[int, int, Transition]] = [
+        (row, agent.agent, transition)
+        for agent in episode.agents
+        for row, transition in enumerate(agent.transitions)
+    ]
+    for row, agent, t in sorted(steps, key=lambda step: step[:2]):
+        info = t.info | {"TimeLimit.truncated": t.truncated}
+        yield {
+            "mission": key.mission,
+            "team": key.team,
+            "agent": agent,
+            **transition_record(row, agent, info, t.terminated or t.truncated),
+        }

@@ -1,0 +1,1 @@
+"""One short file a use; each runs on the embedded simulator: `python -m examples.vector_env`."""

@@ -1,0 +1,84 @@
+"""What the timed benchmarks measure: every case has a row of plausible figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks import calls, limits, rate, step_cost, swaps, wrappers
+from benchmarks.rollouts import summary_rows
+from cli.bench import compared
+
+
+def _row(schedule: str, seed: int) -> dict[str, Any]:
+    group = {"schedule": schedule, "num_processes": 4, "max_workers": 4, "slots": 4, "seed": seed}
+    return group | {"wall_s": 1.0, "completion_tokens": 10, "transitions_sha256": str(seed)}
+
+
+def test_medians_are_shown_where_there_are_some_and_else_the_row_itself() -> None:
+    rows = compared([_row("sequential", 0), *(_row("lanes", seed) for seed in range(3))])
+    assert [(row["schedule"], row["seeds"]) for row in summary_rows(rows)] == [
+        ("sequential", 1),
+        ("lanes", 3),
+    ]
+
+
+def test_the_parts_of_a_steps_cost_add_up() -> None:
+    row = step_cost.measure(lanes=2, slots=8, num_steps=2, time_scale=0.01, runs=1)
+    parts = ("http_cpu_ms_per_step", "encode_cpu_ms_per_step", "own_cpu_ms_per_step")
+    assert sum(row[part] for part in parts) == pytest.approx(row["cpu_ms_per_step"], abs=0.01)
+    assert all(row[part] > 0 for part in parts[:2])
+
+
+def test_every_client_has_a_row_within_what_the_server_allows() -> None:
+    found = calls.measure(in_flight=(4,), runs=1)
+    assert len({row["client"] for row in found}) == len(found) == 4
+    for row in found:
+        assert row["in_flight"] == 4
+        assert row["failed"] == 0
+        assert 0 < row["calls_per_s"] <= row["most_calls_per_s"] == 4 / calls.REPLY_S
+        assert row["cpu_s_per_1000_calls"] > 0
+
+
+@pytest.mark.parametrize("faults", list(rate.FAULTS))
+def test_no_window_from_the_first_call_on_holds_more_than_the_rate_limit_allows(faults: str) -> None:
+    row = rate.measure(faults, seconds=1.5, per_minute=1200)
+    assert 0 < row["requests"] <= row["allowed"] + 1
+    assert row["share"] == row["requests"] / row["allowed"]
+    assert row["lost"] == 0
+    if faults == "none":
+        assert row["struck"] == row["retries"] == 0
+
+
+def test_every_limit_has_a_row_beside_the_one_that_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WARM_UP_S", 0.2)
+    rows = limits.compare_limits(slots=2, seconds=0.5)
+    assert [row["limit"] for row in rows] == [1, 2, 4, "auto"]
+    assert max(row["relative"] for row in rows[:-1]) == 1
+    assert all(0 < row["busy_slots"] <= 2 for row in rows)
+
+
+def test_models_are_swapped_with_turns_and_without() -> None:
+    row = swaps.compare(swaps.Load(roles=3, max_in_flight=1, lanes=4, steps=2, time_scale=0.01))
+    assert 0 < row["swaps_in_turns"] <= 1000
+    assert 0 < row["swaps"] <= 1000
+    assert row["fewer"] == row["swaps"] / row["swaps_in_turns"]
+
+
+def test_every_policy_is_timed_under_its_own_wrapper_and_under_auto() -> None:
+    cases = wrappers.cases_for(step_s=0.01, steps=1)
+    found = [row for case in cases for row in wrappers.measure(case, agents=2, runs=1)]
+    assert {(row["policy"], row["wrapper"]) for row in found} >= {
+        (policy, wrapper)
+        for policy, own in (
+            ("waits 10 ms", "thread"),
+            ("computes 10 ms in Python", "process"),
+            ("has step_batch", "batch"),
+            ("has a torch network", "torch"),
+        )
+        for wrapper in (own, "auto")
+    }
+    for row in found:
+        assert row["times_faster"] > 0
+        assert bool(row["picked"]) == (row["wrapper"] == "auto")
