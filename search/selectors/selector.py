@@ -30,6 +30,8 @@ from search.selectors.results import (
     results_of,
 )
 
+__all__ = ["Common", "Evaluate", "Evaluation", "NoWinnerError", "Request", "Selector"]
+
 Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
 """What a combination does at a datapoint: a score in [0, 1], or an `Evaluation`. Raising is an error."""
 Request: TypeAlias = tuple[int, Sequence[int]]
@@ -405,7 +407,8 @@ class Selector(ABC):
         cells, size = self.cells, len(self.datapoints)
         if named is None or cells.seen[named] < size:
             return np.zeros(len(cells.seen), dtype=np.bool_)
-        return (cells.seen == size) & (cells.means() < cells.mean(named))
+        worse: NDArray[np.bool_] = (cells.seen == size) & (cells.means() < cells.mean(named))
+        return worse
 
 
 def _request(number: int, places: Sequence[int]) -> Plan[Cell, Any, list[Any]]:
