@@ -235,7 +235,6 @@ class _Selection:
     def run(self, recorder: SearchRecorder) -> Found:
         """Select, and record each round."""
         from search.selectors.results import NoWinnerError
-        from search.selectors.selector import no_winner_reason
 
         selector, done = self.selector, 0
 
@@ -269,7 +268,7 @@ class _Selection:
         except NoWinnerError as error:
             found, best = error.results, "none can be named"
             failure = (
-                f"{no_winner_reason(selector)}: mend that, or go on with --resume and a larger --max-errors"
+                f"{selector.no_winner_reason()}: mend that, or go on with --resume and a larger --max-errors"
             )
         print(f"evaluations: {done} made, {best}", file=sys.stderr)
         results, spent = split_results(found, self._names, self._prices)

@@ -5,7 +5,7 @@ it the lanes can be stepped one by one: `send` starts steps in some lanes, `recv
 Threads take turns in Python; they help where a step waits for a server, a disk or a device.
 
 From top to bottom: arguments that are read and checked; the calls under way and their results (`LaneCalls`),
-which whoever does the jobs of the lanes posts; the threads that do them (`LaneThreads`); and the vector
+which the workers of the lanes post; the threads that are these workers (`LaneThreads`); and the vector
 environment itself (`LaneVectorEnv`).
 
 The caller's thread may be interrupted anywhere. So handing a task out again does no harm, what is posted is
@@ -170,7 +170,7 @@ def action_rows(space: Space, actions: NDArray[Any] | Any, count: int) -> list[A
 
 
 Job = Callable[[], Any] | Generator[Any, Any, Any]
-"""What a lane is to do: a function, or a plan where somebody plays plans (`envs/batched.py`)."""
+"""What a lane is to do: a function, or a plan (`envs/batched.py`)."""
 
 
 class LaneTask:
@@ -188,15 +188,15 @@ class LaneTask:
 
     @property
     def is_plan(self) -> bool:
-        """Whether the job, which nobody has begun yet, is a plan."""
+        """Whether the job is a plan that was not begun yet."""
         return isinstance(self._job, Generator)
 
     def run(self, caught: type[BaseException] = BaseException) -> None:
         """Do the job, a function, unless it was begun before.
 
         Args:
-            caught: the errors that belong to whoever waits for the task; others are raised here, and the job
-                can be begun again.
+            caught: the errors that are kept for the caller; others are raised here, and the job can be begun
+                again.
         """
         job, self._job = self._job, None  # it holds the environment, which a result must not keep alive
         if job is None:
@@ -217,7 +217,7 @@ class LaneTask:
             return
         try:
             self.value = yield from job  # type: ignore[misc] # a function is run, not played
-        except GeneratorExit:  # nobody plays it any more
+        except GeneratorExit:  # the runner was stopped
             raise
         except caught as error:
             self.error = error
@@ -225,7 +225,7 @@ class LaneTask:
 
 
 class LaneWorkers(Protocol):
-    """Whoever does the jobs of lanes."""
+    """What does the jobs of lanes: a thread each, or the runner of plans."""
 
     def prepare(self, tasks: Iterable[LaneTask]) -> None:
         """Do all that can fail, and all that is done on this thread, before the tasks are under way."""
@@ -265,11 +265,11 @@ class _UnderWay(NamedTuple):
 
     name: str = ""
     tasks: Mapping[int, LaneTask] = {}
-    """By lane, those whose result nobody has taken."""
+    """By lane, those whose result has not been taken."""
 
 
 class LaneCalls:
-    """The call under way, and the lanes whose result nobody has taken.
+    """The call under way, and the lanes whose result has not been taken.
 
     A call of all lanes (`reset`, `step`, `call`) begins and ends whole; `send` begins steps lane by lane.
     Results stay until they are taken, so that a timeout or an error loses none.
@@ -290,7 +290,7 @@ class LaneCalls:
 
     @property
     def pending(self) -> Collection[int]:
-        """The lanes whose result nobody has taken."""
+        """The lanes whose result has not been taken."""
         return self._under_way.tasks.keys()
 
     def check(self, name: str) -> None:
@@ -311,7 +311,7 @@ class LaneCalls:
         """Check that some lanes may begin a step.
 
         Raises:
-            AlreadyPendingCallError: one of them has a result that nobody took, or another call is under way.
+            AlreadyPendingCallError: one of them has a result not yet taken, or another call is under way.
         """
         if self.name != SEND:
             self.check(SEND)
@@ -597,7 +597,7 @@ class LaneVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """The lanes whose result nobody has received, in order."""
+        """The lanes whose result has not been received, in order."""
         return tuple(sorted(self._calls.pending))
 
     def reset(
@@ -949,12 +949,12 @@ def _close(env: Env, lane: int) -> None:
 
 @contextmanager
 def _closed_on_error(envs: Sequence[Env]) -> Iterator[None]:
-    """Close the environments if they come to nothing."""
+    """Close the environments if an error is raised."""
     try:
         yield
     except BaseException:
         for lane, env in enumerate(envs):
-            with suppress(Exception):  # it is logged, and the first error is the one to tell of
+            with suppress(Exception):  # it is logged, and the first error is the one to raise
                 _close(env, lane)
         raise
 

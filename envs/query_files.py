@@ -264,7 +264,7 @@ def _json_object(value: object, place: str, expected: str) -> dict[str, object]:
 def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
     record = dict(pairs)
     if len(record) < len(pairs):
-        raise ValueError("a key stands twice in an object")
+        raise ValueError("a key appears twice in an object")
     return record
 
 

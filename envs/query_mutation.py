@@ -96,7 +96,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode; returns (observation, info). A seed starts the lane's stream anew.
+        """Start an episode; returns (observation, info). A seed restarts the lane's stream.
 
         Raises:
             OllamaError: the query could not be embedded.
@@ -130,7 +130,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         first = yield from episode.begin()
         self.episode, self._over = episode, False
         self._next_number += 1
-        if not options:  # whoever names a query now will name the next one, too
+        if not options:  # a caller that names a query now will name the next one, too
             self.answerer.expect(self._query({}))
         return first, {"original_query": episode.original, "episode_number": episode.number}
 

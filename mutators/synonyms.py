@@ -1,7 +1,4 @@
-"""Replaces the words of a lexicon in a text: inflected and capitalised as they stood, articles kept right.
-
-English verb forms and plurals, as far as a lexicon of synonyms needs them.
-"""
+"""Replaces the words of a lexicon in a text: inflected and capitalised as they stood, articles kept right."""
 
 from __future__ import annotations
 

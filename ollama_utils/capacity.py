@@ -1,19 +1,18 @@
-"""How many calls a server serves at once, as its own replies tell: the least in flight that keeps it busy.
+"""How many calls a server serves at once, as its replies report: the least in flight that keeps it busy.
 
 No endpoint of Ollama names its slots, but each reply says how long it was served and how long it waited
 before (`Usage`). Slots are passed on first come, first served. So when a call's service began, those of our
 calls that were sent before it and were not back yet were in service too: k calls with itself. If it had
 waited, all slots were taken, and k of them were ours: a measurement, exact but for what the network blurs,
 and our share where others use the server. If it had not, there are k slots or more. A reply's time also holds
-what is neither (reading the prompt into tokens, a busy host); such a wait is told by its end, which is not
+what is neither (reading the prompt into tokens, a busy host); such a wait is known by its end, which is not
 that of another call.
 
-The limit follows: it grows by one with each call that did not wait although the gate was full when it was
-sent (so it doubles with each round trip), until calls wait; then it is the slots that the last waits told of.
-With few slots a call too many waits long, so only every few replies one call over the limit asks whether
-there are more. With many it waits little: one in eight stays in flight beyond them.
-
-From how many calls at once a server's throughput stops growing.
+The limit follows (`Capacity`): it grows by one with each call that did not wait although the gate was full
+when it was sent (so it doubles with each round trip), until calls wait; then it is the slots that the last
+waits measured. With few slots a call too many waits long, so only every few replies one call over the limit
+probes whether there are more. With many it waits little: one in eight stays in flight beyond them. Where the
+throughput stops growing before all slots are busy (`Saturation`), the limit is lower.
 """
 
 from __future__ import annotations
@@ -26,6 +25,43 @@ from statistics import median_low
 
 from ollama_utils.types import Usage
 
+START = 4
+"""The limit before the first reply, and for good where replies have no timings. Embeddings have none: Ollama
+serves them on one slot, which stays busy if more are on their way."""
+MOST = 1024
+"""No limit is higher."""
+_WAITS = 5
+"""The slots are the median of what so many waits measured."""
+_PROBE_EVERY = 8
+"""Replies between two calls over the limit."""
+_SPARE = 8
+"""One call in so many is in flight beyond the slots: with fewer slots none, but for the probes."""
+_IDLE = 0.04
+"""The share of its time that a slot may idle while a reply is on its way and the next call on its own."""
+_WAITED = 0.25
+"""Who waited this share of the mean time between two free slots has waited for one ..."""
+_WAITED_S = 0.003
+"""... if it is more than a server's overhead varies by: an assumption, as is its lower part."""
+_NEAR = 0.25
+"""A call that ends within this share of the mean time until another ends has ended before: it made room."""
+_TOGETHER = 0.03
+"""A wait for a slot ends as another call does: no further apart than this share of that time ..."""
+_TOGETHER_S = 0.002
+"""... or than this. What a reply's time holds beside service (reading the prompt into tokens, a busy host) is
+no wait for a slot, though it looks like one."""
+_BEYOND_CHANCE = 0.15
+"""Waits are for slots where the share of them that ends so exceeds chance by this. Beside another client's
+calls about as many do as there are slots with ours."""
+_AT_ONCE = 0.05
+"""Who waited no longer than this share has not ..."""
+_AT_ONCE_S = 0.001
+"""... or no longer than this."""
+_LATE = 2.0
+"""A reply whose trips took so many times the mean was held up: when its service began is not known."""
+_KEPT = 4096
+"""Ends of calls that are kept; of who was in service for longer nothing is learned."""
+_SHARE = 1 / 32
+"""The weight of a new value in a mean of many."""
 _WORTH = 0.97
 """The share of the most throughput that is as good as all of it."""
 _MEMORY = 1 / 256
@@ -97,43 +133,6 @@ class _Line:
         self.mean_s += share * off_s
         self.noise = (1 - share) * (self.noise + share * off_s * off_s)
         self.both = (1 - share) * (self.both + share * off * off_s)
-
-
-START = 4
-"""The limit before the first reply, and for good where replies have no timings. Embeddings have none: Ollama
-serves them on one slot, which stays busy if more are on their way."""
-MOST = 1024
-"""No limit is higher."""
-_WAITS = 5
-"""The slots are the median of what so many waits told."""
-_PROBE_EVERY = 8
-"""Replies between two calls over the limit."""
-_SPARE = 8
-"""One call in so many is in flight beyond the slots: with fewer slots none, but for the probes."""
-_IDLE = 0.04
-"""The share of its time that a slot may idle while a reply is on its way and the next call on its own."""
-_WAITED = 0.25
-"""Who waited this share of the mean time between two free slots has waited for one ..."""
-_WAITED_S = 0.003
-"""... if it is more than a server's overhead varies by: an assumption, as is its lower part."""
-_NEAR = 0.25
-"""A call that ends within this share of the mean time until another ends has ended before: it made room."""
-_TOGETHER = 0.03
-"""A wait for a slot ends as another call does: no further apart than this share of that time ..."""
-_TOGETHER_S = 0.002
-"""... or than this. What a reply's time holds beside service (reading the prompt into tokens, a busy host) is
-no wait for a slot, though it looks like one."""
-_BEYOND_CHANCE = 0.15
-"""Waits are for slots where the share of them that ends so exceeds chance by this. Beside another client's
-calls about as many do as there are slots with ours."""
-_AT_ONCE = 0.05
-"""Who waited no longer than this share has not ..."""
-_AT_ONCE_S = 0.001
-"""... or no longer than this."""
-_LATE = 2.0
-"""A reply whose trips took so many times the mean was held up: when its service began is not known."""
-_KEPT = 4096
-"""Ends of calls that are kept; who was in service for longer than these go back tells nothing."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +242,7 @@ class Capacity:
         return at_slots and self._since_probe >= _PROBE_EVERY
 
     def _learn(self, call: SentCall, began_s: float, waited_s: float) -> None:
-        """Take what one reply tells of the slots."""
+        """Learn from one reply how many slots there are."""
         near_s = _NEAR * self._service_s.value / call.place
         served = self._served_with(call, began_s + near_s)
         if served is None:
@@ -314,7 +313,3 @@ class _Mean:
     def add(self, value: float) -> None:
         self.value += self._share * (value - self.value)
         self._share = max(_SHARE, self._share / (1 + self._share))
-
-
-_SHARE = 1 / 32
-"""The weight of a new value in a mean of many."""

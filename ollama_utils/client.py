@@ -56,7 +56,7 @@ def parse_host(host: str) -> str:
         `scheme://name:port`, with a path where one is given.
 
     Raises:
-        ValueError: it is no http or https address, or holds what would not be sent: a user, a query.
+        ValueError: it is not an http or https address, or holds what would not be sent: a user, a query.
     """
     if "@" in host:
         raise ValueError(
@@ -69,7 +69,7 @@ def parse_host(host: str) -> str:
     try:
         parts = urlsplit(f"{scheme if stated else 'http'}://{address}")
         port = parts.port
-        httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is no ValueError
+        httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is not a ValueError
     except (ValueError, httpx.InvalidURL) as error:
         raise _unreadable(host) from error
     name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
@@ -158,7 +158,7 @@ class OllamaClient:
 
         Args:
             model: an embedding model's name.
-            texts: N texts; without any, nothing is asked.
+            texts: N texts; without any, no request is sent.
 
         Raises:
             OllamaError: there are no embeddings.
@@ -205,7 +205,7 @@ class OllamaClient:
                 ": it only thought; raise num_predict or pass --no-think" if thought else ""
             )
         elif not is_text(text):
-            why = "with text that is no valid Unicode: half of a surrogate pair"
+            why = "with text that is not valid Unicode: half of a surrogate pair"
         if why:
             raise BadReplyError(f"{whom} replied {why}", retryable=not call.repeatable)
         return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
@@ -256,7 +256,7 @@ class OllamaClient:
         self._request.sent = True
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
-        """The error for what JSON cannot hold: the request, before it went out, or else the reply."""
+        """The error for what cannot be JSON: the request, before it went out, or else the reply."""
         why = _brief(str(error))
         if self._request.sent:
             return BadReplyError(f"{self._whom(model)} gave an unreadable reply: {why}")

@@ -1,8 +1,9 @@
-"""Which server a command talks to: its flags, the embedded simulator, the checks before the first call.
+"""How a command gets its models: the flags of the server, an open connection, the roles, the kept replies.
 
-Which model plays which part: what the flags name, what stands in for it, and whether it is pulled.
-
-Where a command keeps the replies it gets: in its own folder, and in the cache that runs share.
+`ServerConfig` names hosts and models. `connect` opens the dispatcher to them, with the embedded simulator
+where it is named or nothing is, and checks that the models are there. `Roles` are the models that play the
+target, the mutator and the judge. `keep_replies` writes every reply into the run's folder and into the
+cache that runs share.
 """
 
 from __future__ import annotations
@@ -24,6 +25,100 @@ from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import short_name
 from records.errors import UserError
 from records.settings import Count, absolute
+
+if TYPE_CHECKING:
+    from ollama_utils.dispatcher import Dispatcher
+    from simulator.process import EmbeddedServer
+    from simulator.settings import Settings
+
+EMBEDDED = "embedded"
+DRAIN_S = 5.0
+"""How long a command that was stopped waits for the replies under way, which are paid for."""
+
+
+def _auto_or_count(_type: Any, tokens: Sequence[Any]) -> int | Literal["auto"]:  # noqa: ANN401 - cyclopts' signature
+    """A whole number above 0, or the word."""
+    value = str(tokens[0].value)
+    if value == "auto":
+        return "auto"
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"expected 'auto' or a whole number above 0, got {value!r}")
+    return int(value)
+
+
+MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_count, n_tokens=1)]
+
+
+@Parameter(name="*", group="Simulator")
+@dataclass(frozen=True, kw_only=True)
+class SimulatorConfig:
+    """The simulator; for `--ollama-host embedded` alone, a host of its own has its own."""
+
+    slots: Count = 1
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
+    profile: str = "ideal"
+    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
+    persona: str | None = None
+    """A TOML file with another world for the simulated models."""
+    reply_tokens: str = "64"
+    """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
+    time_scale: float = 0.1
+    """1 is the pace of the profile; the default is ten times faster."""
+    max_loaded_models: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
+    memory_gb: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
+    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
+    faults: str | None = None
+    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
+
+    def __str__(self) -> str:
+        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
+        return (
+            f"{slots} a model, profile {self.profile} at {self.time_scale:g} of its time, "
+            f"{self.reply_tokens} tokens a reply"
+        )
+
+    def settings(self) -> Settings:
+        """The simulator's own settings.
+
+        Raises:
+            UserError: one of them is invalid.
+        """
+        from simulator.settings import Settings
+
+        try:
+            return Settings(**asdict(self))
+        except ValueError as error:
+            raise UserError(str(error)) from error
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ServerConfig:
+    """The server and its models."""
+
+    ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """URL of an Ollama server (repeatable), or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
+    target_model: str | None = None
+    """The model whose answers count."""
+    mutator_model: str | None = None
+    """The model that rewords queries or prompts [the target model]."""
+    judge_model: str | None = None
+    """The model that judges answers, where one is asked: --reward judge, --intent-judge, --critic llm or both
+    [none; the embedded simulator's own]."""
+    max_in_flight: MaxInFlight = "auto"
+    """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
+    call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
+    """Seconds after which one call is given up."""
+    call_attempts: Count = 4
+    """How often a failing call is tried."""
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+
+    def located(self) -> ServerConfig:
+        """The same with absolute paths."""
+        simulator = self.simulator
+        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
+        return replace(self, simulator=found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,99 +182,6 @@ def check_pulled(
             elif not near:
                 mends.append(f"it has {', '.join(available)}")
             raise UserError(f"model {model!r} is not pulled at {', '.join(hosts)}: {' '.join(mends)}")
-
-
-if TYPE_CHECKING:
-    from ollama_utils.dispatcher import Dispatcher
-    from simulator.process import EmbeddedServer
-    from simulator.settings import Settings
-
-EMBEDDED = "embedded"
-
-
-def _auto_or_count(_type: Any, tokens: Sequence[Any]) -> int | Literal["auto"]:  # noqa: ANN401 - cyclopts' signature
-    """A whole number above 0, or the word."""
-    value = str(tokens[0].value)
-    if value == "auto":
-        return "auto"
-    if not value.isdecimal() or int(value) < 1:
-        raise ValueError(f"expected 'auto' or a whole number above 0, got {value!r}")
-    return int(value)
-
-
-MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_count, n_tokens=1)]
-
-
-@Parameter(name="*", group="Simulator")
-@dataclass(frozen=True, kw_only=True)
-class SimulatorConfig:
-    """The simulator; for `--ollama-host embedded` alone, a host of its own has its own."""
-
-    slots: Count = 1
-    """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
-    profile: str = "ideal"
-    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
-    persona: str | None = None
-    """A TOML file with another world for the simulated models."""
-    reply_tokens: str = "64"
-    """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
-    time_scale: float = 0.1
-    """1 is the pace of the profile; the default is ten times faster."""
-    max_loaded_models: Annotated[int, Parameter(validator=Number(gte=0))] = 0
-    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
-    memory_gb: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
-    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
-    faults: str | None = None
-    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
-
-    def __str__(self) -> str:
-        slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
-        return (
-            f"{slots} a model, profile {self.profile} at {self.time_scale:g} of its time, "
-            f"{self.reply_tokens} tokens a reply"
-        )
-
-    def settings(self) -> Settings:
-        """The simulator's own settings.
-
-        Raises:
-            UserError: one of them is no good.
-        """
-        from simulator.settings import Settings
-
-        try:
-            return Settings(**asdict(self))
-        except ValueError as error:
-            raise UserError(str(error)) from error
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class ServerConfig:
-    """The server and its models."""
-
-    ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """URL of an Ollama server (repeatable), or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
-    target_model: str | None = None
-    """The model whose answers count."""
-    mutator_model: str | None = None
-    """The model that rewords queries or prompts [the target model]."""
-    judge_model: str | None = None
-    """The model that judges answers, where one is asked: --reward judge, --intent-judge, --critic llm or both
-    [none; the embedded simulator's own]."""
-    max_in_flight: MaxInFlight = "auto"
-    """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
-    call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
-    """Seconds after which one call is given up."""
-    call_attempts: Count = 4
-    """How often a failing call is tried."""
-    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
-
-    def located(self) -> ServerConfig:
-        """The same with absolute paths."""
-        simulator = self.simulator
-        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
-        return replace(self, simulator=found)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,10 +348,6 @@ def _embedded(config: SimulatorConfig) -> EmbeddedServer:
         raise UserError(str(error)) from error
 
 
-DRAIN_S = 5.0
-"""How long a command that was stopped waits for the replies under way, which are paid for."""
-
-
 def keep_replies(
     replies: ReplyLog | None,
     cache: Path | None,
@@ -363,7 +361,7 @@ def keep_replies(
         replies: the run's log, which `stack` closes; None: there is none.
         cache: a folder that runs share; None: there is none.
         connection: whose replies.
-        digests: for each model that is asked, what stands for its weights.
+        digests: for each model that is called, what stands for its weights.
         stack: closes the files, once the replies under way have had some time to come.
 
     Raises:

@@ -14,7 +14,7 @@ import math
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -167,90 +167,6 @@ class PendingCall:
         )
 
 
-class Servers:
-    """One or several servers, each with its gates.
-
-    Args:
-        clients: the way to each; a host that comes twice counts once.
-        max_in_flight: the most calls at once to one model of one server, or `auto`.
-
-    Raises:
-        ValueError: the limit is below 1.
-    """
-
-    def __init__(self, clients: Iterable[OllamaClient], *, max_in_flight: MaxInFlight) -> None:
-        if max_in_flight != "auto" and max_in_flight < 1:
-            raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
-        self._by_host = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
-        self._caps: WeakSet[Gate] = WeakSet()
-        self._cancelled = False
-        self._lock = threading.Lock()
-
-    def __getitem__(self, host: str) -> Server:
-        return self._by_host[host]
-
-    @property
-    def hosts(self) -> tuple[str, ...]:
-        """Their base URLs."""
-        return tuple(self._by_host)
-
-    def new_cap(self, limit: int) -> Gate:
-        """A gate of one caller over all of them; it is closed with theirs."""
-        cap = Gate(limit)
-        with self._lock:
-            self._caps.add(cap)
-            if self._cancelled:
-                cap.close()
-        return cap
-
-    def route(self, call: PendingCall) -> Server:
-        """The server with the most room for a model; those that are away, or failed this call, come last."""
-
-        def merits(server: Server) -> tuple[bool, bool, int]:
-            return not server.is_away, server.host not in call.hosts, server.gate(call.model).room
-
-        first, *others = self._by_host.values()
-        return max((first, *others), key=merits) if others else first
-
-    def models(self) -> dict[str, list[str]]:
-        """The models that every server has, as the first one lists them, each with its digest at each server.
-
-        Raises:
-            OllamaError: a server gives no list.
-        """
-        first, *others = (server.client.models() for server in self._by_host.values())
-        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
-        return {
-            name: [digest, *(there[short_name(name)] for there in digests)]
-            for name, digest in first.items()
-            if all(short_name(name) in there for there in digests)
-        }
-
-    def capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
-        """What is known of the capacity for each model called so far, by host and short name."""
-        return {
-            (host, model): found
-            for host, server in self._by_host.items()
-            for model, found in server.capacities().items()
-        }
-
-    def cancel(self) -> None:
-        """Turn away all who wait for a place and all who come later."""
-        with self._lock:
-            self._cancelled = True
-            caps = list(self._caps)
-        for cap in caps:
-            cap.close()
-        for server in self._by_host.values():
-            server.cancel()
-
-    def close(self) -> None:
-        """Cancel, and drop the idle connections."""
-        self.cancel()
-        for server in self._by_host.values():
-            server.close()
-
-
 class Dispatcher(AbstractContextManager["Dispatcher"]):
     """Sends calls to the models of one or several servers; shared by all threads of a run.
 
@@ -288,8 +204,13 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
         if attempts < 1:
             raise ValueError(f"attempts must be at least 1, got {attempts!r}")
-        clients = (OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts)
-        self._servers = Servers(clients, max_in_flight=max_in_flight)
+        if max_in_flight != "auto" and max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
+        clients = [OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts]
+        self._servers = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
+        """By base URL: a host that comes twice counts once."""
+        self._caps: WeakSet[Gate] = WeakSet()
+        self._caps_lock = threading.Lock()
         self._bucket = TokenBucket(rate_limit_per_minute)
         self._attempts = attempts
         self._backoff_s = backoff_s
@@ -302,7 +223,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The servers' base URLs."""
-        return self._servers.hosts
+        return tuple(self._servers)
 
     @property
     def rate_limit_per_minute(self) -> float | None:
@@ -324,7 +245,12 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def new_cap(self, limit: int) -> Gate:
         """A cap on the calls that are made with it: together they have so many attempts under way at most."""
-        return self._servers.new_cap(limit)
+        cap = Gate(limit)
+        with self._caps_lock:
+            self._caps.add(cap)
+            if self._cancelled.is_set():
+                cap.close()
+        return cap
 
     def keep_in(self, *logs: ReplyLog) -> None:
         """From now on write each reply to these logs before it is returned, and ask for none they hold."""
@@ -333,11 +259,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def generate(self, call: Call, *, cap: Gate | None = None) -> Completion:
         """The reply to one call; blocks until it is there, or given up.
 
-        Equal calls that a seed or temperature 0 makes repeatable are asked once. A failure does not
+        Equal calls that a seed or temperature 0 makes repeatable are sent once. A failure does not
         raise: it stands in `error`, beside an empty text.
 
         Args:
-            call: what is asked.
+            call: the request.
             cap: each attempt holds a place in it; see `new_cap`.
 
         Raises:
@@ -366,7 +292,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             return asked.reply
 
     def known(self, call: Call) -> Completion | None:
-        """The reply to a call if an equal one had it before, or None; no server is asked or waited for.
+        """The reply to a call if an equal one had it before, or None; no request is sent or waited for.
 
         Raises:
             ReplyLogError: a log cannot be read.
@@ -389,7 +315,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         Args:
             model: an embedding model's name.
-            texts: N texts; without any, nothing is asked.
+            texts: N texts; without any, no request is sent.
             fresh: ask the server even for what a log holds, as to see whether it answers.
 
         Raises:
@@ -407,12 +333,18 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def models(self) -> dict[str, list[str]]:
         """The models that all servers have, as the first lists them, each with its digest at each server.
 
-        They are asked once, without retries.
+        One request to each, without retries.
 
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
-        return self._servers.models()
+        first, *others = (server.client.models() for server in self._servers.values())
+        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
+        return {
+            name: [digest, *(there[short_name(name)] for there in digests)]
+            for name, digest in first.items()
+            if all(short_name(name) in there for there in digests)
+        }
 
     def accounts(self) -> dict[str, Account]:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
@@ -423,15 +355,24 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         The tag `:latest` is left out of the models' names; those that were not called are not there.
         """
-        return self._servers.capacities()
+        return {
+            (host, model): found
+            for host, server in self._servers.items()
+            for model, found in server.capacities().items()
+        }
 
     def cancel(self) -> None:
         """Stop for good: calls that wait for anything but a server come back with CallCancelledError.
 
         So do all later ones, unless their reply is known. May be called from any thread.
         """
-        self._cancelled.set()
-        self._servers.cancel()
+        with self._caps_lock:
+            self._cancelled.set()
+            caps = list(self._caps)
+        for cap in caps:
+            cap.close()
+        for server in self._servers.values():
+            server.cancel()
         if self._cache is not None:
             self._cache.cancel()
 
@@ -444,7 +385,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def close(self) -> None:
         """Cancel, and drop the idle connections; those in use go when their reply is there."""
         self.cancel()
-        self._servers.close()
+        for server in self._servers.values():
+            server.close()
 
     def __exit__(self, *_error: object) -> None:
         self.close()
@@ -486,7 +428,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return replies
 
     def _write(self, question: Question, outcome: CallOutcome) -> None:
-        """Write down what a server was asked for; a call that was cancelled before is no news."""
+        """Write down what was sent to a server; a call that was cancelled before is no news."""
         for log in self._logs if outcome.attempts or not outcome.error else ():
             log.write(question, outcome)
 
@@ -527,10 +469,19 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         doubled_s = self._backoff_s * 2.0 ** min(attempts - 1, _MAX_DOUBLINGS)
         return min(doubled_s + random.uniform(0, self._backoff_s), _MAX_BACKOFF_S)
 
+    def _route(self, pending: PendingCall) -> Server:
+        """The server with the most room for a model; those that are away, or failed this call, come last."""
+
+        def merits(server: Server) -> tuple[bool, bool, int]:
+            return not server.is_away, server.host not in pending.hosts, server.gate(pending.model).room
+
+        first, *others = self._servers.values()
+        return max((first, *others), key=merits) if others else first
+
     @contextmanager
     def _attempt(self, pending: PendingCall) -> Iterator[tuple[OllamaClient, Admission]]:
         """Within `with`: a call that was admitted to a server; what becomes of it is counted."""
-        server, came_s = self._servers.route(pending), time.monotonic()
+        server, came_s = self._route(pending), time.monotonic()
         wait_for_rate = partial(self._bucket.wait, pending.cancelled)
         with server.admit(pending.model, cap=pending.cap, wait_for_rate=wait_for_rate) as admission:
             pending.sent_to(server.host, waited_s=admission.sent_s - came_s)

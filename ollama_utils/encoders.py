@@ -1,8 +1,9 @@
-"""Sentence embeddings behind one protocol: same text, same bits, in any company.
+"""Sentence embeddings behind one protocol: a text has the same row, bit for bit, in any company.
 
-Embeddings on disk, for runs to share: a text that one run has encoded no other encodes again.
-
-Embeddings by a model of an Ollama server.
+`make_encoder` makes one by name: `HashingEncoder` (words into buckets), `OllamaEncoder` (an embedding model
+of a server) or `SentenceEncoder` (a sentence-transformers model, see `sentence_encoder`), whose rows
+`StoredEncoder` keeps in a file for later runs. `CachedEncoder` stands before each of them: it remembers
+rows, and has the texts of many threads encoded together.
 """
 
 from __future__ import annotations
@@ -39,84 +40,100 @@ _SAMPLE = "The same text has the same embedding."
 _SCHEMA = "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
 _KNOWN = "known"
 """The shape of all texts that need no pass of the model."""
-
-
-class StoredEncoder:
-    """An encoder whose rows are kept in a file, as the bits they are.
-
-    Rows are kept apart by the encoder's name and by how it embeds a sample: other weights find nothing.
-
-    Args:
-        encoder: encodes what is not in the file.
-        path: the file; it is made, but not its folder.
-
-    Raises:
-        ReplyLogError: the file cannot be made, or is no database.
-    """
-
-    def __init__(self, encoder: PassEncoder, path: Path) -> None:
-        self.name = encoder.name
-        self.pass_size = encoder.pass_size
-        self._encoder = encoder
-        sample = encoder.encode([_SAMPLE])
-        self.dimension = sample.shape[1]
-        self._scope = self.name.encode() + sample.tobytes()
-        self._file = SqliteFile(
-            path, _SCHEMA, what="the file of embeddings", lost="encoded", synchronous="OFF"
-        )
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1: those in the file, the others by the encoder, which are then kept.
-
-        Raises:
-            ReplyLogError: the file cannot be read or written.
-        """
-        rows = self._find(texts)
-        new = [text for text in dict.fromkeys(texts) if text not in rows]
-        if new:
-            made = dict(zip(new, self._encoder.encode(new), strict=True))
-            self._write(made)
-            rows |= made
-        return np.stack([rows[text] for text in texts])
-
-    def shapes(self, texts: Sequence[str]) -> list[Hashable]:
-        """What must be equal for texts to share a pass: texts in the file pass together.
-
-        Raises:
-            ReplyLogError: the file cannot be read.
-        """
-        known = self._find(texts)
-        new = [text for text in texts if text not in known]
-        shapes = iter(self._encoder.shapes(new) if new else ())
-        return [_KNOWN if text in known else next(shapes) for text in texts]
-
-    def _find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        found = {}
-        for text in dict.fromkeys(texts):
-            for (row,) in self._file.execute("SELECT row FROM embeddings WHERE key = ?", (self._key(text),)):
-                found[text] = np.frombuffer(row, np.float32)
-        return found
-
-    def _write(self, rows: dict[str, NDArray[np.float32]]) -> None:
-        for text, row in rows.items():
-            self._file.execute(
-                "INSERT OR IGNORE INTO embeddings VALUES (?, ?)", (self._key(text), row.tobytes())
-            )
-
-    def _key(self, text: str) -> bytes:
-        return blake2b(text.encode(), key=blake2b(self._scope).digest(), digest_size=16).digest()
-
-
 _CHUNK = 32
 _KNOWN_GOOD = ("dimension",)
 _MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
+_DEFAULT_DIMENSION = 384
+_CACHE_SIZE = 32768
+_SIGN_BIT = 31
+_WORD = re.compile(r"\w+")
+
+
+class Encoder(Protocol):
+    """Turns texts into vectors."""
+
+    name: str
+    """The name that `make_encoder` knows it by."""
+    dimension: int
+    """D, the length of a vector."""
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, D) rows of length 1; a text's row does not depend on the other texts.
+
+        Raises:
+            EncodingError: some texts have no row; it holds those of the others.
+        """
+        ...
+
+
+@runtime_checkable
+class PrefetchingEncoder(Encoder, Protocol):
+    """An encoder that can encode texts before they are asked for."""
+
+    def prefetch(self, texts: Sequence[str]) -> None:
+        """Have texts encoded when nobody waits for any other; comes back at once and never raises."""
+        ...
+
+
+def make_encoder(
+    name: str, dispatcher: Dispatcher | None = None, *, store: Path | None = None
+) -> CachedEncoder:
+    """The encoder of a name, which never encodes a text twice while it remembers it.
+
+    Args:
+        name: `hashing` or `hashing:256` (the dimension); `ollama:MODEL`; anything else is a
+            sentence-transformers model, by name or path.
+        dispatcher: sends the calls of an `ollama:` encoder.
+        store: a file that keeps what a sentence-transformers model has encoded, for later runs, too; hashing
+            costs less than a look, and the calls of an `ollama:` encoder are kept by the dispatcher.
+
+    Raises:
+        UnknownEncoderError: there is no such encoder; the message says what to do.
+        ReplyLogError: the store cannot be used.
+        OllamaError: the server of an `ollama:` encoder does not embed.
+    """
+    if not name.strip():
+        raise UnknownEncoderError("no encoder is named; expected 'hashing', 'ollama:MODEL' or a model's name")
+    kind, _, rest = name.partition(":")
+    if kind == "hashing":
+        return CachedEncoder(HashingEncoder(_dimension(name, rest)))
+    if kind == "ollama":
+        if dispatcher is None or not rest:
+            raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
+        return CachedEncoder(OllamaEncoder(dispatcher, rest))
+    encoder = SentenceEncoder(name)
+    return CachedEncoder(StoredEncoder(encoder, store) if store else encoder)
+
+
+class HashingEncoder:
+    """Words and character trigrams hashed into signed buckets: fast, and the same everywhere.
+
+    Texts that share words are near each other; meaning it does not know. For tests and benchmarks.
+    The hashing trick is that of Weinberger et al., 2009 (arXiv 0902.2206).
+
+    Args:
+        dimension: D, the number of buckets.
+    """
+
+    def __init__(self, dimension: int = _DEFAULT_DIMENSION) -> None:
+        self.name = f"hashing:{dimension}"
+        self.dimension = dimension
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """(N, D) rows of length 1; a text without words gives (1, 0, ..., 0)."""
+        rows = np.zeros((len(texts), self.dimension))
+        for row, text in zip(rows, texts, strict=True):
+            for part in _parts(text):
+                code = zlib.crc32(part.encode("utf-8"))
+                row[code % self.dimension] += 1.0 if code >> _SIGN_BIT else -1.0
+        return unit_rows(rows)
 
 
 class OllamaEncoder:
-    """An embedding model of an Ollama server, asked for many texts at once.
+    """An embedding model of an Ollama server, sent many texts at once.
 
     One text may spoil a request: an over-long one is rejected, one whose numbers are not finite makes
-    the server fail or its reply unusable. So after such an error each text is asked for alone, and gets
+    the server fail or its reply unusable. So after such an error each text is sent alone, and gets
     the row or the error that it gets alone; unless the server now fails at the text, too, that it
     embedded at the start. Then it is the server that is broken, and the request's error is that of all
     its texts, as it is when the server is away, busy or late.
@@ -179,90 +196,70 @@ class OllamaEncoder:
         return rows
 
 
-_DEFAULT_DIMENSION = 384
-_CACHE_SIZE = 32768
-_SIGN_BIT = 31
-_WORD = re.compile(r"\w+")
+class StoredEncoder:
+    """An encoder whose rows are kept in a file, as the bits they are.
 
-
-class Encoder(Protocol):
-    """Turns texts into vectors."""
-
-    name: str
-    """The name that `make_encoder` knows it by."""
-    dimension: int
-    """D, the length of a vector."""
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1; a text's row does not depend on the other texts.
-
-        Raises:
-            EncodingError: some texts have no row; it holds those of the others.
-        """
-        ...
-
-
-@runtime_checkable
-class PrefetchingEncoder(Encoder, Protocol):
-    """An encoder that can be told which texts will be asked for."""
-
-    def prefetch(self, texts: Sequence[str]) -> None:
-        """Have texts encoded when nobody waits for any other; comes back at once and never raises."""
-        ...
-
-
-def make_encoder(
-    name: str, dispatcher: Dispatcher | None = None, *, store: Path | None = None
-) -> CachedEncoder:
-    """The encoder of a name, which never encodes a text twice while it remembers it.
+    Rows are kept apart by the encoder's name and by how it embeds a sample: other weights find nothing.
 
     Args:
-        name: `hashing` or `hashing:256` (the dimension); `ollama:MODEL`; anything else is a
-            sentence-transformers model, by name or path.
-        dispatcher: sends the calls of an `ollama:` encoder.
-        store: a file that keeps what a sentence-transformers model has encoded, for later runs, too; hashing
-            costs less than a look, and the calls of an `ollama:` encoder are kept by the dispatcher.
+        encoder: encodes what is not in the file.
+        path: the file; it is made, but not its folder.
 
     Raises:
-        UnknownEncoderError: there is no such encoder; the message says what to do.
-        ReplyLogError: the store cannot be used.
-        OllamaError: the server of an `ollama:` encoder does not embed.
-    """
-    if not name.strip():
-        raise UnknownEncoderError("no encoder is named; expected 'hashing', 'ollama:MODEL' or a model's name")
-    kind, _, rest = name.partition(":")
-    if kind == "hashing":
-        return CachedEncoder(HashingEncoder(_dimension(name, rest)))
-    if kind == "ollama":
-        if dispatcher is None or not rest:
-            raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
-        return CachedEncoder(OllamaEncoder(dispatcher, rest))
-    encoder = SentenceEncoder(name)
-    return CachedEncoder(StoredEncoder(encoder, store) if store else encoder)
-
-
-class HashingEncoder:
-    """Words and character trigrams hashed into signed buckets: fast, and the same everywhere.
-
-    Texts that share words are near each other; meaning it does not know. For tests and benchmarks.
-    The hashing trick is that of Weinberger et al., 2009 (arXiv 0902.2206).
-
-    Args:
-        dimension: D, the number of buckets.
+        ReplyLogError: the file cannot be made, or is not a database.
     """
 
-    def __init__(self, dimension: int = _DEFAULT_DIMENSION) -> None:
-        self.name = f"hashing:{dimension}"
-        self.dimension = dimension
+    def __init__(self, encoder: PassEncoder, path: Path) -> None:
+        self.name = encoder.name
+        self.pass_size = encoder.pass_size
+        self._encoder = encoder
+        sample = encoder.encode([_SAMPLE])
+        self.dimension = sample.shape[1]
+        self._scope = self.name.encode() + sample.tobytes()
+        self._file = SqliteFile(
+            path, _SCHEMA, what="the file of embeddings", lost="encoded", synchronous="OFF"
+        )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1; a text without words gives (1, 0, ..., 0)."""
-        rows = np.zeros((len(texts), self.dimension))
-        for row, text in zip(rows, texts, strict=True):
-            for part in _parts(text):
-                code = zlib.crc32(part.encode("utf-8"))
-                row[code % self.dimension] += 1.0 if code >> _SIGN_BIT else -1.0
-        return unit_rows(rows)
+        """(N, D) rows of length 1: those in the file, the others by the encoder, which are then kept.
+
+        Raises:
+            ReplyLogError: the file cannot be read or written.
+        """
+        rows = self._find(texts)
+        new = [text for text in dict.fromkeys(texts) if text not in rows]
+        if new:
+            made = dict(zip(new, self._encoder.encode(new), strict=True))
+            self._write(made)
+            rows |= made
+        return np.stack([rows[text] for text in texts])
+
+    def shapes(self, texts: Sequence[str]) -> list[Hashable]:
+        """What must be equal for texts to share a pass: texts in the file pass together.
+
+        Raises:
+            ReplyLogError: the file cannot be read.
+        """
+        known = self._find(texts)
+        new = [text for text in texts if text not in known]
+        shapes = iter(self._encoder.shapes(new) if new else ())
+        return [_KNOWN if text in known else next(shapes) for text in texts]
+
+    def _find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        found = {}
+        for text in dict.fromkeys(texts):
+            for (row,) in self._file.execute("SELECT row FROM embeddings WHERE key = ?", (self._key(text),)):
+                found[text] = np.frombuffer(row, np.float32)
+        return found
+
+    def _write(self, rows: dict[str, NDArray[np.float32]]) -> None:
+        for text, row in rows.items():
+            self._file.execute(
+                "INSERT OR IGNORE INTO embeddings VALUES (?, ?)", (self._key(text), row.tobytes())
+            )
+
+    def _key(self, text: str) -> bytes:
+        return blake2b(text.encode(), key=blake2b(self._scope).digest(), digest_size=16).digest()
 
 
 class CachedEncoder:
@@ -292,7 +289,7 @@ class CachedEncoder:
             EncodingError: some texts have no row, as the encoder under this one had none for this thread
                 or for another; CallCancelledError when it was interrupted.
         """
-        self._heed_fork()
+        self._forget_after_fork()
         jobs, new = self._look_up(texts, is_awaited=True)
         if new and self._worker is not None:
             self._worker.add(new)
@@ -316,7 +313,7 @@ class CachedEncoder:
         encoded on the thread that asks: hashing is too cheap to hand over, and a call to a server is
         counted, kept and paid for, so none is made that may turn out not to be needed.
         """
-        self._heed_fork()
+        self._forget_after_fork()
         if self._worker is not None:
             _, new = self._look_up(texts, is_awaited=False)
             if new:
@@ -347,7 +344,7 @@ class CachedEncoder:
             weakref.finalize(self, self._worker.stop)
         self._pid = os.getpid()
 
-    def _heed_fork(self) -> None:
+    def _forget_after_fork(self) -> None:
         """A forked child remembers nothing: the rows on their way, and the worker, are its parent's."""
         if self._pid != os.getpid():
             self._begin()

@@ -71,9 +71,9 @@ class BadRequestError(OllamaError):
 
 
 class BadReplyError(OllamaError):
-    """An answer came that cannot be used: broken off, not JSON, not done, no valid Unicode, or empty.
+    """An answer came that cannot be used: broken off, not JSON, not done, not valid Unicode, or empty.
 
-    One that came whole, but empty or no valid Unicode, is `retryable` only when the call draws at
+    One that came whole, but empty or not valid Unicode, is `retryable` only when the call draws at
     random: a repeatable call gets it again.
     """
 

@@ -1,4 +1,4 @@
-"""What a run finds out about its servers: their slots, and what more of them would do."""
+"""Messages about the servers of a run: the slots they were found to have, and what more would bring."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ADVISED_SLOTS = 8
 """No more are advised: each slot has its own KV cache, and what eight bring is measured on most machines."""
 STEADY = 3
 _CHANGED = 2
-"""Slots that are more times more or fewer than those told of last are told of anew."""
+"""Slots that are more times more or fewer than those reported last are reported anew."""
 
 
 class Findings:
-    """Says what is found, once and when it changes.
+    """Reports what is found, once and when it changes.
 
     Args:
         lanes: environments that run side by side.
@@ -41,13 +41,13 @@ class Findings:
         self._apart_s = apart_s
         self._slots = slots
         self._looked_s = -math.inf
-        self._told: dict[tuple[str, str], int] = {}
+        self._reported: dict[tuple[str, str], int] = {}
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
     def news(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> Iterator[str]:
         """A line for each host and model whose slots have become known, or have changed, and stay so.
 
-        It is to be asked again and again: a finding counts when it comes `STEADY` times in a row.
+        To be called again and again: a finding counts when it comes `STEADY` times in a row.
         """
         now_s = time.monotonic()
         if now_s < self._looked_s + self._apart_s:
@@ -55,13 +55,13 @@ class Findings:
         self._looked_s = now_s
         for key, estimated in sorted(found.items()):
             known = replace(estimated, slots=self._slots) if self._slots else estimated
-            told = self._told.get(key, 0)
+            reported = self._reported.get(key, 0)
             if (
                 known.slots
                 and self._is_steady(key, known.slots)
-                and not told / _CHANGED <= known.slots <= told * _CHANGED
+                and not reported / _CHANGED <= known.slots <= reported * _CHANGED
             ):
-                self._told[key] = known.slots
+                self._reported[key] = known.slots
                 yield self._line(*key, known, known.slots)
 
     def _is_steady(self, key: tuple[str, str], slots: int) -> bool:

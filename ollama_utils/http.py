@@ -178,7 +178,7 @@ class BoundedConnection(httpx.BaseTransport):
     """A connection for one call at a time, whose reply has to be there within the read timeout.
 
     That time counts from the call, and is for its head and body together. A connection that the server closed
-    since the last call is made anew. One that breaks off under a call is not: it may have been asked for.
+    since the last call is made anew. One that breaks off under a call is not: the server may have read it.
 
     Args:
         tls: the certificates that are trusted.
@@ -241,7 +241,7 @@ class BoundedConnection(httpx.BaseTransport):
         """The open connection to a URL's server; a redirection may lead to another one than the last."""
         origin = (url.scheme, url.host, url.port)
         stream = self._stream
-        # What is readable before it is asked is the end that the server made of it.
+        # What is readable before a request is the end that the server made of it.
         if stream is None or origin != self._origin or stream.get_extra_info("is_readable"):
             self.close()
             stream = self._stream = self._connect(url, timeout_s, end_s)
@@ -326,7 +326,7 @@ def _head(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) ->
 
 
 def _credentials(proxy: httpx.Proxy) -> list[tuple[bytes, bytes]]:
-    """The header that tells a proxy who asks, where its URL does."""
+    """The credentials for a proxy, where its URL holds them."""
     if proxy.raw_auth is None:
         return []
     return [(b"Proxy-Authorization", b"Basic " + base64.b64encode(b":".join(proxy.raw_auth)))]

@@ -173,9 +173,9 @@ def _checked(limit: int) -> int:
 
 
 _AWAY_S = 5.0
-"""How long a server where nobody answered is the last to be asked."""
+"""How long a server where nobody answered is the last to be chosen."""
 MaxInFlight = int | Literal["auto"]
-"""The most calls at once to one model of one server; `auto`: as many as its replies tell that it can take."""
+"""The most calls at once to one model of one server; `auto`: as many as its replies show that it can take."""
 
 
 class Watcher(Protocol):
@@ -317,7 +317,7 @@ class Server:
 
 
 class _ModelLimit:
-    """One model at one server: its gate, whose limit follows what its replies tell."""
+    """One model at one server: its gate, whose limit follows what its replies report."""
 
     def __init__(self, max_in_flight: MaxInFlight) -> None:
         self._follows = max_in_flight == "auto"

@@ -1,7 +1,4 @@
-"""Texts of others inside a prompt's own tags.
-
-The tags in which the prompts of mutators show texts, which cannot close them.
-"""
+"""Tags in which prompts show texts of others, which cannot close them."""
 
 from __future__ import annotations
 

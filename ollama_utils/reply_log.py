@@ -1,15 +1,14 @@
-"""Replies on disk: every reply of a run, and a cache that runs share; both are one table in SQLite.
+"""Replies on disk: every reply of a run, and a cache that runs share. Both are one table in SQLite.
 
     replies(key, scope, server, model, digest, endpoint, request, reply, attempts, error, at_s)
 
-`request` is the question as JSON, `reply` what came of it as JSON, empty beside an `error`; `attempts`
-says how often the server was asked for it, 0 when it came with another reply or from another log. `key`
-stands for scope, digest, endpoint and request; it is NULL where an equal question need not get an equal
-reply: such a reply is written down and never found again.
+`request` is the question as JSON in one fixed form, `reply` what came of it as JSON, empty beside an
+`error`; `attempts` is how many requests it took, 0 when it came with another reply or from
+another log. `key` stands for scope, digest, endpoint and request; it is NULL where an equal question need
+not get an equal reply: such a reply is written down and never found again.
 
-Calls and replies as JSON in one fixed form: what caches and logs compare and keep.
-
-One SQLite file, written by many threads, and by several processes.
+`Question` and `CallOutcome` are what is kept, `ReplyLog` is the table, `SqliteFile` the file under it.
+Replies in memory are `single_flight`.
 """
 
 from __future__ import annotations
@@ -29,11 +28,31 @@ from ollama_utils.errors import BadRequestError, ReplyLogError
 from ollama_utils.types import Call, Completion, Usage, short_name
 
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
+_BUSY_S = 60.0
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS replies (
+    key BLOB, scope TEXT, server TEXT, model TEXT, digest TEXT, endpoint TEXT, request TEXT,
+    reply TEXT, attempts INTEGER, error TEXT, at_s REAL
+);
+CREATE UNIQUE INDEX IF NOT EXISTS replies_by_key ON replies (key) WHERE error IS NULL;
+"""
+_INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
+_LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
+_LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
+_TOTALS = """
+SELECT coalesce(sum(attempts), 0),
+    coalesce(sum(max(attempts - 1, 0)), 0),
+    coalesce(sum(error IS NOT NULL), 0),
+    coalesce(sum(CASE WHEN attempts > 0 AND endpoint = 'generate' AND error IS NULL
+                      THEN json_extract(reply, '$.usage.completion_tokens') END), 0)
+FROM replies
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What a model of a server is asked, as the log keeps it."""
+    """What is sent to a model, as the log keeps it."""
 
     endpoint: Literal["generate", "embed"]
     model: str
@@ -44,16 +63,30 @@ class Question:
     """Whether an equal question gets an equal reply."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CallOutcome:
+    """What came of a question."""
+
+    reply: str = ""
+    """The reply as JSON; empty beside an error."""
+    error: str | None = None
+    """Why there is no reply, as "ErrorClass: message"."""
+    server: str = ""
+    """Where it came from."""
+    attempts: int = 0
+    """How many requests it took; 0 when it came along with another, or from another log."""
+
+
 def question_of(call: Call) -> Question:
-    """What a call asks; equal calls are equal questions.
+    """The question that a call is; equal calls are equal questions.
 
     Raises:
         BadRequestError: the call holds what JSON cannot.
     """
-    asked = {name: value for name, value in vars(call).items() if name != "model"}
+    fields = {name: value for name, value in vars(call).items() if name != "model"}
     try:
-        asked["options"] = dict(sorted(call.options.items()))
-        request = _AS_JSON.encode(asked)
+        fields["options"] = dict(sorted(call.options.items()))
+        request = _AS_JSON.encode(fields)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
     return Question(
@@ -79,108 +112,8 @@ def from_json(reply: str) -> Completion:
 
 
 def embed_question(model: str, text: str) -> Question:
-    """What is asked when a text is to be embedded."""
+    """The question that the embedding of a text is."""
     return Question(endpoint="embed", model=short_name(model), request=json.dumps(text))
-
-
-_BUSY_S = 60.0
-
-
-class SqliteFile:
-    """A file whose every failure is one error that says what to do.
-
-    A statement that has returned survives the end of the process. What a power cut may take is up to
-    `synchronous`, see SQLite's PRAGMA.
-
-    Args:
-        path: the file; it is made, but not its folder.
-        schema: statements that make the tables where there are none.
-        what: what the file is called in errors.
-        lost: what happens to what is in it when it is deleted.
-        synchronous: NORMAL, or OFF for what can be made again.
-
-    Raises:
-        ReplyLogError: the file cannot be made, or is no database.
-    """
-
-    def __init__(
-        self, path: Path, schema: str, *, what: str, lost: str, synchronous: Literal["NORMAL", "OFF"]
-    ) -> None:
-        self._path = path
-        self._what = what
-        self._lost = lost
-        self._lock = threading.Lock()
-        try:
-            self._database = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        try:
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute(f"PRAGMA synchronous = {synchronous}")
-            self._database.executescript(schema)
-        except sqlite3.Error as error:
-            self._database.close()
-            raise self._failure(error) from error
-
-    def execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives.
-
-        Raises:
-            ReplyLogError: the file cannot be read or written.
-        """
-        try:
-            with self._lock:
-                return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-
-    def close(self) -> None:
-        """Close the file; what is executed later raises ReplyLogError."""
-        with self._lock:
-            self._database.close()
-
-    def _failure(self, error: sqlite3.Error) -> ReplyLogError:
-        hint = ""
-        if type(error) is sqlite3.DatabaseError:  # malformed, or no database
-            hint = f"; delete it: what is in it is {self._lost} again"
-        return ReplyLogError(f"{self._what} {str(self._path)!r} cannot be used: {error}{hint}")
-
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS replies (
-    key BLOB, scope TEXT, server TEXT, model TEXT, digest TEXT, endpoint TEXT, request TEXT,
-    reply TEXT, attempts INTEGER, error TEXT, at_s REAL
-);
-CREATE UNIQUE INDEX IF NOT EXISTS replies_by_key ON replies (key) WHERE error IS NULL;
-"""
-_INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
-_LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
-_LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
-_TOTALS = """
-SELECT coalesce(sum(attempts), 0),
-    coalesce(sum(max(attempts - 1, 0)), 0),
-    coalesce(sum(error IS NOT NULL), 0),
-    coalesce(sum(CASE WHEN attempts > 0 AND endpoint = 'generate' AND error IS NULL
-                      THEN json_extract(reply, '$.usage.completion_tokens') END), 0)
-FROM replies
-"""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallOutcome:
-    """What came of a question."""
-
-    reply: str = ""
-    """The reply as JSON; empty beside an error."""
-    error: str | None = None
-    """Why there is no reply, as "ErrorClass: message"."""
-    server: str = ""
-    """Where it came from."""
-    attempts: int = 0
-    """How often the server was asked for it; 0 when it came along with another, or from another log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +137,13 @@ class ReplyLog:
 
     Args:
         path: the file; it is made, but not its folder.
-        digests: for each model that is asked, by its name without `:latest`, what stands for its weights.
+        digests: for each model that is called, by its name without `:latest`, what stands for its weights.
             A model that is not here has the digest "".
         scope: what else must be equal for a reply to be found: the servers' names for a cache that several
             runs share; "" for the log of one run, which may go on at another server with the same models.
 
     Raises:
-        ReplyLogError: the file cannot be made, or is no log.
+        ReplyLogError: the file cannot be made, or is not a log.
     """
 
     def __init__(self, path: Path, *, digests: Mapping[str, str], scope: str = "") -> None:
@@ -258,14 +191,14 @@ class ReplyLog:
         return int(number)
 
     def latest(self, most: int, *, since: int = 0) -> list[str]:
-        """What came of the latest questions that a server was asked, the newest first.
+        """What came of the latest questions that were sent to a server, the newest first.
 
         Args:
             most: so many of them at most.
             since: only those whose row has a higher number.
 
         Returns:
-            For each why it has no reply; "" where it has one.
+            For each the error; "" where it has a reply.
 
         Raises:
             ReplyLogError: the file cannot be read.
@@ -298,3 +231,65 @@ def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
                 earlier.write(question, CallOutcome(reply=reply))
             return reply
     return None
+
+
+class SqliteFile:
+    """A file whose every failure is one error that says what to do.
+
+    A statement that has returned survives the end of the process. What a power cut may take is up to
+    `synchronous`, see SQLite's PRAGMA.
+
+    Args:
+        path: the file; it is made, but not its folder.
+        schema: statements that make the tables where there are none.
+        what: what the file is called in errors.
+        lost: what happens to what is in it when it is deleted.
+        synchronous: NORMAL, or OFF for what can be made again.
+
+    Raises:
+        ReplyLogError: the file cannot be made, or is not a database.
+    """
+
+    def __init__(
+        self, path: Path, schema: str, *, what: str, lost: str, synchronous: Literal["NORMAL", "OFF"]
+    ) -> None:
+        self._path = path
+        self._what = what
+        self._lost = lost
+        self._lock = threading.Lock()
+        try:
+            self._database = sqlite3.connect(
+                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute(f"PRAGMA synchronous = {synchronous}")
+            self._database.executescript(schema)
+        except sqlite3.Error as error:
+            self._database.close()
+            raise self._failure(error) from error
+
+    def execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        """The rows that a statement gives.
+
+        Raises:
+            ReplyLogError: the file cannot be read or written.
+        """
+        try:
+            with self._lock:
+                return self._database.execute(statement, values).fetchall()
+        except sqlite3.Error as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Close the file; what is executed later raises ReplyLogError."""
+        with self._lock:
+            self._database.close()
+
+    def _failure(self, error: sqlite3.Error) -> ReplyLogError:
+        hint = ""
+        if type(error) is sqlite3.DatabaseError:  # malformed, or not a database
+            hint = f"; delete it: what is in it is {self._lost} again"
+        return ReplyLogError(f"{self._what} {str(self._path)!r} cannot be used: {error}{hint}")

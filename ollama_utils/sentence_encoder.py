@@ -1,6 +1,7 @@
-"""Embeddings by a sentence-transformers model, with the same bits for a text in any company.
+"""A sentence-transformers model whose rows are the same in any company, and a thread that fills its passes.
 
-One thread that encodes what many ask for: texts that can share a pass of the model do.
+`SentenceEncoder` is the model: every forward pass has one of a few shapes. `EncodingWorker` is one thread
+that encodes what many ask for: texts that can share a pass do.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _HUB_REPLY_S = 5.0
 _ROWS_ON_CPU = 4
 _ROWS_ON_GPU = 32
 _SHORTEST_BUCKET = 32
+_LAST_PASS_S = 10.0
 
 
 class SentenceEncoder:
@@ -155,7 +157,7 @@ def _folder(name: str) -> str | None:
 
 
 def _hub_answers() -> bool:
-    """Whether the hub can be asked: its own client retries for over a minute."""
+    """Whether the hub answers: its own client retries for over a minute."""
     import httpx
     from huggingface_hub import constants
 
@@ -191,9 +193,6 @@ def _quiet_loading() -> Iterator[None]:
     finally:
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # likewise
-
-
-_LAST_PASS_S = 10.0
 
 
 class TextEncoder(Protocol):
@@ -242,7 +241,7 @@ class Job:
         return isinstance(self._outcome, Exception)
 
     def settle(self, outcome: Row | Exception) -> None:
-        """Tell all who wait the row, or why there is none; once."""
+        """Give all who wait the row, or why there is none; once."""
         self._outcome = outcome
         self._under_way.release()
 
@@ -257,16 +256,15 @@ class Job:
 
 
 def encode_jobs(encoder: TextEncoder, jobs: Sequence[Job]) -> None:
-    """Encode the texts together, and tell all who wait: each text's row, or why it has none.
+    """Encode the texts together, and give all who wait each text's row, or why it has none.
 
-    What is no mere failure of the encoder, such as Ctrl-C, is raised here; the others are told
-    CallCancelledError.
+    What is not a failure of the encoder, such as Ctrl-C, is raised here; the others get CallCancelledError.
     """
     outcomes: list[Row | Exception]
     outcomes = [CallCancelledError("the encoding was interrupted")] * len(jobs)
     try:
         outcomes = _outcomes(encoder, [job.text for job in jobs])
-    except Exception as error:  # noqa: BLE001 - whoever waits for a row is told, this thread too
+    except Exception as error:  # noqa: BLE001 - it is raised to whoever waits for a row, this thread too
         outcomes = [error] * len(jobs)
     finally:
         for job, outcome in zip(jobs, outcomes, strict=True):
@@ -313,7 +311,7 @@ class EncodingWorker:
                 self._start()
                 self._arrived.extend(jobs)
                 self._changed.notify_all()
-        except Exception as error:  # noqa: BLE001 - stopped, or no thread can be had: all who wait are told
+        except Exception as error:  # noqa: BLE001 - stopped, or no thread can be had: all who wait get it
             _fail(jobs, error)
 
     def stop(self) -> None:
@@ -334,15 +332,15 @@ class EncodingWorker:
             raise _closed()
         if self._thread is None:
             name = f"encoding-{self._encoder.name}"
-            thread = threading.Thread(target=self._live, name=name, daemon=True)
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
             thread.start()
             self._thread = thread
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         while self._wait_for_work():
             self._measure()
             if jobs := self._next_pass():
-                with suppress(BaseException):  # all who wait were told, and nobody else is here to be
+                with suppress(BaseException):  # all who wait have it, and nobody is here
                     encode_jobs(self._encoder, jobs)
         _fail(self._arrived, _closed())
         _fail(self._queue, _closed())
@@ -365,7 +363,7 @@ class EncodingWorker:
             shapes = self._encoder.shapes([job.text for job in jobs]) if jobs else []
             for job, shape in zip(jobs, shapes, strict=True):
                 job.shape = shape
-        except Exception as error:  # noqa: BLE001 - whoever waits for a row is told
+        except Exception as error:  # noqa: BLE001 - it is raised to whoever waits for a row
             _fail(jobs, error)
         else:
             self._queue += jobs
@@ -380,7 +378,7 @@ class EncodingWorker:
 
 
 def _fail(jobs: Sequence[Job], error: Exception) -> None:
-    """Tell all who wait why there are no rows."""
+    """Give all who wait the reason why there are no rows."""
     for job in jobs:
         job.settle(error)
 

@@ -1,18 +1,14 @@
 """Models that do not fit into a server's memory together take turns, so that a swap serves many calls.
 
-A server that unloads one model to load another may do so for every call. That is seen in the replies: the
-loads of at least two models recur. From then on the gate of one of them is open at a time. Its turn ends,
+A server that unloads one model to load another may do so for every call. Its replies show it: each reports
+how long its call waited until the model was in memory (`Usage.load_s`), and the loads of at least two
+models recur (`Loads`). From then on the gate of one of them is open at a time (`Swaps`). Its turn ends,
 while others wait, when none of its calls is left; or when too few are left to keep the slots busy, once the
 time lost would have paid for a swap; or when it is as old as `_LONGEST` swaps. As soon as its last call is
 back, the model with the most callers has the next turn, which brings lanes together that come from several
 others; but one whose callers have waited for as long as `_LONGEST` swaps goes first.
 
-The server is asked for nothing: a `keep_alive` or other runner options make it load more, or not at all.
-
-Which models a server loads again and again because they displace each other, as its own replies tell.
-
-A reply says for how long its call waited until the model was in memory (`Usage.load_s`). A model in memory
-reports some time too: 10 to 50 ms on real servers, of late up to 0.1 s (an assumption from what users show).
+Nothing else is sent to the server: a `keep_alive` or other runner options make it load more, or not at all.
 """
 
 from __future__ import annotations
@@ -27,6 +23,8 @@ from typing import Protocol
 
 from ollama_utils.types import Usage
 
+# A model in memory reports some time, too: 10 to 50 ms on real servers, of late up to 0.1 s (an assumption
+# from what users show).
 _FAR = 8.0
 """Who waits so many times the least that was seen of the model has waited for a load ..."""
 _SURE_S = 0.1
@@ -35,6 +33,10 @@ _SURE_SHARE = 0.1
 """... and than this share of the time that the rest of the call took."""
 _NOTABLE = 0.05
 """A load matters if waiting for it took at least this share of the time since the model's last one."""
+_LONGEST = 20.0
+"""The longest turn while others wait, in swaps: so they take about a twentieth of the time where all are."""
+_IN_VAIN = 2
+"""A model of which so many turns in a row began without a load fits in after all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +85,8 @@ class Loads:
         return frozenset({model, *(each for each in between if between[each].displaced)} if displaced else ())
 
 
-_LONGEST = 20.0
-"""The longest turn while others wait, in swaps: so they take about a twentieth of the time where all are."""
-_IN_VAIN = 2
-"""A model of which so many turns in a row began without a load fits in after all."""
-
-
-class Door(Protocol):
-    """What is asked of a gate."""
+class ModelGate(Protocol):
+    """A model's gate, as far as turns need it; see `ollama_utils.limits.Gate`."""
 
     open: bool
     """Whether anybody is let in."""
@@ -115,7 +111,7 @@ class _Turn:
     over: bool = False
     """Whether it ended; the next one begins when its last call is back."""
     judged: bool = False
-    """Whether a reply told if it began with a load."""
+    """Whether a reply has shown if it began with a load."""
     idle: float = 0.0
     """The share of another model's slots that its callers would keep busy, and this model's do not."""
     lost_s: float = 0.0
@@ -126,12 +122,12 @@ class Swaps:
     """Opens and shuts the gates of one server's models; a Watcher of its calls.
 
     Args:
-        gates: gives the gates by model; those whose calls came are there.
+        gates: returns the gates by model, of those models that were called.
         clock: seconds from a fixed moment; the one by which calls are reported.
     """
 
     def __init__(
-        self, gates: Callable[[], Mapping[str, Door]], clock: Callable[[], float] = time.monotonic
+        self, gates: Callable[[], Mapping[str, ModelGate]], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._gates = gates
         self._clock = clock
@@ -164,7 +160,7 @@ class Swaps:
             self._arrange(now_s)
 
     def _learn(self, model: str, sent_s: float, usage: Usage) -> None:
-        """Take what a reply tells of loads."""
+        """Learn from one reply what was loaded."""
         waited = self._loads.waited(model, usage)
         if waited:
             found = self._loads.displaced(model, sent_s, usage.load_s)
@@ -198,7 +194,7 @@ class Swaps:
         if self._turn is not None:
             self._turn.idle = self._idle(gates, self._turn.model)
 
-    def _let_go(self, gates: Mapping[str, Door]) -> None:
+    def _let_go(self, gates: Mapping[str, ModelGate]) -> None:
         """Who had turns in vain takes no more; nor does the last one that is left."""
         fitting = {model for model, count in self._in_vain.items() if count >= _IN_VAIN}
         if len(self._in_vain) - len(fitting) < 2:  # noqa: PLR2004 - it takes two
@@ -210,7 +206,7 @@ class Swaps:
         if self._turn is not None and self._turn.model in fitting:
             self._turn = None
 
-    def _shut(self, gates: Mapping[str, Door], now_s: float) -> None:
+    def _shut(self, gates: Mapping[str, ModelGate], now_s: float) -> None:
         """Shut the gates of those that have not their turn, and note since when they have callers."""
         for model in self._in_vain:
             if self._turn is not None and self._turn.model == model and not self._turn.over:
@@ -221,7 +217,7 @@ class Swaps:
             else:
                 self._since_s.pop(model, None)
 
-    def _next(self, gates: Mapping[str, Door], now_s: float) -> str:
+    def _next(self, gates: Mapping[str, ModelGate], now_s: float) -> str:
         """The model that has the next turn: one with callers, and another than before if there is one."""
         before = None if self._turn is None else self._turn.model
         since_s = {model: at_s for model, at_s in self._since_s.items() if model != before} or self._since_s
@@ -238,7 +234,7 @@ class Swaps:
         spent = late or turn.lost_s >= self._swap_s or not self._calls[turn.model]
         return turn.over or (spent and bool(self._since_s))
 
-    def _idle(self, gates: Mapping[str, Door], model: str) -> float:
+    def _idle(self, gates: Mapping[str, ModelGate], model: str) -> float:
         """The share of slots that the calls of the model leave idle, and those who wait would not."""
         ready = [min(self._calls[each] - gates[each].in_flight, gates[each].limit) for each in self._since_s]
         return max(0.0, 1 - self._calls[model] / max(ready)) if ready else 0.0

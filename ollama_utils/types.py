@@ -1,7 +1,4 @@
-"""What goes to a model and what comes back: plain, frozen data.
-
-Rows of length one: what every encoder gives.
-"""
+"""What goes to a model and what comes back, as frozen data; `unit_rows`, which every encoder returns."""
 
 from __future__ import annotations
 
@@ -57,7 +54,7 @@ class Usage:
     def queue_s(self) -> float:
         """Seconds the call waited for a slot: the total less load, prefill and decode.
 
-        0 where the server tells of neither prefill nor decode, as with embeddings.
+        0 where the server reports neither prefill nor decode, as with embeddings.
         """
         served_s = self.prefill_s + self.decode_s
         return max(0.0, self.total_s - self.load_s - served_s) if served_s else 0.0

@@ -1,4 +1,4 @@
-"""All calls of a search under one cap, however its parts are nested.
+"""All calls of a search under one cap, however its parts are nested, and counts of them.
 
 A place under the cap is held by what is under way to a server, and by nothing else: a reply that is known
 comes at once, an equal call under way is shared, and between two attempts the place is another's.

@@ -4,11 +4,8 @@
     results = await AsyncEvolutionController(AsyncEvolutionConfig.balanced()).run_evolution_async()
 
 A run is a pure function of its config, its prompts and the replies it gets: the concurrency changes its
-pace alone, and the same run over a log of replies (`Dispatcher.keep_in`) asks for none of these again.
-
-Where no server is named, the simulator stands in: searches can be tried without a model.
-
-One evolution from its first population to its final comparison.
+pace alone, and the same run over a log of replies (`Dispatcher.keep_in`) asks for none of these again. Where
+no server is named, the simulator stands in: searches can be tried without a model.
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ many as the configuration says. Times, calls and calls under way are those that 
 from __future__ import annotations
 
 import asyncio
-import difflib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import IO, Any
 
 from ollama_utils.dispatcher import Dispatcher
+from records.errors import nearest
 from search.evolution import MUTATOR, SOLVER, AsyncEvolutionConfig, EvolutionController
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -85,8 +85,7 @@ class PerformanceBenchmark:
         names = [field.name for field in fields(BenchmarkConfig)]
         for name in config or {}:
             if name not in names:
-                near = difflib.get_close_matches(name, names, n=1) or [", ".join(names)]
-                raise ValueError(f"unknown setting {name!r}; expected {near[0]}")
+                raise ValueError(f"unknown setting {name!r}; {nearest(name, names)}")
         self.config = BenchmarkConfig(**(config or {}))
         self.config.evolution(concurrent=True)
         self._server_settings()

@@ -5,8 +5,6 @@ are generated and scored by the critic, at once where `parallel_eval` says so, a
 takes the feedback on the reply that was chosen, rewards the K candidates, updates the fitness of their
 prompts, teaches actor and critic, and lets the population evolve when it is time. A candidate without a score
 takes part in none of that. The whole is a pure function of the seed and of the replies.
-
-The numbers of the hybrid search in one place.
 """
 
 from __future__ import annotations

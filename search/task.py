@@ -1,9 +1,4 @@
-"""A task: problems, and what a model's reply to each is worth.
-
-What counts as a score: a number from 0 to 1.
-
-A user's own functions, named as `FILE.py:NAME`: the scorer of a task, an evaluation.
-"""
+"""A task: problems, and a scorer that says what a model's reply to each is worth, as a number from 0 to 1."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ from scorers.answers import is_right
 
 
 def score_of(value: object) -> float | None:
-    """A number from 0 to 1 as a float, None for anything else: a text is no number, whatever it says.
+    """A number from 0 to 1 as a float, None for anything else: a text is not a number, whatever it says.
 
     Args:
         value: what a user's function returned; a bool, or a number of numpy or torch, is a number.
@@ -35,26 +30,26 @@ def score_of(value: object) -> float | None:
         return None
     try:
         score = float(value)
-    except Exception:  # noqa: BLE001 - whatever a user's object raises, it is no score
+    except Exception:  # noqa: BLE001 - whatever a user's object raises, it is not a score
         return None
     return score if 0 <= score <= 1 else None  # nan is in no range
 
 
-def load_scorer(spec: str) -> Checked:
+def load_scorer(spec: str) -> UserScorer:
     """The function that `FILE.py:NAME` names, with every value checked to be a number from 0 to 1.
 
     Raises:
         ValueError: no such file or function, it fails while it is imported, it is an async def, or it cannot
             be called with (problem, reply).
     """
-    return Checked(spec, load_function(spec, ("problem", "reply"), "scorer"))
+    return UserScorer(spec, load_function(spec, ("problem", "reply"), "scorer"))
 
 
 class ScorerError(ValueError):
-    """A user's scorer raised, or returned what is no number from 0 to 1."""
+    """A user's scorer raised, or did not return a number from 0 to 1."""
 
 
-class Checked:
+class UserScorer:
     """A user's scorer whose values are checked.
 
     Args:
@@ -190,13 +185,13 @@ def lines_of(path: Path) -> list[str]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no UTF-8.
+        ValueError: it is not UTF-8.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:
             return list(file)
     except UnicodeDecodeError:
-        raise ValueError("it is no text in UTF-8") from None
+        raise ValueError("it is not text in UTF-8") from None
 
 
 def ask_problem(
@@ -260,12 +255,12 @@ def _read_problem(line: str, place: str, *, needs_answer: bool) -> Problem:
     try:
         row = json.loads(line)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place} is no JSON (column {error.colno}); expected one object a line") from None
+        raise ValueError(f"{place} is not JSON (column {error.colno}); expected one object a line") from None
     except (ValueError, RecursionError):  # a number too long, brackets too deep
-        raise ValueError(f"{place} is no JSON that can be read; expected one object a line") from None
+        raise ValueError(f"{place} is not JSON that can be read; expected one object a line") from None
     if not isinstance(row, dict):
         raise ValueError(  # noqa: TRY004 - what a user's file says is a wrong value
-            f"{place} is no JSON object; expected one with question and answer"
+            f"{place} is not a JSON object; expected one with question and answer"
         )
     if not isinstance(row.get("question"), str | None):
         raise ValueError(  # noqa: TRY004 - what a user's file says is a wrong value

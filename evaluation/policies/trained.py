@@ -187,7 +187,7 @@ class RunPolicy:
             UserError: it cannot be loaded.
         """
         with _loading:
-            return _network(self.weights, self.changed_ns)
+            return _load_network(self.weights, self.changed_ns)
 
     def choose(self, logits: NDArray[np.float32], view: View) -> int:
         """The action of this agent, given its row (mutators,) of logits."""
@@ -199,12 +199,6 @@ class RunPolicy:
     def step(self, view: View) -> int:
         """The action in this view."""
         return self.choose(block_scores(self.network, [(0, view.observation)])[0], view)
-
-
-@lru_cache(maxsize=8)
-def _network(path: Path, _changed_ns: int) -> PolicyNetwork:
-    """Loaded once in a process, and again when it has changed."""
-    return load_network(path)
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - what the file holds
@@ -243,8 +237,9 @@ class PolicyNetwork(torch.nn.Module):
         return scores.log_softmax(dim=-1)
 
 
-def load_network(path: Path) -> PolicyNetwork:
-    """The network in a policy.zip, on the CPU.
+@lru_cache(maxsize=8)
+def _load_network(path: Path, _changed_ns: int) -> PolicyNetwork:
+    """The network in a policy.zip, on the CPU: loaded once in a process, and again when it has changed.
 
     Raises:
         UserError: it cannot be loaded.

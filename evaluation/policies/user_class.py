@@ -92,7 +92,11 @@ def load_class(path: str, text: str) -> type[Any]:
     module = _run(where, text) if colon else _import_unchanged(where, text)
     found = getattr(module, name, None)
     if not isinstance(found, type):
-        own = [each for each, value in vars(module).items() if isinstance(value, type)]
+        own = [
+            each
+            for each, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == module.__name__
+        ]
         raise PolicyClassError(f"{where!r} has no class {name!r}; {nearest(name, own)}")
     return found
 

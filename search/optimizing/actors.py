@@ -1,9 +1,8 @@
 """Actors: which prompts of a population a query is tried with.
 
-An actor is asked for a choice and told what it brought; several choices may be asked for before any is told.
-`search/optimizing/actors.py` has the one that learns; those here learn nothing, for comparison.
-
-The actor that learns which prompt suits which question: a softmax policy on embeddings.
+An actor is asked for a choice, and learns from what it brought; several choices may be asked for before any
+reward is known. `PolicyActor` learns: a softmax policy on embeddings. The others learn nothing, for
+comparison.
 """
 
 from __future__ import annotations

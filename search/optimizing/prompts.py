@@ -1,10 +1,7 @@
 """A population of system prompts that evolves by section; of constant size, and no prompt twice in it.
 
-A system prompt as its sections: role, task, method, check, format; and texts to put in them.
-
-What is known of the prompts of a population: what they brought, and how that compares.
-
-Another text for a section of a prompt, by the mutators of instructions.
+A prompt has the sections role, task, method, check and format. What it brought is kept by its text, and held
+against what others brought for the same question.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What a candidate reply is worth: what is said of it, in parts, and their weighted sum.
+"""The data of a step of the hybrid search, the critic's part in it, and what a candidate reply is worth.
 
-What goes into a step of the hybrid search and what comes out: plain, frozen data.
-
-The critic's part in a step: what each candidate scores, and what the critic is taught.
+A reward is the weighted sum of its parts: feedback, the critic's score, coherence, tokens, safety.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""What is chosen: one choice for each name.
-
-The datapoints of a selection: equal ones once, in one order for all combinations that the seed made.
-
-Combinations as places: which differ in one choice, and which of these is likely to be good.
-
-How much of all there is a selector may spend.
-
-How a cap on calls is shared out between combinations and their datapoints.
-"""
+"""What a selection chooses from, and on what: combinations, their neighbours, and datapoints."""
 
 from __future__ import annotations
 

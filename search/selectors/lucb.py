@@ -1,7 +1,4 @@
-"""Epsilon-LUCB: the leader against whoever may still be better than it by more than epsilon.
-
-Pairs of combinations on the datapoints that both have seen: the evidence that one is better.
-"""
+"""Epsilon-LUCB: the leader against whoever may still be better than it by more than epsilon."""
 
 from __future__ import annotations
 

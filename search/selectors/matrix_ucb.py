@@ -1,6 +1,4 @@
-"""UCB-E over a table of scores, with a low-rank model of what was not measured (Zhou et al. 2024).
-
-What the scores that nobody measured may be: a low-rank model of those that were, many times over.
+"""UCB-E over a table of scores, with a low-rank model of what was not measured.
 
 A score is the combination's mean plus what the datapoint's difficulty makes of it, which a few factors tell
 (Zhou et al. 2024, "On Speeding Up Language Model Evaluation"). The factors are found by alternating ridge

@@ -1,4 +1,4 @@
-"""Random search: some of the combinations, drawn by chance, at every datapoint."""
+"""Every combination, or some that chance draws, at every datapoint."""
 
 from __future__ import annotations
 
@@ -9,6 +9,18 @@ from search.selectors.combination import part_of
 from search.selectors.selector import Common, Evaluate, Request, Selector
 
 _WHICH = 1
+
+
+class BruteForceSelector(Selector):
+    """Evaluates all there is, in one round: what it names has the highest mean over the dataset."""
+
+    name = "brute_force"
+    claim = "The best on these datapoints: all were seen."
+    named_is = "best"
+
+    def _rounds(self) -> Iterator[Sequence[Request]]:
+        places = range(len(self.datapoints))
+        yield [(number, places) for number in range(len(self.combinations))]
 
 
 class RandomSearchSelector(Selector):

@@ -11,7 +11,7 @@ from records.errors import nearest
 from search.selectors.selector import Evaluate, Selector
 
 SELECTORS: Mapping[str, str] = {
-    "brute_force": "brute_force.BruteForceSelector",
+    "brute_force": "random_search.BruteForceSelector",
     "random": "random_search.RandomSearchSelector",
     "hill_climbing": "hill_climbing.HillClimbingSelector",
     "arm_elimination": "arm_elimination.ArmEliminationSelector",

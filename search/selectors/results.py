@@ -1,7 +1,4 @@
-"""What a selection found: a row for each combination, and how it was found.
-
-What came of each combination at each datapoint: asked once, counted once.
-"""
+"""What came of each combination at each datapoint, and what a selection found: a row for each combination."""
 
 from __future__ import annotations
 

@@ -3,12 +3,6 @@
 A selector decides, a driver evaluates: `select_best` is one driver, `ask` and `tell` let there be others.
 What is asked for depends on the choices, the dataset, the seed and what was told, and on nothing else. So
 results are the same however many evaluations run at once, and a search that is run again asks the same.
-
-Who fails too often to be named, and who is sure not to, of combinations that were evaluated in part.
-
-A round's evaluations side by side: what the driver of `select_best` does with a round.
-
-What a selector says of each combination when its search is over, and how sure it is of that.
 """
 
 from __future__ import annotations
@@ -17,12 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypedDict, cast
+from typing import Any, ClassVar, TypeAlias, TypedDict, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_utils.plans import Plan, play_plans
+from ollama_utils.plans import Plan, play_plan, play_plans
 from search.selectors.combination import Combination, combinations, plan_concurrency, shuffled
 from search.selectors.confidence import MeanTest
 from search.selectors.results import (
@@ -36,169 +30,22 @@ from search.selectors.results import (
     results_of,
 )
 
-__all__ = ["Common", "Evaluate", "Evaluation", "NoWinnerError", "Request", "Selector"]
-
-_ROUNDING = 1e-9
-"""A share of a count is whole but for the rounding of floats."""
-
-
-def fit(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
-    """(combinations,), who was evaluated, and failed on no more than this share of that."""
-    fit_ones: NDArray[np.bool_] = (cells.seen > 0) & (cells.errors <= max_errors * cells.seen + _ROUNDING)
-    return fit_ones
-
-
-def disqualified(cells: Cells, max_errors: float) -> NDArray[np.bool_]:
-    """(combinations,), who failed already more often than on this share of the dataset."""
-    disqualified_ones: NDArray[np.bool_] = cells.errors > max_errors * cells.datapoints + _ROUNDING
-    return disqualified_ones
-
-
-def fails_seldom(cells: Cells, number: int, max_errors: float, delta: float) -> bool:
-    """Whether a combination is sure to fail on no more of the dataset than it may.
-
-    Args:
-        cells: what was evaluated, in the order that chance made.
-        number: of the combination.
-        max_errors: the share of the dataset that it may fail on.
-        delta: how often one that fails on more is held to be sure, however often one asks.
-    """
-    seen, size = int(cells.seen[number]), cells.datapoints
-    if int(cells.errors[number]) + size - seen <= max_errors * size + _ROUNDING:
-        return True
-    test = MeanTest(1 - max_errors, population=size)
-    test.add(1.0 - cells.failed[number, :seen])
-    return bool(test.rejects(delta))
-
-
-Cell = tuple[int, int]
-"""A combination's number, and the place of a datapoint."""
-
-
-def play_round(
-    requests: Sequence[tuple[int, Sequence[int]]],
-    evaluate: Callable[[Cell], Any],
-    at_once: int,
-    tick: Callable[[], None] | None,
-) -> list[list[Any]]:
-    """What comes of each place of each request, in their order; an exception in its place where it raised.
-
-    Args:
-        requests: as a selector asks.
-        evaluate: evaluates one cell, on any thread.
-        at_once: the most evaluations at once.
-        tick: called after each, one at a time.
-    """
-    plans = [_batch(number, places) for number, places in requests]
-    begun = min(at_once, sum(len(places) for _, places in requests))
-
-    def outcome(cell: Cell) -> Any:  # noqa: ANN401 - what the user's function returns, or what it raised
-        try:
-            return evaluate(cell)
-        except Exception as error:  # noqa: BLE001 - it counts as an error of the combination
-            return error
-
-    return play_plans(plans, outcome, begun, tick)
-
-
-def _batch(number: int, places: Sequence[int]) -> Plan[Cell, Any, list[Any]]:
-    return list((yield [(number, place) for place in places]))
-
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-UNSEEN = "not seen"
-FAILS = "fails too often"
-OPEN = "not distinguished from the best"
-_SHOWN = 4
-"""Equals that are told by name."""
-
-
-def verdicts_of(selector: Selector, named: int | None) -> list[str]:
-    """For each combination, in the order of their numbers, what is known of it beside the named one."""
-    fit, survivors, ended = selector.fit_ones, set(selector.survivors), _last_rounds(selector)
-    worse = _worse(selector, named)
-    told = []
-    for number in range(len(selector.combinations)):
-        if number == named:
-            told.append(_filled(selector, selector.named_is))
-        elif not selector.cells.seen[number]:
-            told.append(UNSEEN)
-        elif not fit[number]:
-            told.append(FAILS)
-        elif number not in survivors:
-            told.append(f"{_filled(selector, selector.out_is)} (round {ended.get(number, 0) + 1})")
-        elif worse[number] and named is not None:
-            last = max(selector.last_asked[number], selector.last_asked[named])
-            told.append(f"ruled out (round {last})")
-        else:
-            told.append(OPEN)
-    return told
-
-
-def claim_of(selector: Selector, named: int | None) -> str:
-    """What a selector claims with its settings, and who scored the same as the named one."""
-    if named is None:
-        return "None of them can be named."
-    claim = _filled(selector, selector.claim)
-    size, cells = len(selector.datapoints), selector.cells
-    if cells.seen[named] < size:
-        return claim
-    equal = selector.fit_ones & (cells.seen == size) & (cells.means() == cells.mean(named))
-    others = [number for number in np.flatnonzero(equal).tolist() if number != named]
-    if not others:
-        return claim
-    labels = [selector.combinations[number].label for number in (named, *others)]
-    if len(labels) > _SHOWN:
-        labels = [*labels[: _SHOWN - 1], f"{len(labels) - _SHOWN + 1} others"]
-    told = f"{', '.join(labels[:-1])} and {labels[-1]}"
-    return f"{claim} {told} have the same score on all {size} datapoints; the first is named."
-
-
-def no_winner_reason(selector: Selector) -> str:
-    """Why no combination can be named, in one line."""
-    cells = selector.cells
-    seen = np.flatnonzero(cells.seen)
-    if not len(seen):
-        return "no combination was evaluated"
-    least = int(seen[(cells.errors[seen] / cells.seen[seen]).argmin()])
-    return (
-        f"each one evaluated failed on more than {selector.max_errors:.0%} of its datapoints; the "
-        f"least, {selector.combinations[least].label}, on {cells.errors[least]} of {cells.seen[least]}, "
-        f"first with {cells.first_error.get(least)!r}"
-    )
-
-
-def _filled(selector: Selector, text: str) -> str:
-    return text.format(selector, wrong=f"{100 * selector.delta:g} %")
-
-
-def _worse(selector: Selector, named: int | None) -> NDArray[np.bool_]:
-    """(combinations,), who is worse than the named one, both seen on the whole dataset."""
-    cells, size = selector.cells, len(selector.datapoints)
-    if named is None or cells.seen[named] < size:
-        return np.zeros(len(cells.seen), dtype=np.bool_)
-    worse: NDArray[np.bool_] = (cells.seen == size) & (cells.means() < cells.mean(named))
-    return worse
-
-
-def _last_rounds(selector: Selector) -> dict[int, int]:
-    """The last round after which each combination might still be named."""
-    last: dict[int, int] = {}
-    for played in reversed(selector.rounds):
-        for number in played.survivors:
-            last.setdefault(number, played.number)
-    return last
-
-
 Evaluate: TypeAlias = Callable[[Combination, Any], float | Evaluation]
 """What a combination does at a datapoint: a score in [0, 1], or an `Evaluation`. Raising is an error."""
 Request: TypeAlias = tuple[int, Sequence[int]]
 """A combination's number, and the places of datapoints to evaluate it at, the most urgent first."""
 Outcome: TypeAlias = float | Evaluation | Exception
 
+Cell: TypeAlias = tuple[int, int]
+"""A combination's number, and the place of a datapoint."""
+
+UNSEEN = "not seen"
+FAILS = "fails too often"
+OPEN = "not distinguished from the best"
+_SHOWN = 4
+"""Equals that are named in a claim."""
+_ROUNDING = 1e-9
+"""A share of a count is whole but for the rounding of floats."""
 _FOR_ERRORS = 0.2
 """The part of delta for what is taken to fail seldom enough; the rest is for what is said of the scores."""
 _ORDER = 101
@@ -292,7 +139,40 @@ class Selector(ABC):
 
     def verdicts(self, named: int | None) -> list[str]:
         """What is known of each combination, in the order of their numbers, where this one is named."""
-        return verdicts_of(self, named)
+        fit, survivors, worse = self.fit_ones, set(self.survivors), self._worse_than(named)
+        last_rounds: dict[int, int] = {}
+        for played in reversed(self.rounds):
+            for number in played.survivors:
+                last_rounds.setdefault(number, played.number)
+        verdicts = []
+        for number in range(len(self.combinations)):
+            if number == named:
+                verdicts.append(self._filled(self.named_is))
+            elif not self.cells.seen[number]:
+                verdicts.append(UNSEEN)
+            elif not fit[number]:
+                verdicts.append(FAILS)
+            elif number not in survivors:
+                verdicts.append(f"{self._filled(self.out_is)} (round {last_rounds.get(number, 0) + 1})")
+            elif worse[number] and named is not None:
+                last = max(self.last_asked[number], self.last_asked[named])
+                verdicts.append(f"ruled out (round {last})")
+            else:
+                verdicts.append(OPEN)
+        return verdicts
+
+    def no_winner_reason(self) -> str:
+        """Why no combination can be named, in one line."""
+        cells = self.cells
+        seen = np.flatnonzero(cells.seen)
+        if not len(seen):
+            return "no combination was evaluated"
+        least = int(seen[(cells.errors[seen] / cells.seen[seen]).argmin()])
+        return (
+            f"each one evaluated failed on more than {self.max_errors:.0%} of its datapoints; the "
+            f"least, {self.combinations[least].label}, on {cells.errors[least]} of {cells.seen[least]}, "
+            f"first with {cells.first_error.get(least)!r}"
+        )
 
     @property
     def survivors(self) -> tuple[int, ...]:
@@ -307,17 +187,21 @@ class Selector(ABC):
         """Whether a combination was evaluated, and failed on no more of its datapoints than it may."""
         return bool(self.fit_ones[number])
 
-    def disqualified(self, number: int) -> bool:
-        """Whether a combination has failed more often than it may over the whole dataset."""
-        return bool(self.disqualified_ones[number])
-
     def sound(self, number: int) -> bool:
         """Whether a combination is sure to fail on no more of the dataset than it may.
 
-        With probability delta / 5 at most, one that fails on more is held to be sure.
+        With probability delta / 5 at most, one that fails on more is held to be sure, however often this is
+        asked.
         """
-        delta = _FOR_ERRORS * self.delta / len(self.combinations)
-        return self.fit(number) and fails_seldom(self.cells, number, self.max_errors, delta)
+        if not self.fit(number):
+            return False
+        cells, size = self.cells, len(self.datapoints)
+        seen, errors = int(cells.seen[number]), int(cells.errors[number])
+        if errors + size - seen <= self.max_errors * size + _ROUNDING:
+            return True
+        test = MeanTest(1 - self.max_errors, population=size)
+        test.add(1.0 - cells.failed[number, :seen])
+        return bool(test.rejects(_FOR_ERRORS * self.delta / len(self.combinations)))
 
     @property
     def score_delta(self) -> float:
@@ -327,12 +211,13 @@ class Selector(ABC):
     @property
     def fit_ones(self) -> NDArray[np.bool_]:
         """(combinations,), `fit` of each."""
-        return fit(self.cells, self.max_errors)
+        cells = self.cells
+        return (cells.seen > 0) & (cells.errors <= self.max_errors * cells.seen + _ROUNDING)
 
     @property
     def disqualified_ones(self) -> NDArray[np.bool_]:
-        """(combinations,), `disqualified` of each."""
-        return disqualified(self.cells, self.max_errors)
+        """(combinations,), who has failed more often already than it may over the whole dataset."""
+        return self.cells.errors > self.max_errors * len(self.datapoints) + _ROUNDING
 
     def ask(self) -> list[tuple[int, tuple[int, ...]]]:
         """The next round: combinations, in the order of their urgency, and the places of their datapoints.
@@ -364,7 +249,7 @@ class Selector(ABC):
             ValueError: those are not the outcomes of the round.
         """
         if not self._asked:
-            raise ValueError("there is no round to be told of; ask first")
+            raise ValueError("no round was asked for; call ask first")
         if [len(each) for each in outcomes] != [len(places) for _, places in self._asked]:
             raise ValueError("expected one outcome for each evaluation that was asked for")
         before = int(self.cells.errors.sum())
@@ -407,7 +292,7 @@ class Selector(ABC):
         begun = (max_begun or most) if parallel else 1
         while requests := self.ask():
             plan = plan_concurrency(most, max(len(places) for _, places in requests))
-            self.tell(play_round(requests, self._evaluation, begun, on_evaluation))
+            self.tell(self._evaluated(requests, begun, on_evaluation))
             self.rounds[-1] = replace(self.rounds[-1], plan=plan)
             if on_round is not None:
                 on_round(self.rounds[-1])
@@ -420,10 +305,17 @@ class Selector(ABC):
             NoWinnerError: no combination can be named.
         """
         named = self.named()
-        said = self.verdicts(named), claim_of(self, named)
-        results = results_of(self.combinations, self.cells, tuple(self.rounds), self.delta, named, *said)
+        results = results_of(
+            self.combinations,
+            self.cells,
+            tuple(self.rounds),
+            self.delta,
+            named,
+            self.verdicts(named),
+            self._claim(named),
+        )
         if named is None:
-            raise NoWinnerError(f"{no_winner_reason(self)}: mend that, or raise max_errors", results)
+            raise NoWinnerError(f"{self.no_winner_reason()}: mend that, or raise max_errors", results)
         return results
 
     def named(self) -> int | None:
@@ -459,6 +351,62 @@ class Selector(ABC):
             survivors=survivors,
         )
 
-    def _evaluation(self, cell: tuple[int, int]) -> float | Evaluation:
+    def _evaluated(
+        self,
+        requests: Sequence[Request],
+        at_once: int,
+        on_evaluation: Callable[[], None] | None,
+    ) -> list[list[Any]]:
+        """What comes of each place of each request, in their order; an exception in its place."""
+        plans = [_request(number, places) for number, places in requests]
+        if at_once > 1:
+            evaluations = sum(len(places) for _, places in requests)
+            return play_plans(plans, self._outcome, min(at_once, evaluations), on_evaluation)
+
+        def one_by_one(cells: Sequence[Cell]) -> list[Any]:
+            outcomes = []
+            for cell in cells:
+                outcomes.append(self._outcome(cell))
+                if on_evaluation is not None:
+                    on_evaluation()
+            return outcomes
+
+        return [play_plan(plan, one_by_one) for plan in plans]
+
+    def _outcome(self, cell: Cell) -> Any:  # noqa: ANN401 - what the user's function returns, or what it raised
         number, place = cell
-        return self._evaluate(self.combinations[number], self.datapoints[place])
+        try:
+            return self._evaluate(self.combinations[number], self.datapoints[place])
+        except Exception as error:  # noqa: BLE001 - it counts as an error of the combination
+            return error
+
+    def _claim(self, named: int | None) -> str:
+        """What the selector claims with its settings, and who scored the same as the named one."""
+        if named is None:
+            return "None of them can be named."
+        claim, size, cells = self._filled(self.claim), len(self.datapoints), self.cells
+        if cells.seen[named] < size:
+            return claim
+        equal = self.fit_ones & (cells.seen == size) & (cells.means() == cells.mean(named))
+        others = [number for number in np.flatnonzero(equal).tolist() if number != named]
+        if not others:
+            return claim
+        labels = [self.combinations[number].label for number in (named, *others)]
+        if len(labels) > _SHOWN:
+            labels = [*labels[: _SHOWN - 1], f"{len(labels) - _SHOWN + 1} others"]
+        equals = f"{', '.join(labels[:-1])} and {labels[-1]}"
+        return f"{claim} {equals} have the same score on all {size} datapoints; the first is named."
+
+    def _filled(self, text: str) -> str:
+        return text.format(self, wrong=f"{100 * self.delta:g} %")
+
+    def _worse_than(self, named: int | None) -> NDArray[np.bool_]:
+        """(combinations,), who is worse than the named one, both seen on the whole dataset."""
+        cells, size = self.cells, len(self.datapoints)
+        if named is None or cells.seen[named] < size:
+            return np.zeros(len(cells.seen), dtype=np.bool_)
+        return (cells.seen == size) & (cells.means() < cells.mean(named))
+
+
+def _request(number: int, places: Sequence[int]) -> Plan[Cell, Any, list[Any]]:
+    return list((yield [(number, place) for place in places]))

@@ -1,7 +1,4 @@
-"""A user's own evaluation, `FILE.py:NAME`: what it is given to ask with, and whether it works at all.
-
-What `mutagym select` evaluates on: the problems of a task, or a user's lines with a user's function.
-"""
+"""A user's own evaluation for `mutagym select`, FILE.py:NAME: its datapoints, calls and failures."""
 
 from __future__ import annotations
 
@@ -73,7 +70,7 @@ def read_lines(path: Path) -> list[Any]:
     """The datapoints of a JSONL file, whatever they are.
 
     Raises:
-        UserError: it cannot be read, a line is no JSON, or there is none.
+        UserError: it cannot be read, a line is not JSON, or there is none.
     """
     try:
         lines = lines_of(path)
@@ -89,7 +86,7 @@ def read_lines(path: Path) -> list[Any]:
                 found.append(json.loads(line))
             except (ValueError, RecursionError) as error:
                 raise UserError(
-                    f"{path}:{number} is no JSON: {error}; expected one datapoint a line"
+                    f"{path}:{number} is not JSON: {error}; expected one datapoint a line"
                 ) from error
     if not found:
         raise UserError(f"{str(path)!r} has no datapoint; expected one a line, as JSON")
@@ -138,9 +135,9 @@ class UserEvaluation:
             return reply
 
         said = self._function(combination, datapoint, ask)
-        return said if isinstance(said, Evaluation) else self._told(said, taken)
+        return said if isinstance(said, Evaluation) else self._with_costs(said, taken)
 
-    def _told(self, score: float, taken: Sequence[tuple[str, Usage]]) -> Evaluation:
+    def _with_costs(self, score: float, taken: Sequence[tuple[str, Usage]]) -> Evaluation:
         price = 0.0
         for model, usage in taken:
             read, written = self._prices.get(model, (0.0, 0.0))
@@ -214,9 +211,6 @@ FIRST = 3
 """Where so many evaluations fail that are asked for first, the function is at fault."""
 
 
-"""A mutator of `--mutators` is the function's to apply: `combination["mutator"]` is its name."""
-
-
 def own_evaluation(
     spec: str,
     path: str | None,
@@ -259,7 +253,7 @@ class WatchedEvaluation:
         self._lock = threading.Lock()
 
     def watch(self, cells: Iterable[tuple[Combination, Any]]) -> None:
-        """To be told what is evaluated first, before that begins."""
+        """Take what is evaluated first, before that begins."""
         self._first = list(islice(cells, FIRST)) if self._own else []
 
     def __call__(self, combination: Combination, datapoint: Any) -> float | Evaluation:  # noqa: ANN401 - a user's line
@@ -308,7 +302,7 @@ class WatchedEvaluation:
             if self._first and not left and self._own:
                 self._ended = ScorerError(
                     f"--evaluate {self._own!r} failed wherever it was tried first: "
-                    f"{error_line(self._own, error)}; expected 0 to 1, and 0 for a reply that is no good"
+                    f"{error_line(self._own, error)}; expected 0 to 1, and 0 for a bad reply"
                 )
             self._first = left
 

@@ -17,7 +17,7 @@ TRAVEL_S = 0.001
 """From the server back to a lane, and from there to the next call."""
 
 
-class Door:
+class VirtualGate:
     """A gate in virtual time: first come, first served, while it is open and there is room.
 
     Args:
@@ -83,10 +83,10 @@ class Roles:
     """When each call came back, and of which model."""
 
     def __post_init__(self) -> None:
-        self.doors = {model: Door(limit) for model, limit in self.limits.items()}
-        for door in self.doors.values():
-            door.now_s = lambda: self.now_s
-        self.swaps = Swaps(lambda: self.doors, lambda: self.now_s)
+        self.gates = {model: VirtualGate(limit) for model, limit in self.limits.items()}
+        for gate in self.gates.values():
+            gate.now_s = lambda: self.now_s
+        self.swaps = Swaps(lambda: self.gates, lambda: self.now_s)
         for lane in self.lanes:
             self.scene.agenda.at(0.0, partial(self._next, lane))
 
@@ -104,7 +104,7 @@ class Roles:
         for model, tokens in lane:
             if self.grouped:
                 self.swaps.came(model)
-            self.doors[model].enter(partial(self._send, lane, model, tokens))
+            self.gates[model].enter(partial(self._send, lane, model, tokens))
             return
 
     def _send(self, lane: Iterator[tuple[str, int]], model: str, tokens: int) -> None:
@@ -127,7 +127,7 @@ class Roles:
             load_s=turn.load_s, prefill_s=turn.prefill_s, decode_s=turn.decode_s, total_s=turn.total_s
         )
         self.ended.append((self.now_s, model))
-        self.doors[model].leave()
+        self.gates[model].leave()
         if self.grouped:
             self.swaps.left(model, sent_s, self.now_s, usage)
         self.scene.agenda.at(self.now_s + TRAVEL_S, partial(self._next, lane))

@@ -98,7 +98,7 @@ def test_a_tag_later_in_the_text_belongs_to_it(text: str) -> None:
         (SAID | {"response": "", "thinking": "Hm."}, "only thought"),
         (SAID | {"response": "<think>Hm."}, "only thought"),
         (SAID | {"response": "Hm.</think>\n"}, "only thought"),
-        (SAID | {"response": "half \ud83d a pair"}, "no valid Unicode"),
+        (SAID | {"response": "half \ud83d a pair"}, "not valid Unicode"),
         (SAID | {"response": 5}, "unreadable"),
         (b"[" * 200_000, "unreadable"),
         ([], "unreadable"),

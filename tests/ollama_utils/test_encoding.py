@@ -265,6 +265,8 @@ grouping.go_on.clear()
 cached.prefetch(["under way"])
 grouping.begun.wait()
 child = os.fork()
+if child == 0:  # its parent's worker may hold the locks of these
+    grouping.begun, grouping.go_on = threading.Event(), threading.Event()
 grouping.go_on.set()
 rows = cached.encode(["under way", "new"])
 if child == 0:

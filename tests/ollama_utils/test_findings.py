@@ -12,13 +12,13 @@ def found(slots: int | None, limit: int = 1) -> dict[tuple[str, str], CapacityEs
     return {(HOST, "llama3.2"): CapacityEstimate(limit=limit, slots=slots, queue_s=0.0, service_s=1.0)}
 
 
-def told(findings: Findings, what: dict[tuple[str, str], CapacityEstimate]) -> list[str]:
+def reported(findings: Findings, what: dict[tuple[str, str], CapacityEstimate]) -> list[str]:
     """The lines of findings that stay the same for a while."""
     return [line for _ in range(STEADY) for line in findings.news(what)]
 
 
 def test_few_slots_come_with_the_setting_that_gives_more_and_what_it_would_bring() -> None:
-    (line,) = told(Findings(16), found(1))
+    (line,) = reported(Findings(16), found(1))
     assert line.startswith(
         f"server {HOST} runs 1 slot for 'llama3.2': OLLAMA_NUM_PARALLEL=8 would make this run "
         "about 4.3 times faster"
@@ -27,18 +27,18 @@ def test_few_slots_come_with_the_setting_that_gives_more_and_what_it_would_bring
 
 
 def test_no_more_slots_are_advised_than_there_are_lanes() -> None:
-    (line,) = told(Findings(4, "--slots "), found(2))
+    (line,) = reported(Findings(4, "--slots "), found(2))
     assert ": --slots 4 would make" in line
-    (line,) = told(Findings(2), found(2, limit=2))
+    (line,) = reported(Findings(2), found(2, limit=2))
     assert line.endswith("runs 2 slots for 'llama3.2', kept busy by 2 calls in flight")
 
 
 def test_nothing_is_said_before_slots_are_known_and_nothing_twice() -> None:
     findings = Findings(16)
-    assert not told(findings, found(None))
-    assert len(told(findings, found(8, limit=9))) == 1
-    assert not told(findings, found(7, limit=7))
-    assert len(told(findings, found(2, limit=2))) == 1
+    assert not reported(findings, found(None))
+    assert len(reported(findings, found(8, limit=9))) == 1
+    assert not reported(findings, found(7, limit=7))
+    assert len(reported(findings, found(2, limit=2))) == 1
 
 
 def test_slots_that_come_and_go_are_not_told() -> None:
@@ -54,10 +54,10 @@ def test_speedups_are_those_of_the_published_measurements() -> None:
 
 def test_slots_that_are_known_are_not_estimated() -> None:
     findings = Findings(10, "--slots ", slots=8)
-    (line,) = told(findings, found(3, limit=4))
+    (line,) = reported(findings, found(3, limit=4))
     assert " runs 8 slots " in line
-    assert not told(findings, found(1, limit=1))
+    assert not reported(findings, found(1, limit=1))
 
 
 def test_looks_that_follow_each_other_at_once_count_as_one() -> None:
-    assert not told(Findings(16, apart_s=3600.0), found(1))
+    assert not reported(Findings(16, apart_s=3600.0), found(1))

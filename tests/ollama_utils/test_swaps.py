@@ -20,7 +20,7 @@ from ollama_utils.types import Call, Usage
 from simulator.agenda import Agenda
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.ollama_utils.roles import Door, Roles, only, steps
+from tests.ollama_utils.roles import Roles, VirtualGate, only, steps
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 from tests.simulator.virtual import Scene
 
@@ -71,8 +71,8 @@ def test_a_role_that_is_never_done_lets_another_have_its_turn() -> None:
     displace(played.swaps)
     for calls in range(1, CALLS):
         played.run(calls)
-        assert sum(door.in_flight > 0 for door in played.doors.values()) <= 1
-    waits_s = played.doors["mutator"].waits_s
+        assert sum(gate.in_flight > 0 for gate in played.gates.values()) <= 1
+    waits_s = played.gates["mutator"].waits_s
     assert len(waits_s) >= 4 * (played.now_s // (42 * SWAP_S))
     assert max(waits_s) < 22 * SWAP_S  # a turn, its last calls, a swap
 
@@ -82,7 +82,7 @@ def test_a_role_with_few_callers_has_its_turn_when_two_with_many_are_never_done(
     played = world([*lanes(6, judge=True), *many], slots=4)
     displace(played.swaps, ROLES)
     played.run(3 * CALLS)
-    waits_s = played.doors["judge"].waits_s
+    waits_s = played.gates["judge"].waits_s
     assert len(waits_s) >= 2 * 6
     assert max(waits_s) < 44 * SWAP_S
 
@@ -91,7 +91,7 @@ def test_a_few_lanes_that_go_on_do_not_keep_the_slots_from_many_that_wait() -> N
     played = world([*lanes(13, rule_share=0.3), *(only("target", each) for each in range(3))], slots=16)
     displace(played.swaps)
     played.run(CALLS)
-    assert max(played.doors["mutator"].waits_s) < 5 * SWAP_S
+    assert max(played.gates["mutator"].waits_s) < 5 * SWAP_S
 
 
 def test_a_turn_that_was_too_long_is_followed_by_another_model_s_however_few_call_it() -> None:
@@ -112,7 +112,7 @@ def test_models_that_turn_out_to_fit_stop_taking_turns() -> None:
     displace(played.swaps)
     played.run(200)
     assert not played.swaps.taking_turns
-    assert all(door.open for door in played.doors.values())
+    assert all(gate.open for gate in played.gates.values())
 
 
 def displace(swaps: Swaps, models: Sequence[str] = ("mutator", "target")) -> None:
@@ -142,21 +142,21 @@ class Crowd:
 
     def __init__(self, visitors: Sequence[Visitor], limit: int) -> None:
         self.agenda = Agenda()
-        self.doors = {model: Door(limit) for model in ROLES}
-        self.swaps = Swaps(lambda: self.doors, lambda: self.agenda.now_s)
+        self.gates = {model: VirtualGate(limit) for model in ROLES}
+        self.swaps = Swaps(lambda: self.gates, lambda: self.agenda.now_s)
         self.admitted: list[Visitor] = []
         self.ended: list[Visitor] = []
         for visitor in visitors:
             self.agenda.at(visitor.at_s, partial(self._come, visitor))
 
     def _come(self, visitor: Visitor) -> None:
-        door, admitted = self.doors[visitor.model], partial(self._send, visitor)
+        gate, admitted = self.gates[visitor.model], partial(self._send, visitor)
         self.swaps.came(visitor.model)
-        door.enter(admitted)
+        gate.enter(admitted)
         self.agenda.at(self.agenda.now_s + visitor.patience_s, partial(self._give_up, visitor, admitted))
 
     def _give_up(self, visitor: Visitor, admitted: Callable[[], None]) -> None:
-        if self.doors[visitor.model].withdraw(admitted):
+        if self.gates[visitor.model].withdraw(admitted):
             self.ended.append(visitor)
             self.swaps.left(visitor.model, None, self.agenda.now_s, None)
 
@@ -167,7 +167,7 @@ class Crowd:
 
     def _leave(self, visitor: Visitor, sent_s: float) -> None:
         self.ended.append(visitor)
-        self.doors[visitor.model].leave()
+        self.gates[visitor.model].leave()
         total_s = visitor.load_s + visitor.service_s
         usage = Usage(load_s=visitor.load_s, decode_s=visitor.service_s, total_s=total_s)
         self.swaps.left(visitor.model, sent_s, self.agenda.now_s, None if visitor.fails else usage)
@@ -197,16 +197,16 @@ def test_whatever_replies_say_every_call_has_its_end_in_order_and_turns_do_not_o
     while (moment_s := crowd.agenda.next_s()) < math.inf:
         crowd.agenda.advance(moment_s)
         turns = crowd.swaps.taking_turns
-        opened = [model for model in turns if crowd.doors[model].open]
+        opened = [model for model in turns if crowd.gates[model].open]
         assert len(opened) <= 1
         # Somebody is served, or nobody waits.
-        assert any(door.in_flight for door in crowd.doors.values()) or not any(
-            door.queue for door in crowd.doors.values()
+        assert any(gate.in_flight for gate in crowd.gates.values()) or not any(
+            gate.queue for gate in crowd.gates.values()
         )
         # No place is idle while a call waits that has its turn.
         assert all(
-            door.in_flight == door.limit or not door.queue
-            for model, door in crowd.doors.items()
+            gate.in_flight == gate.limit or not gate.queue
+            for model, gate in crowd.gates.items()
             if model not in turns or model in opened
         )
     assert sorted(crowd.ended, key=id) == sorted(visitors, key=id)

@@ -146,7 +146,7 @@ def test_custom_benchmark() -> None:
 
 
 def test_a_benchmark_says_what_it_was_not_told_rightly() -> None:
-    with pytest.raises(ValueError, match="unknown setting 'num_problem'; expected num_problems"):
+    with pytest.raises(ValueError, match="unknown setting 'num_problem'; did you mean num_problems"):
         PerformanceBenchmark({"num_problem": 3})
     with pytest.raises(ValueError, match="population_size is 1"):
         PerformanceBenchmark({"population_size": 1})

@@ -135,15 +135,15 @@ def test_a_file_of_ones_own_is_read_with_what_it_leaves_out(tmp_path: Path) -> N
     ("text", "says"),
     [
         ("", "has no problem"),
-        ("{", r"mine.jsonl:1 is no JSON"),
-        ("[]", "is no JSON object"),
+        ("{", r"mine.jsonl:1 is not JSON"),
+        ("[]", "is not a JSON object"),
         ('{"answer": "4"}', "has no question"),
         ('{"question": "2 + 2?"}', "has no answer; expected one under the key 'answer', or name a scorer"),
         ('{"question": ["x"], "answer": "4"}', "under the key 'question'; expected a text$"),
         ('{"question": 5, "answer": "4"}', "mine.jsonl:1 has 5 under the key 'question'; expected a text$"),
         ('{"question": "a", "answer": ["4"]}', "under the key 'answer'; expected a text or a number"),
-        ('{"question": "a",}', r"mine.jsonl:1 is no JSON \(column \d+\); expected one object a line"),
-        ("[" * 100_000, "mine.jsonl:1 is no JSON"),
+        ('{"question": "a",}', r"mine.jsonl:1 is not JSON \(column \d+\); expected one object a line"),
+        ("[" * 100_000, "mine.jsonl:1 is not JSON"),
         (
             '{"question": "a", "answer": "4"}\n\n{"question": "a", "answer": "5"}',
             r"mine.jsonl:3 has the question of line 1, but another answer",
@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_read_is_said_in_plain_words(tmp_path: Path) -> No
     with pytest.raises(ValueError, match=r"none\.jsonl' cannot be read: No such file or directory; expected"):
         read_task(tmp_path / "none.jsonl")
     (tmp_path / "latin.jsonl").write_bytes('{"question": "Wie spät?"}'.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"latin\.jsonl' cannot be read: it is no text in UTF-8; expected"):
+    with pytest.raises(ValueError, match=r"latin\.jsonl' cannot be read: it is not text in UTF-8; expected"):
         read_task(tmp_path / "latin.jsonl")
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from ollama_utils.parallel import map_parallel
-from search.selectors.brute_force import BruteForceSelector
 from search.selectors.combination import Combination
+from search.selectors.random_search import BruteForceSelector
 from search.selectors.registry import make_selector
 from search.selectors.selector import Evaluation, Request
 from tests.search.selectors.tables import Table, bernoulli, grid
