@@ -6,17 +6,9 @@
 
 Every step makes a rewrite call and a question (with --judge a verdict too), all to one model and its slots:
 mutators that work by rule and the reply cache are left out, so that all schedules have the same number of
-calls to make. Slots and calls in flight are the server's own figures; formulas are in `cli/bench.py`.
-
-Which rows bench makes: lanes, schedules, workers and seeds, one row for each combination.
-
-The environments that bench times: the same lanes under every schedule, as one SB3 vector environment.
-
-What this process and its worker processes take: CPU time and memory, read from /proc.
-
-The simulator is left out: it was not started by `multiprocessing`.
-
-One row of bench: a rollout under one schedule, by wall clock, CPU clock and the server's own figures.
+calls to make. There is a row for each combination of lanes, schedules, workers and seeds, measured by wall
+mutators that work by rule and the reply cache are left out, so that all schedules have the same number of
+and memory, read from /proc, are those of this process and its workers, without the simulator.
 """
 
 from __future__ import annotations
@@ -246,7 +238,6 @@ def _measure(config: BenchConfig, plan: Sequence[Setting], connection: Connectio
 
 
 def _world(config: BenchConfig, connection: Connection) -> World:
-
     return World(
         host=connection.dispatcher.hosts[0],
         model=MODEL,
@@ -340,7 +331,7 @@ _FIELDS_BEFORE_CPU = 11
 def cpu_s() -> float:
     """CPU seconds so far of all threads of this process and its workers; of this one alone without /proc."""
     ticks = 0
-    for pid in _bench_resources_workers():
+    for pid in _worker_pids():
         fields = _read(pid, "stat").rpartition(")")[2].split()
         ticks += sum(map(int, fields[_FIELDS_BEFORE_CPU : _FIELDS_BEFORE_CPU + 2]))
     return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
@@ -362,12 +353,12 @@ def peak_rss_mib() -> float | None:
         return None
     kib = sum(
         _kib(pid, "smaps_rollup", "Pss") + _kib(pid, "status", "VmHWM") - _kib(pid, "status", "VmRSS")
-        for pid in (os.getpid(), *_bench_resources_workers())
+        for pid in (os.getpid(), *_worker_pids())
     )
     return kib / _KIB_PER_MIB
 
 
-def _bench_resources_workers() -> list[int]:
+def _worker_pids() -> list[int]:
     if not _PROC.is_dir():
         return []
     return [child.pid for child in multiprocessing.active_children() if child.pid is not None]

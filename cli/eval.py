@@ -16,7 +16,7 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cli.tables import new_table, number, p_value, print_parts, with_interval
+from cli.tables import check_format, new_table, number, p_value, print_parts, with_interval
 from evaluation.config import (
     MAY_CHANGE,
     EvalConfig,
@@ -102,6 +102,7 @@ def _plan(config: EvalConfig) -> Plan:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
     elif config.run_dir:
         check_new_or_empty(config.run_dir)
+    check_format(config.format)
     check_writable(config.json)
     check_cache(config.cache)
     specs = read_missions(config.mission, config.played, config.server)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from cli.tables import check_format
 from records.errors import UserError
 from records.run_folder import check_cache, check_is_run, check_new_or_empty, check_writable
 from records.settings import NotNegative, Seed, Share, absolute, with_flags
@@ -74,6 +75,7 @@ class SearchConfig:
             check_is_run(self.resume)
         elif self.run_dir:
             check_new_or_empty(self.run_dir)
+        check_format(self.format)
         check_writable(self.json)
         check_cache(self.cache)
 

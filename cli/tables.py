@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from records.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -54,6 +57,16 @@ def as_yaml(report: Mapping[str, Any]) -> str:
 
     text: str = yaml.safe_dump(dict(report), sort_keys=False, allow_unicode=True, width=WIDTH)
     return text
+
+
+def check_format(name: str) -> None:
+    """Check, before the work is done, that a report can be written in this format.
+
+    Raises:
+        UserError: the library for it is not installed.
+    """
+    if name == "yaml" and importlib.util.find_spec("yaml") is None:
+        raise UserError("--format yaml needs pyyaml: pip install 'mutagym[yaml]'")
 
 
 def new_table(title: str, *columns: str, names: int = 1) -> Table:

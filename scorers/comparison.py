@@ -64,7 +64,7 @@ class Comparison:
     """Queries in which b did better."""
 
 
-class PairedTest(NamedTuple):
+class PairedTestResult(NamedTuple):
     """A test of no difference."""
 
     p_value: float
@@ -125,7 +125,7 @@ def compare(
     )
 
 
-def sign_flips(differences: Floats) -> PairedTest:
+def sign_flips(differences: Floats) -> PairedTestResult:
     """Test differences, of which each might as well have the other sign (Fisher 1935).
 
     The share of flips is exact where all differences are multiples of one step, as those of successes are
@@ -141,12 +141,12 @@ def sign_flips(differences: Floats) -> PairedTest:
     sizes = np.abs(ordered)
     if (steps := _whole_steps(sizes)) is not None:
         found = abs(int(np.where(ordered > 0, steps, -steps).sum()))
-        return PairedTest(_counted(steps, found), "exact sign flips by query")
+        return PairedTestResult(_counted(steps, found), "exact sign flips by query")
     far = abs(math.fsum(ordered)) - _SAME * float(sizes.sum())
     if len(sizes) <= _FEW:
-        return PairedTest(float((_all_sums(sizes) >= far).mean()), "exact sign flips by query")
+        return PairedTestResult(float((_all_sums(sizes) >= far).mean()), "exact sign flips by query")
     hits = int((_drawn_sums(sizes) >= far).sum())
-    return PairedTest((1 + hits) / (1 + _DRAWN), f"sign flips by query, {_DRAWN:,} drawn")
+    return PairedTestResult((1 + hits) / (1 + _DRAWN), f"sign flips by query, {_DRAWN:,} drawn")
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -203,12 +203,12 @@ def queries_needed(
     return enough
 
 
-def _mcnemar(differing: Floats) -> PairedTest:
+def _mcnemar(differing: Floats) -> PairedTestResult:
     """McNemar's exact test (McNemar 1947): a fair coin for each query that came out differently."""
     from scipy.stats import binomtest  # type: ignore[import-untyped]
 
     wins, queries = int((differing > 0).sum()), len(differing)
-    return PairedTest(float(binomtest(wins, queries).pvalue) if queries else 1.0, "exact McNemar")
+    return PairedTestResult(float(binomtest(wins, queries).pvalue) if queries else 1.0, "exact McNemar")
 
 
 def _whole_steps(sizes: Floats) -> NDArray[np.int64] | None:

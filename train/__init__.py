@@ -1,1 +1,22 @@
-"""The commands: the only code besides benchmarks/ that parses arguments, prints, or writes under runs/."""
+"""PPO on the vector environment: its settings, the learner, lanes, the record of a run, resuming."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from train.config import TrainConfig
+    from train.lanes import LanePPO
+    from train.ppo import MaskedPPO
+
+__all__ = ["LanePPO", "MaskedPPO", "TrainConfig"]
+
+_MODULE_OF = {"LanePPO": "train.lanes", "MaskedPPO": "train.ppo", "TrainConfig": "train.config"}
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - whatever is exported
+    """The exported names, imported when they are used: torch takes seconds to load."""
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULE_OF[name]), name)
