@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, wait
 from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -171,52 +171,67 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
                 raise
 
     def _work(self, token: object) -> None:
-        while (taken := self._take(token)) is not None:
-            playing, index = taken
-            try:
-                value, error = self._do(playing.batch[index]), None
-            except BaseException as raised:  # noqa: BLE001 - thrown into the plan
-                value, error = None, raised
-            self._put(playing, index, value, error)
-
-    def _take(self, token: object) -> tuple[_Playing[Any, Any, Any], int] | None:
-        """The next item, as its plan and its place in the batch; None when this worker has to end."""
+        done: _Done | None = None
         while True:
-            over: _Playing[Any, Any, Any] | None = None
-            with self._lock:
-                if not self._ready:
-                    self._workers.discard(token)
-                    if not self._workers:
-                        self._no_workers.notify_all()
-                    return None
-                playing = self._ready[0]
-                if playing.is_opened:
-                    index = playing.take()
-                    if not playing.has_item:
-                        heapq.heappop(self._ready)
-                    self._start_worker()
-                    return playing, index
-                heapq.heappop(self._ready)
-                over = self._go_on(playing)
-            if over:
+            taken: tuple[_Playing[Any, Any, Any], int] | None = None
+            with self._lock:  # once an item: for what came of the last one, and for the next
+                over = self._put(done) if done else None
+                if over is None:
+                    over, taken = self._take(token)
+            done = None
+            if over is not None:
                 over.settle()
+            elif taken is not None:
+                done = self._do_item(*taken)
+            else:
+                return
 
-    def _put(
-        self, playing: _Playing[Any, Any, Any], index: int, value: object, error: BaseException | None
-    ) -> None:
-        """Keep what came of an item; the last one of a batch lets its plan go on."""
+    def _do_item(self, playing: _Playing[Any, Any, Any], index: int) -> _Done:
+        try:
+            return _Done(playing, index, self._do(playing.batch[index]), None)
+        except BaseException as error:  # noqa: BLE001 - thrown into the plan
+            return _Done(playing, index, None, error)
+
+    def _take(
+        self, token: object
+    ) -> tuple[_Playing[Any, Any, Any] | None, tuple[_Playing[Any, Any, Any], int] | None]:
+        """A plan that was over at once, or the next item as its plan and its place in the batch.
+
+        Neither when this worker has to end. The lock is held.
+        """
+        while self._ready:
+            playing = self._ready[0]
+            if playing.is_opened:
+                index = playing.take()
+                if not playing.has_item:
+                    heapq.heappop(self._ready)
+                self._start_worker()
+                return None, (playing, index)
+            heapq.heappop(self._ready)
+            if over := self._go_on(playing):
+                return over, None
+        self._workers.discard(token)
+        if not self._workers:
+            self._no_workers.notify_all()
+        return None, None
+
+    def _put(self, done: _Done) -> _Playing[Any, Any, Any] | None:
+        """Keep what came of an item; the last one of a batch lets its plan go on. The lock is held.
+
+        Returns:
+            The plan, if it is over.
+        """
         over: _Playing[Any, Any, Any] | None = None
-        with self._lock:
-            batch_is_done = playing.put(index, value, error)
-            try:
-                if self._tick:
-                    self._tick()
-            except BaseException as raised:  # noqa: BLE001 - raised to whoever asks the future
-                over = self._break_off(playing, raised)
-            if batch_is_done and playing.failure is None and not self._stopped:
-                over = self._go_on(playing)
-        if over:
-            over.settle()
+        playing = done.playing
+        batch_is_done = playing.put(done.index, done.value, done.error)
+        try:
+            if self._tick:
+                self._tick()
+        except BaseException as raised:  # noqa: BLE001 - raised to whoever asks the future
+            over = self._break_off(playing, raised)
+        if batch_is_done and playing.failure is None and not self._stopped:
+            over = self._go_on(playing)
+        return over
 
     def _go_on(self, playing: _Playing[Any, Any, Any]) -> _Playing[Any, Any, Any] | None:
         """Let a plan yield its next batch; returns it when it is over instead. The lock is held."""
@@ -369,3 +384,12 @@ class _Playing(Generic[Item, Value, Result]):
             self.future.set_exception(self.failure)
         else:
             self.future.set_result(self._result)
+
+
+class _Done(NamedTuple):
+    """What came of an item."""
+
+    playing: _Playing[Any, Any, Any]
+    index: int
+    value: object
+    error: BaseException | None
