@@ -7,8 +7,8 @@
 Every step makes a rewrite call and a question (with --judge a verdict too), all to one model and its slots:
 mutators that work by rule and the reply cache are left out, so that all schedules have the same number of
 calls to make. There is a row for each combination of lanes, schedules, workers and seeds, measured by wall
-mutators that work by rule and the reply cache are left out, so that all schedules have the same number of
-and memory, read from /proc, are those of this process and its workers, without the simulator.
+clock, by CPU clock and by the server's own figures of its slots and calls (formulas are at `measure`). CPU
+time and memory, read from /proc, are those of this process and its workers, without the simulator.
 """
 
 from __future__ import annotations
