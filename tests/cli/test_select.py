@@ -213,9 +213,9 @@ def test_a_function_that_was_mended_goes_on_where_it_failed(
 def test_the_evaluation_of_the_readme_names_the_better_solver(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
     (code,) = [
-        block for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "def right" in block
+        block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def right" in block
     ]
     (tmp_path / "mine.py").write_text(dedent(code))
     run = search("select", simulator.host, tmp_path / "run", "--evaluate", f"{tmp_path / 'mine.py'}:right")
