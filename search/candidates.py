@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.types import Call, Completion
-from search.genetics.genome import seed_of
+from search.chance import seed_of
 
 T = TypeVar("T")
 R = TypeVar("R")

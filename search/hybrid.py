@@ -20,7 +20,7 @@ from ollama_utils.types import Completion
 from records.settings import Count, CountOrZero, NotNegative, Share, without_flag
 from scorers.critic import RidgeCritic
 from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, Llm, do_all, raise_if_cancelled
-from search.genetics.genome import seed_of
+from search.chance import seed_of
 from search.optimizing.actors import ENTROPY, LEARNING_RATE, Actor, PolicyActor
 from search.optimizing.prompts import PromptPopulation, PromptSections, Reword
 from search.optimizing.rewards import (

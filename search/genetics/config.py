@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from cyclopts import Parameter
 
 from records.settings import Count, CountOrZero, Positive, Share, without_flag
-from search.genetics.genome import SELECTIONS
+from search.genetics.selection import SELECTIONS
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "balanced": {"detailed_performance_logging": True},

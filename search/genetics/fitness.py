@@ -17,8 +17,9 @@ from ollama_utils.errors import CallCancelledError
 from ollama_utils.plans import play_plans
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
+from search.chance import chance
 from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
-from search.genetics.genome import Example, Genome, chance
+from search.genetics.genome import Example, Genome
 from search.selectors.confidence import PairedTest
 from search.task import Problem, Scorer, Task, ask_problem
 

@@ -12,8 +12,9 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from search.chance import chance
 from search.genetics.fitness import CallPlan, Evaluated, Trial
-from search.genetics.genome import Genome, chance
+from search.genetics.genome import Genome
 from search.genetics.variation import ChildSpec, Draft, Variation
 
 

@@ -12,10 +12,12 @@ from random import Random
 from statistics import fmean
 from typing import Any, NamedTuple
 
+from search.chance import chance, seed_of
 from search.genetics.config import EvolutionConfig
 from search.genetics.fitness import Evaluated
-from search.genetics.genome import Genome, chance, diversity, seed_of, select
+from search.genetics.genome import Genome, diversity
 from search.genetics.offspring import Child
+from search.genetics.selection import select
 from search.genetics.variation import ChildSpec
 
 _MOST_MUTATION = 0.8

@@ -14,8 +14,9 @@ from random import Random
 from mutators import cleaning
 from mutators.mutator import Mutator
 from ollama_utils.types import Call
+from search.chance import chance, seed_of
 from search.genetics.fitness import CallPlan, ScoredCall, asked_twice
-from search.genetics.genome import Example, Genome, chance, seed_of
+from search.genetics.genome import Example, Genome
 
 MAX_CHARS = 4_000
 """Longer instructions are not taken from a model: it ran on."""

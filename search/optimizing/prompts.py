@@ -21,7 +21,7 @@ from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_MUTATORS, combine_instructions
 from ollama_utils.types import Call
 from search.candidates import Llm, do_all, raise_if_cancelled
-from search.genetics.genome import fittest
+from search.genetics.selection import fittest
 
 SECTIONS = ("role", "task", "method", "check", "format")
 """In the order in which a prompt has them."""

@@ -14,7 +14,7 @@ from records.metrics import finite
 from scorers.comparison import compare, holm
 from scorers.critic import Critic, LLMCritic, RidgeCritic
 from search.candidates import Llm, do_all
-from search.genetics.genome import chance
+from search.chance import chance
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow
 from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
 from search.optimizing.prompts import PromptPopulation, PromptSections, SectionRewording

@@ -21,7 +21,7 @@ from ollama_utils.types import Call, Completion, Usage, short_name
 from records.errors import UserError, nearest
 from records.user_file import error_line, load_function
 from search.call_pool import CallPool
-from search.genetics.genome import seed_of
+from search.chance import seed_of
 from search.selectors.combination import Combination
 from search.selectors.results import checked
 from search.selectors.selector import Evaluate, Evaluation

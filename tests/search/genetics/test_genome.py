@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.genetics.genome import Example, Genome, chance, diversity, seed_of
+from search.chance import chance, seed_of
+from search.genetics.genome import Example, Genome, diversity
 
 GENOMES = st.builds(
     Genome,

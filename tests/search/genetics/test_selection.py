@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.genetics.genome import SELECTIONS, select
+from search.genetics.selection import SELECTIONS, select
 
 FITNESSES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
