@@ -118,7 +118,12 @@ class _Timed:
         """Whether it returns what an equal call returned before."""
         self._results: dict[str, Any] = {}
         self._method: Callable[..., Any] = getattr(owner, name)
-        self._patch = patch.object(owner, name, lambda *given: self._call(*given))  # noqa: PLW0108 - to be bound
+
+        def call(owner: object, *given: object, **named: object) -> Any:  # noqa: ANN401 - whatever the method returns
+            (argument,) = *given, *named.values()
+            return self._call(owner, argument)
+
+        self._patch = patch.object(owner, name, call)
 
     def __enter__(self) -> Self:
         self._patch.start()

@@ -63,7 +63,7 @@ def refused(capsys: pytest.CaptureFixture[str], *told: str) -> str:
 def test_a_users_error_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
     table: list[tuple[tuple[str, ...], list[str]]] = [
         (("--task", "missing.jsonl"), ["missing.jsonl", "cannot be read"]),
-        (("--task", "no_json.jsonl"), ["no_json.jsonl:1", "no JSON"]),
+        (("--task", "no_json.jsonl"), ["no_json.jsonl:1", "not JSON"]),
         (("--task", "no_answer.jsonl"), ["no_answer.jsonl:1", "answer"]),
         (("--task", "no_question.jsonl"), ["no_question.jsonl:1", "question"]),
         (("--task", "empty.jsonl"), ["empty.jsonl", "no problem"]),
