@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from ollama_utils.plans import Plan, play_plans
+from ollama_utils.plans import POLL_S, start_thread
 from records.errors import WrappedError
 
 T = TypeVar("T")
@@ -40,7 +44,7 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     Args:
         fn: called once an item, on any thread.
         items: what it is called with.
-        max_workers: the most calls at once, with 1 on this thread; None: as many as there are items
+        max_workers: the most calls at once, one of them on this thread; None: as many as there are items
             (a dispatcher's gate then decides what is in flight).
 
     Returns:
@@ -58,28 +62,54 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
             return [fn(items[0])]
         except Exception as error:
             raise ParallelError([None], {0: error}) from error
+    results: list[R | None] = [None] * len(items)
     failures: dict[int, BaseException] = {}
+    left = deque(range(len(items)))
 
-    def do(index: int) -> R | None:
-        try:
-            return fn(items[index])
-        except Exception as error:  # noqa: BLE001 - it belongs to the item
-            failures[index] = error
-            return None
+    def work() -> None:
+        with suppress(IndexError):  # no item is left
+            while True:
+                index = left.popleft()
+                try:
+                    results[index] = fn(items[index])
+                except Exception as error:  # noqa: BLE001 - it belongs to the item
+                    failures[index] = error
 
-    most = min(len(items), max_workers or len(items))
-    if most <= 1:
-        results = [do(index) for index in range(len(items))]
-    else:
-        whole: Plan[int, R | None, list[R | None]] = _all_at_once(len(items))
-        (results,) = play_plans([whole], do, most)
+    _on_threads(work, min(len(items), max_workers or len(items)), stop=left.clear)
     if failures:
         raise ParallelError(results, failures) from failures[min(failures)]
     return results  # type: ignore[return-value] # every item has its result now
 
 
-def _all_at_once(count: int) -> Plan[int, R, list[R]]:
-    return list((yield range(count)))
+def _on_threads(work: Callable[[], None], count: int, stop: Callable[[], None]) -> None:
+    """Have work done on so many threads, this one among them: where it is short, no other wakes up for it.
+
+    Where this thread is interrupted, it calls `stop` and waits for nobody.
+    """
+    ended: SimpleQueue[Future[None]] = SimpleQueue()
+
+    def help_out() -> None:
+        future: Future[None] = Future()
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised to the caller
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+        ended.put(future)
+
+    try:
+        for _ in range(count - 1):
+            start_thread(help_out)
+        work()
+        waiting = count - 1
+        while waiting > 0:
+            with suppress(Empty):
+                ended.get(timeout=POLL_S).result()
+                waiting -= 1
+    except BaseException:
+        stop()
+        raise
 
 
 def run_parallel(

@@ -223,7 +223,7 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         """
         over: _Playing[Any, Any, Any] | None = None
         playing = done.playing
-        batch_is_done = playing.put(done.index, done.value, done.error)
+        batch_is_done = playing.put(done.place, done.value, done.error)
         try:
             if self._tick:
                 self._tick()
@@ -390,6 +390,6 @@ class _Done(NamedTuple):
     """What came of an item."""
 
     playing: _Playing[Any, Any, Any]
-    index: int
+    place: int
     value: object
     error: BaseException | None
