@@ -87,7 +87,7 @@ def test_an_evaluation_may_itself_use_the_pool_of_threads() -> None:
 
 
 @pytest.mark.parametrize("name", ["arm_elimination", "epsilon_lucb", "threshold", "matrix_ucb"])
-@pytest.mark.parametrize("size", [100, 200])
+@pytest.mark.parametrize("size", [100, pytest.param(200, marks=pytest.mark.soak)])
 def test_one_is_named_only_once_it_is_sure_to_fail_seldom_enough(name: str, size: int) -> None:
     """It answers nearly always right, and fails on more datapoints than it may, 12 % to 10 %: maybe late."""
     named = []
