@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 # A shell's job in the background ignores Ctrl-C, and its children do; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A law holds or it does not, however busy the machine is.
-settings.register_profile("mutagym", deadline=None, max_examples=50)
+settings.register_profile("mutagym", deadline=None)
 # `pytest --hypothesis-profile fuzz`: for the tests that feed us rubbish (`make soak`).
 settings.register_profile("fuzz", deadline=None, max_examples=10_000)
 settings.load_profile("mutagym")

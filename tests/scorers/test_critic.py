@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
@@ -193,7 +193,6 @@ def test_a_ridge_critic_learns_which_prompt_suits_which_question() -> None:
     assert report.brier < 0.15
 
 
-@settings(max_examples=10)  # three critics of 640 features each
 @given(st.lists(st.sampled_from(cases(("bake", "whip"))), max_size=12))
 def test_what_a_ridge_critic_says_depends_on_the_feedback_in_its_order_alone(told: list[Triple]) -> None:
     first, second = ridge_critic(), ridge_critic()

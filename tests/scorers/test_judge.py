@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
@@ -57,7 +57,6 @@ def say(**changes: object) -> str:
     return json.dumps({"label": "answered", "score": 7, "intent_kept": True} | changes)
 
 
-@settings(max_examples=10)  # each starts a server
 @given(st.sampled_from(REFUSAL_LABELS), st.integers(0, 10), st.booleans())
 def test_a_reply_in_the_schema_is_read_as_it_stands(label: str, score: int, intent_kept: bool) -> None:  # noqa: FBT001 (drawn by Hypothesis)
     text = say(label=label, score=score, intent_kept=intent_kept)
