@@ -268,7 +268,7 @@ def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room_again(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 * (1 + KILLS))
+@pytest.mark.timeout(100 + 30 * KILLS)
 def test_a_trainer_killed_again_and_again_ends_as_one_that_was_not(whole: Path, tmp_path: Path) -> None:
     with EmbeddedServer(Settings(slots=8, time_scale=0.2)) as server:
         kills = killed_and_resumed(server, tmp_path / "run", random.Random(7))
