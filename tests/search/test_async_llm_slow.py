@@ -84,9 +84,11 @@ def test_what_fails_for_good_stands_in_its_place_and_is_counted() -> None:
 
     async def main() -> list[Completion]:
         async with AsyncLLMInterface(dispatcher, model="m") as llm:
-            completions = await llm.batch_generate(["a", "malformed", "hang", "b"])
+            completions = await llm.batch_generate(["a", "malformed", "hang", "b", "hang", "malformed"])
             metrics = llm.metrics
-            assert (metrics.calls, metrics.errors, metrics.retries, metrics.saved) == (4, 2, 2, 0)
+            assert (metrics.calls, metrics.errors) == (6, 4)
+            # An equal call shares the failure of one that is under way, and comes to one of its own after it.
+            assert metrics.retries + metrics.saved == 4
             return completions
 
     hung = threading.Event()
@@ -98,8 +100,8 @@ def test_what_fails_for_good_stands_in_its_place_and_is_counted() -> None:
         hung.set()
     errors = [type(completion.error) for completion in completions]
     none = type(None)
-    assert errors == [none, BadReplyError, CallTimeoutError, none]
-    assert [completion.text for completion in completions] == ["Yes.", "", "", "Yes."]
+    assert errors == [none, BadReplyError, CallTimeoutError, none, CallTimeoutError, BadReplyError]
+    assert [completion.text for completion in completions] == ["Yes.", "", "", "Yes.", "", ""]
 
 
 def test_a_task_that_is_cancelled_harms_no_other_and_keeps_no_place() -> None:
