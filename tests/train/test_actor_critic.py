@@ -19,8 +19,6 @@ from train.ppo import MaskedPPO, predict_blocks, weights_sha256
 
 WIDE, MUTATORS = 32, 4
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
 
 class OneStep(gymnasium.Env[NDArray[np.float32], np.int64]):
     """A query is a direction, and the mutator pays that has its largest entry."""

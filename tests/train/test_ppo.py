@@ -116,9 +116,6 @@ PAPER_SCRIPTS = (
 )
 
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
 def ppo(env: VecEnv, *, seed: int | None = 3, n_steps: int = 16, **more: Any) -> MaskedPPO:  # noqa: ANN401 - SB3's options
     half = n_steps * env.num_envs // 2
     settings: dict[str, Any] = {"n_steps": n_steps, "batch_size": half, "n_epochs": 2, "device": "cpu"}

@@ -6,6 +6,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -22,8 +23,10 @@ from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-LANES, STEPS, ALL = 4, 8, 192
-SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16")
+LANES, STEPS, ALL = 4, 8, 96
+LONG = ("--target-system", "Be kind and brief. " * 100)
+"""So that the log of replies, which has all requests, comes to be larger than a checkpoint."""
+SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16", *LONG)
 WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 PASSES = ("--ppo-epoch", "2")
 """Passes an update: enough for weights that differ where anything does."""
@@ -88,7 +91,7 @@ def interrupted_at(
 
 
 @pytest.mark.parametrize(
-    "written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 100))]
+    "written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 90))]
 )
 def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
     simulator: EmbeddedServer, whole: Path, tmp_path: Path, written: int
@@ -117,8 +120,10 @@ SHAPES = {
     "shape",
     [
         SHAPES["a judge, an encoder on the server, a warm target"],
-        SHAPES["one lane, one call at a time, one step"],
-        pytest.param(SHAPES["rows of many lanes"], marks=pytest.mark.soak),
+        *(
+            pytest.param(SHAPES[name], marks=pytest.mark.soak)
+            for name in ("one lane, one call at a time, one step", "rows of many lanes")
+        ),
     ],
     ids=SHAPES,
 )
@@ -144,15 +149,14 @@ def test_a_run_may_be_made_longer(simulator: EmbeddedServer, whole: Path, tmp_pa
     assert same(tmp_path / "run", whole)
 
 
-def test_to_resume_a_run_that_is_complete_changes_nothing(
-    simulator: EmbeddedServer, whole: Path, tmp_path: Path
-) -> None:
-    assert begin(simulator, tmp_path / "run") == 0
-    for name in ("transitions.jsonl", "metrics.jsonl"):
-        before = (tmp_path / "run" / name).read_text().count("\n")
-        assert resume(tmp_path / "run") == 0
-        assert (tmp_path / "run" / name).read_text().count("\n") == before
-    assert same(tmp_path / "run", whole)
+def test_to_resume_a_run_that_is_complete_changes_nothing(whole: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
+    before = [(folder / name).read_text().count("\n") for name in ("transitions.jsonl", "metrics.jsonl")]
+    for _ in range(2):
+        assert resume(folder) == 0
+    after = [(folder / name).read_text().count("\n") for name in ("transitions.jsonl", "metrics.jsonl")]
+    assert after == before
+    assert same(folder, whole)
 
 
 def test_a_torn_last_line_and_a_row_that_lacks_lanes_are_cut_off(
@@ -209,11 +213,10 @@ def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> No
 
 
 def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Random) -> int:
-    """A run in processes that are killed at random moments, until one comes to its end; how many were."""
+    """A run in processes that are killed at random moments, and then comes to its end; how many were."""
     begun = ["--ollama-host", server.host, *WORLD, *SHAPE, *PASSES, "--num-env-steps", str(ALL)]
     begun += ["--run-dir", str(folder)]
-    kills = 0
-    while True:
+    for kills in range(KILLS):
         again = ["--resume", str(folder)] if (folder / "config.toml").exists() else begun
         process = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "cli.main", "train", *again],
@@ -223,14 +226,15 @@ def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Rand
         # One in the middle of a run, the next while it starts, and so on.
         is_starting = kills % 2 == 1
         at_least = 0 if is_starting else (kills + 1) * ALL // (KILLS + 1)
-        if kills < KILLS and wait_for_growth(folder, process, at_least):
+        if wait_for_growth(folder, process, at_least):
             time.sleep(chance.uniform(0, 4.0 if is_starting else 0.1))
             process.kill()
         _, errors = process.communicate()
         if process.returncode != -signal.SIGKILL:
             assert process.returncode == 0, errors
             return kills
-        kills += 1
+    assert resume(folder) == 0
+    return KILLS
 
 
 def wait_for_growth(folder: Path, process: subprocess.Popen[bytes], at_least: int) -> bool:
