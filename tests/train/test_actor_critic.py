@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -71,34 +73,45 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
     assert told["audit_warning"] in said.out
 
 
-def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    assert run(simulator.host, folder, steps=384) == 0
-    lines = metrics(folder)
-    assert len(lines) == 6
+class Audited(NamedTuple):
+    """A run that tests only read."""
+
+    folder: Path
+    errors: str
+    """What it said on stderr."""
+
+
+@pytest.fixture(scope="module")
+def honest(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    """Three rollouts on a reward that is worth its name."""
+    folder, errors = tmp_path_factory.mktemp("honest") / "run", io.StringIO()
+    with redirect_stderr(errors):
+        assert run(simulator.host, folder, steps=192) == 0
+    return Audited(folder, errors.getvalue())
+
+
+def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(honest: Audited) -> None:
+    lines = metrics(honest.folder)
+    assert len(lines) == 3
     assert {line["audit/alarm"] for line in lines} == {0}
     for line in lines:
         gap = line["audit/training_success_rate"] - line["audit/success_rate"]
         assert line["audit/gap"] == pytest.approx(gap)
         assert line["audit/agreement"] > 0.6
         assert line["audit/unscored"] == 0
-    assert summary(folder)["audit_alarm"] is None
-    assert "ALARM" not in capsys.readouterr().err
+    assert summary(honest.folder)["audit_alarm"] is None
+    assert "ALARM" not in honest.errors
 
 
 @pytest.mark.parametrize("written", [100, *(pytest.param(n, marks=pytest.mark.soak) for n in (64, 130))])
 def test_a_run_that_is_broken_off_and_resumed_is_audited_as_one_that_is_not(
-    simulator: EmbeddedServer, tmp_path: Path, written: int
+    simulator: EmbeddedServer, honest: Audited, tmp_path: Path, written: int
 ) -> None:
-    shape = (*AUDITED, "--audit-sample", "6", "--schedule", "phased")
-    assert run(simulator.host, tmp_path / "whole", "--audit-sample", "6", steps=192) == 0
-    interrupted_at(simulator, tmp_path / "run", written, shape=shape)
+    interrupted_at(simulator, tmp_path / "run", written, "--schedule", "phased", steps=192, shape=AUDITED)
     assert resume(tmp_path / "run") == 0
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(honest.folder)
     for name in ("transitions_sha256", "weights_sha256", "llm_calls", "audit_alarm"):
-        assert summary(tmp_path / "run")[name] == summary(tmp_path / "whole")[name]
+        assert summary(tmp_path / "run")[name] == summary(honest.folder)[name]
 
 
 def test_an_audit_judge_that_cannot_be_read_is_told_and_stops_nothing(
@@ -123,14 +136,15 @@ def test_an_audit_judge_that_is_not_pulled_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_audit_can_be_interrupted_and_is_made_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    assert run(simulator.host, tmp_path / "whole", steps=192) == 0
+def test_an_audit_can_be_interrupted_and_is_made_again(
+    simulator: EmbeddedServer, honest: Audited, tmp_path: Path
+) -> None:
     simulator.set_faults([{"kind": "latency", "rate": 1.0, "model": "sim-judge", "seconds": 0.3}])
     try:
-        interrupted_at(simulator, tmp_path / "run", 64, shape=AUDITED)
+        interrupted_at(simulator, tmp_path / "run", 64, steps=192, shape=AUDITED)
     finally:
         simulator.set_faults([])
     assert summary(tmp_path / "run")["env_steps"] == 64
     assert metrics(tmp_path / "run") == []
     assert resume(tmp_path / "run") == 0
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(honest.folder)

@@ -69,7 +69,12 @@ def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
 
 
 def interrupted_at(
-    server: EmbeddedServer, folder: Path, written: int, *flags: str, shape: Sequence[str] = SHAPE
+    server: EmbeddedServer,
+    folder: Path,
+    written: int,
+    *flags: str,
+    steps: int = ALL,
+    shape: Sequence[str] = SHAPE,
 ) -> None:
     """A run that a signal stops once so many transitions are written."""
     over = threading.Event()
@@ -84,15 +89,13 @@ def interrupted_at(
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        assert begin(server, folder, *flags, shape=shape) == 130
+        assert begin(server, folder, *flags, steps=steps, shape=shape) == 130
     finally:
         over.set()
         watcher.join()
 
 
-@pytest.mark.parametrize(
-    "written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 90))]
-)
+@pytest.mark.parametrize("written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 90))])
 def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
     simulator: EmbeddedServer, whole: Path, tmp_path: Path, written: int
 ) -> None:
