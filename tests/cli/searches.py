@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,6 +53,26 @@ def search(command: str, host: str, folder: Path, *flags: str, code: int = 0) ->
     """Run a small search; returns its folder."""
     assert execute(arguments(command, host, folder, *flags)) == code
     return folder
+
+
+class WholeSearches(dict[str, Path]):
+    """The folders of small searches by their commands, each run when it is first wanted.
+
+    Tests read them, or go on with them; with other flags they go on with a copy, as a folder keeps its flags.
+    """
+
+    def __init__(self, host: str, folder: Path) -> None:
+        super().__init__()
+        self._host = host
+        self._folder = folder
+
+    def __missing__(self, command: str) -> Path:
+        self[command] = search(command, self._host, self._folder / command)
+        return self[command]
+
+    def copy_of(self, command: str, to: Path) -> Path:
+        """A folder of the test's own with all that the search left."""
+        return Path(shutil.copytree(self[command], to))
 
 
 def read(folder: Path, name: str = "results.json") -> dict[str, Any]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stable_baselines3.common.save_util import load_from_zip_file
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
@@ -101,6 +102,7 @@ def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
 ) -> None:
     interrupted_at(simulator, tmp_path / "run", written)
     assert summary(tmp_path / "run")["stopped"] == "stopped by SIGINT"
+    assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
     assert resume(tmp_path / "run") == 0
     assert summary(tmp_path / "run")["stopped"] is None
     assert same(tmp_path / "run", whole)
@@ -193,7 +195,7 @@ def test_a_run_that_a_broken_server_stopped_goes_on_when_the_server_is_back(
     assert begin(simulator, folder, steps=32) == 0
     simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
     try:
-        assert resume(folder, "--num-env-steps", "512", "--call-attempts", "1") == 1
+        assert resume(folder, "--num-env-steps", "192", "--call-attempts", "1") == 1
     finally:
         simulator.set_faults([])
     assert "could not be scored" in summary(folder)["stopped"]

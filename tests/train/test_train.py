@@ -187,11 +187,8 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
     assert abs(success) < 3.3 * (2 * 0.25 / (0.8 * episodes)) ** 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signum", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     simulator: EmbeddedServer, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
