@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 import sqlite3
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -67,23 +69,16 @@ class WholeSearches(dict[str, Path]):
         self._folder = folder
 
     def __missing__(self, command: str) -> Path:
-        self[command] = search(command, self._host, self._folder / command)
+        with (
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+        ):  # no part of a test
+            self[command] = search(command, self._host, self._folder / command)
         return self[command]
 
     def copy_of(self, command: str, to: Path) -> Path:
         """A folder of the test's own with all that the search left."""
         return Path(shutil.copytree(self[command], to))
-
-
-def read(folder: Path, name: str = "results.json") -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((folder / name).read_text())
-    return data
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rounds, without what two equal runs may tell otherwise."""
-    written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "calls/"))} for line in written]
 
 
 def replies(folder: Path) -> int:

@@ -18,7 +18,8 @@ from records.settings import resolved
 from search.evolution import AsyncEvolutionConfig
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
-from tests.cli.searches import WholeSearches, metrics, read, search
+from tests.cli.searches import WholeSearches, search
+from tests.runs import metrics, read
 
 
 @pytest.fixture

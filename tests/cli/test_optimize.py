@@ -13,7 +13,8 @@ from cli.optimize import OptimizeConfig
 from search.hybrid import ActorCriticParams, HybridSettings
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
-from tests.cli.searches import WholeSearches, metrics, read, search
+from tests.cli.searches import WholeSearches, search
+from tests.runs import metrics, read
 
 
 @pytest.fixture
@@ -39,7 +40,6 @@ def test_the_population_stays_the_size_it_was_told(found: Path) -> None:
 def test_tables_and_progress_tell_what_is_in_the_folder(
     found: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    capsys.readouterr()
     assert execute(("optimize", "--resume", str(found))) == 0
     told = capsys.readouterr()
     out = " ".join(told.out.split())

@@ -9,7 +9,8 @@ import pytest
 from cli.main import execute
 from search.task import read_task
 from simulator.process import EmbeddedServer
-from tests.cli.searches import COMMANDS, arguments, one_of_them, read
+from tests.cli.searches import COMMANDS, arguments, one_of_them
+from tests.runs import read
 
 LINES = {
     "no_json.jsonl": "{",

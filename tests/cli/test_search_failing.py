@@ -10,7 +10,8 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import metrics, read, replies, search
+from tests.cli.searches import replies, search
+from tests.runs import metrics, read
 
 BROKEN = ("--call-attempts", "1")
 

@@ -9,7 +9,8 @@ import pytest
 
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import WholeSearches, one_of_them, read, search
+from tests.cli.searches import WholeSearches, one_of_them, search
+from tests.runs import read
 
 FAULTS = [
     {"kind": "busy_503", "rate": 0.005, "burst": 3},

@@ -17,7 +17,8 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.findings import Findings
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
-from tests.cli.searches import COMMANDS, WholeSearches, read
+from tests.cli.searches import COMMANDS, WholeSearches
+from tests.runs import read
 
 
 def ask(dispatcher: Dispatcher, *questions: str) -> None:
@@ -98,7 +99,6 @@ def test_a_search_ends_with_its_folder_and_how_to_look_at_it(
     whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     run = whole.copy_of(command, tmp_path / "run")
-    capsys.readouterr()
     assert execute((command, "--resume", str(run))) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"run folder: {run}",

@@ -18,16 +18,8 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import (
-    COMMANDS,
-    WholeSearches,
-    arguments,
-    metrics,
-    one_of_them,
-    read,
-    replies,
-    search,
-)
+from tests.cli.searches import COMMANDS, WholeSearches, arguments, one_of_them, replies, search
+from tests.runs import metrics, read
 
 AT_ONCE = 64
 """No search here has more calls under way."""
@@ -135,7 +127,6 @@ def test_a_search_that_is_complete_asks_nothing_more_and_says_nothing_of_the_tim
 ) -> None:
     folder = whole.copy_of(command, tmp_path / "run")
     asked = simulator.stats()["calls"]
-    capsys.readouterr()
     assert execute((command, "--resume", str(folder), "--max-in-flight", "3")) == 0
     assert simulator.stats()["calls"] == asked
     assert read(folder) == read(whole[command])

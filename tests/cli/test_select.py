@@ -12,7 +12,8 @@ import yaml
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.cli.searches import WholeSearches, metrics, read, replies, search
+from tests.cli.searches import WholeSearches, replies, search
+from tests.runs import metrics, read
 
 EVALUATE = """
 from ollama_utils.types import Call
@@ -275,6 +276,5 @@ def test_the_report_is_written_for_machines_too(
     whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = whole.copy_of("select", tmp_path / "run")
-    capsys.readouterr()
     assert execute(("select", "--resume", str(run), "--format", "yaml")) == 0
     assert yaml.safe_load(capsys.readouterr().out) == read(run, "report.json")

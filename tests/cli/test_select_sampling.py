@@ -9,7 +9,8 @@ import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.cli.searches import read, replies, requests, search
+from tests.cli.searches import replies, requests, search
+from tests.runs import read
 
 EVALUATE = """
 from ollama_utils.parallel import map_parallel

@@ -7,7 +7,7 @@ import json
 import re
 from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from cli.main import execute
 from simulator import personas
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.train.test_resume import PASSES, WORLD, interrupted_at, resume
+from tests.runs import PASSES, WORLD, interrupted_at, metrics, resume, summary, train
 
 SHAPE = ("--num-processes", "8", "--num-steps", "8", "--encoder", "hashing:64")
 AUDITED = (*SHAPE, "--audit-judge", "sim-judge")
@@ -26,20 +26,9 @@ LECTURE = (
 )
 
 
-def run(host: str, folder: Path, *flags: str, steps: int) -> int:
-    told = ("--ollama-host", host, "--num-env-steps", str(steps), "--run-dir", str(folder))
-    return execute(("train", *told, *WORLD, *PASSES, *AUDITED, *flags))
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return told
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    timed = ("time/", "calls/")
-    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in written]
+def flags(*more: str, steps: int = 192) -> tuple[str, ...]:
+    """Those of a small run that is audited."""
+    return (*WORLD, *PASSES, *AUDITED, "--num-env-steps", str(steps), *more)
 
 
 @pytest.fixture
@@ -62,7 +51,7 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
 ) -> None:
     folder = tmp_path / "run"
     with EmbeddedServer(Settings(slots=16, time_scale=0.001, persona=str(lecturer))) as server:
-        assert run(server.host, folder, "--reward", "keyword", steps=320) == 0
+        assert train(server.host, folder, *flags("--reward", "keyword", steps=320)) == 0
     told = summary(folder)
     raised = [line["step"] for line in metrics(folder) if line["audit/alarm"]]
     # Of all rollouts: eight successes, as many as are audited of one, may come out even.
@@ -86,7 +75,7 @@ def honest(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) 
     """Three rollouts on a reward that is worth its name."""
     folder, errors = tmp_path_factory.mktemp("honest") / "run", io.StringIO()
     with redirect_stderr(errors):
-        assert run(simulator.host, folder, steps=192) == 0
+        assert train(simulator.host, folder, *flags()) == 0
     return Audited(folder, errors.getvalue())
 
 
@@ -107,7 +96,7 @@ def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(honest:
 def test_a_run_that_is_broken_off_and_resumed_is_audited_as_one_that_is_not(
     simulator: EmbeddedServer, honest: Audited, tmp_path: Path, written: int
 ) -> None:
-    interrupted_at(simulator, tmp_path / "run", written, "--schedule", "phased", steps=192, shape=AUDITED)
+    interrupted_at(simulator.host, tmp_path / "run", written, *flags("--schedule", "phased"))
     assert resume(tmp_path / "run") == 0
     assert metrics(tmp_path / "run") == metrics(honest.folder)
     for name in ("transitions_sha256", "weights_sha256", "llm_calls", "audit_alarm"):
@@ -120,7 +109,7 @@ def test_an_audit_judge_that_cannot_be_read_is_told_and_stops_nothing(
     faults = [{"kind": "error_500", "rate": 1.0, "model": "sim-judge"}]
     with EmbeddedServer(Settings(slots=16, time_scale=0.001)) as server:
         server.set_faults(faults)
-        assert run(server.host, tmp_path / "run", "--call-attempts", "1", steps=64) == 0
+        assert train(server.host, tmp_path / "run", *flags("--call-attempts", "1", steps=64)) == 0
     (line,) = metrics(tmp_path / "run")
     assert line["audit/unscored"] == 16
     assert "audit/success_rate" not in line
@@ -141,7 +130,7 @@ def test_an_audit_can_be_interrupted_and_is_made_again(
 ) -> None:
     simulator.set_faults([{"kind": "latency", "rate": 1.0, "model": "sim-judge", "seconds": 0.3}])
     try:
-        interrupted_at(simulator, tmp_path / "run", 64, steps=192, shape=AUDITED)
+        interrupted_at(simulator.host, tmp_path / "run", 64, *flags())
     finally:
         simulator.set_faults([])
     assert summary(tmp_path / "run")["env_steps"] == 64

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.runs import read
 
 SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16", "--ppo-epoch", "2")
 
@@ -18,8 +18,7 @@ SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16", 
 def run(host: str, folder: Path, cache: Path, steps: int = 32) -> dict[str, Any]:
     told = ("--ollama-host", host, "--target-model", "sim-target", "--cache", str(cache))
     assert execute(("train", *told, *SMALL, "--num-env-steps", str(steps), "--run-dir", str(folder))) == 0
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary
+    return read(folder, "summary.json")
 
 
 class Cached(NamedTuple):
@@ -54,7 +53,7 @@ def test_a_run_whose_replies_came_from_a_cache_is_resumed_without_it(
     folder = tmp_path / "run"
     run(simulator.host, folder, cached.cache, steps=16)
     assert execute(("train", "--resume", str(folder), "--num-env-steps", "32")) == 0
-    resumed = json.loads((folder / "summary.json").read_text())
+    resumed = read(folder, "summary.json")
     assert resumed["weights_sha256"] == cached.first["weights_sha256"]
 
 

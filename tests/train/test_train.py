@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 import subprocess
 import sys
@@ -19,19 +18,17 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.runs import WORLD, lines, read, train
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64", "--ppo-epoch", "2")
-WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 ONE_MODEL = ("--target-model", "sim-model", "--intent-threshold", "0.1")
 
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> dict[str, Any]:
     """A small run; its summary."""
-    arguments = ("train", "--ollama-host", server.host, *WORLD, *SMALL, "--run-dir", str(folder), *flags)
-    assert execute(arguments) == 0
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary
+    assert train(server.host, folder, *WORLD, *SMALL, *flags) == 0
+    return read(folder, "summary.json")
 
 
 class Plain(NamedTuple):
@@ -51,10 +48,6 @@ def plain(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
     return Plain(folder, summary, out.getvalue())
 
 
-def transitions(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "transitions.jsonl").read_text().splitlines()]
-
-
 def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     folder, summary, shown = plain
     assert {path.name for path in folder.iterdir()} == {
@@ -72,9 +65,9 @@ def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.pt", "policy-32.zip"}
     assert load_from_zip_file(folder / "policy.zip")[1]
-    lines = transitions(folder)
-    assert [(line["row"], line["lane"]) for line in lines] == [(r, k) for r in range(16) for k in range(4)]
-    assert summary["env_steps"] == len(lines) == 64
+    steps = lines(folder)
+    assert [(step["row"], step["lane"]) for step in steps] == [(r, k) for r in range(16) for k in range(4)]
+    assert summary["env_steps"] == len(steps) == 64
     assert summary["unscored_rate"] == 0
     assert "first rollouts" in shown
 
@@ -109,7 +102,7 @@ def test_with_a_sentence_encoder_lanes_change_nothing_either(
     runs = []
     for way in ("--no-batching", "--use-batching"):
         assert execute((*shared, "--run-dir", str(tmp_path / way), way)) == 0
-        runs.append(json.loads((tmp_path / way / "summary.json").read_text()))
+        runs.append(read(tmp_path / way, "summary.json"))
     assert runs[0]["transitions_sha256"] == runs[1]["transitions_sha256"]
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
 
@@ -132,15 +125,15 @@ def test_a_runs_own_config_makes_it_again(simulator: EmbeddedServer, tmp_path: P
     first = run(simulator, tmp_path / "a", "--lr", "0.003", "--mutators", "noop,paraphrase,shorten")
     config = str(tmp_path / "a" / "config.toml")
     assert execute(("train", "--config", config, "--run-dir", str(tmp_path / "b"))) == 0
-    again = json.loads((tmp_path / "b" / "summary.json").read_text())
+    again = read(tmp_path / "b", "summary.json")
     assert again["weights_sha256"] == first["weights_sha256"]
 
 
 def test_an_llm_judge_can_be_the_reward(simulator: EmbeddedServer, tmp_path: Path) -> None:
     summary = run(simulator, tmp_path / "run", "--reward", "judge", "--judge-model", "sim-judge")
-    lines = transitions(tmp_path / "run")
+    steps = lines(tmp_path / "run")
     assert summary["unscored_rate"] == 0
-    assert all("judge_score" in line["reward_parts"] for line in lines)
+    assert all("judge_score" in line["reward_parts"] for line in steps)
 
 
 def test_failing_calls_are_counted_apart_and_are_never_refusals(
@@ -151,8 +144,8 @@ def test_failing_calls_are_counted_apart_and_are_never_refusals(
         summary = run(simulator, tmp_path / "run", "--call-attempts", "1")
     finally:
         simulator.set_faults([])
-    lines = transitions(tmp_path / "run")
-    unscored = [line for line in lines if line["unscored"]]
+    steps = lines(tmp_path / "run")
+    unscored = [line for line in steps if line["unscored"]]
     assert 0 < len(unscored) == summary["unscored_steps"]
     assert all(line["outcome"] == "unscored" and "ServerFaultError" in line["error"] for line in unscored)
     assert all(not line["terminated"] and not line["truncated"] for line in unscored)
@@ -169,8 +162,7 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
         folder = tmp_path / name
         server = ("--ollama-host", simulator.host, "--call-attempts", "1")
         assert execute(("train", *server, *WORLD, *flags, "--run-dir", str(folder))) == 0
-        told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        return told
+        return read(folder, "summary.json")
 
     without = summary("without")
     simulator.set_faults([{"kind": "error_500", "rate": 0.1}])
@@ -203,7 +195,7 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     process.send_signal(signum)
     _, errors = process.communicate()
     assert process.returncode == code, errors
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = read(tmp_path / "run", "summary.json")
     assert summary["stopped"] == f"stopped by {signum.name}"
     assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
 
@@ -215,10 +207,10 @@ def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
         flags = (*ONE_MODEL, *LANES, "--num-steps", "8", "--num-env-steps", "32")
         folder = ("--run-dir", str(tmp_path / "run"))
         assert execute(("train", "--ollama-host", server.host, *flags, *folder)) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = read(tmp_path / "run", "summary.json")
     assert summary["slots"] == {f"sim-model at {server.host}": 1}
     said = f"server {server.host} runs 1 slot for 'sim-model': OLLAMA_NUM_PARALLEL=4 would make this run"
     assert said in capsys.readouterr().err
-    (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    (metrics,) = lines(tmp_path / "run", "metrics.jsonl")
     assert metrics["calls/slots_sim-model"] == 1
     assert 0 < metrics["calls/busy_slots"] <= 1.01
