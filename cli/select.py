@@ -38,7 +38,7 @@ from search.selectors.registry import SELECTORS, make_selector, settings_of
 from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.selectors.user_evaluation import Prices, check_prices, read_prices
-from search.task import SEED_INSTRUCTIONS, CallFlags, LimitedCallFlags, Task
+from search.task import SEED_INSTRUCTIONS, LimitedCallFlags, Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -223,10 +223,18 @@ class _Selection:
             )
         else:
             task = task or load_task(search)
-            mutator_model = connection.roles.mutator
-            evaluate = task_evaluation(
-                choices, task, prices, self._pool, mutator_model, search.seed, config.calls
+            evaluate = TaskEvaluation(
+                self._pool,
+                task,
+                prices,
+                prompt=SEED_INSTRUCTIONS,
+                mutator_model=connection.roles.mutator,
+                options=config.calls.options,
+                think=config.calls.think,
+                seed=search.seed,
             )
+            with as_user_error(ValueError):
+                evaluate.check(choices)
             dataset = list(task.problems)
         self._watched: WatchedEvaluation = WatchedEvaluation(evaluate, config.evaluate)
         options = {"seed": search.seed, **config.options()}
@@ -389,35 +397,6 @@ def make_choices(
     if mutators:
         choices["mutator"] = list(mutators)
     return choices
-
-
-def task_evaluation(
-    choices: Mapping[str, Sequence[Any]],
-    task: Task,
-    prices: Prices,
-    pool: CallPool,
-    mutator_model: str | None,
-    seed: int,
-    calls: CallFlags,
-) -> Evaluate:
-    """Evaluates on the problems of a task.
-
-    Raises:
-        UserError: a choice cannot be evaluated.
-    """
-    evaluation = TaskEvaluation(
-        pool,
-        task,
-        prices,
-        prompt=SEED_INSTRUCTIONS,
-        mutator_model=mutator_model,
-        options=calls.options,
-        think=calls.think,
-        seed=seed,
-    )
-    with as_user_error(ValueError):
-        evaluation.check(choices)
-    return evaluation
 
 
 def make(

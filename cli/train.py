@@ -1,7 +1,7 @@
 """Train a policy (PPO) that chooses how a query is reworded.
 
 Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv`, or
-with the same flags as `python -m cli.train --num-processes 16 --no-batching`.
+with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 """
 
 from __future__ import annotations
