@@ -15,29 +15,20 @@ from cli.main import execute
 
 SMALL = ("--num-processes", "4", "--num-steps", "4", "--slots", "4", "--time-scale", "0.02")
 KEYS = {
-    "schedule",
-    "num_processes",
-    "max_workers",
-    "slots",
-    "seed",
-    "seeds",
-    "env_steps",
-    "wall_s",
-    "env_steps_per_s",
-    "bound_env_steps_per_s",
-    "fraction_of_bound",
-    "speedup",
-    "slot_utilisation",
-    "max_in_flight",
-    "llm_calls",
-    "failed_calls",
-    "completion_tokens",
-    "cpu_ms_per_step",
-    "cpu_s_per_1000_calls",
-    "peak_rss_mib",
-    "startup_s",
-    "transitions_sha256",
-    "simulated",
+    *(
+        "schedule",
+        "num_processes",
+        "max_workers",
+        "slots",
+        "seed",
+        "seeds",
+        "env_steps",
+        "wall_s",
+        "simulated",
+    ),
+    *("env_steps_per_s", "bound_env_steps_per_s", "fraction_of_bound", "speedup", "slot_utilisation"),
+    *("max_in_flight", "llm_calls", "failed_calls", "completion_tokens", "transitions_sha256"),
+    *("cpu_ms_per_step", "cpu_s_per_1000_calls", "peak_rss_mib", "startup_s"),
 }
 
 

@@ -11,17 +11,8 @@ import pytest
 from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, lines, resume, summary, train
 
-SMALL = (
-    "--num-processes",
-    "4",
-    "--num-steps",
-    "8",
-    "--num-env-steps",
-    "32",
-    "--encoder",
-    "hashing:64",
-    *PASSES,
-)
+STEPS = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "32")
+SMALL = (*STEPS, *PASSES, "--encoder", "hashing:64")
 
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> int:

@@ -22,11 +22,13 @@ from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.runs import PASSES, WORLD, interrupted_at, lines, metrics, resume, summary, train
 
-LANES, STEPS, ALL = 4, 8, 96
+KILLS = int(os.environ.get("MUTAGYM_KILLS", "1"))
+LANES, STEPS = 4, 8
+ALL = 96 if KILLS == 1 else 192
+"""Steps of a run; one that is killed often is longer, so that no process comes to its end before its kill."""
 LONG = ("--target-system", "Be kind and brief. " * 100)
 """So that the log of replies, which has all requests, comes to be larger than a checkpoint."""
 SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16", *LONG)
-KILLS = int(os.environ.get("MUTAGYM_KILLS", "1"))
 
 
 def flags(*more: str, steps: int = ALL, shape: Sequence[str] = SHAPE) -> tuple[str, ...]:

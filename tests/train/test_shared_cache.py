@@ -10,15 +10,16 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from tests.runs import read
+from tests.runs import resume, summary, train
 
 SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16", "--ppo-epoch", "2")
 
 
 def run(host: str, folder: Path, cache: Path, steps: int = 32) -> dict[str, Any]:
-    told = ("--ollama-host", host, "--target-model", "sim-target", "--cache", str(cache))
-    assert execute(("train", *told, *SMALL, "--num-env-steps", str(steps), "--run-dir", str(folder))) == 0
-    return read(folder, "summary.json")
+    """A small run; its summary."""
+    flags = ("--target-model", "sim-target", "--cache", str(cache), "--num-env-steps", str(steps))
+    assert train(host, folder, *SMALL, *flags) == 0
+    return summary(folder)
 
 
 class Cached(NamedTuple):
@@ -52,9 +53,8 @@ def test_a_run_whose_replies_came_from_a_cache_is_resumed_without_it(
 ) -> None:
     folder = tmp_path / "run"
     run(simulator.host, folder, cached.cache, steps=16)
-    assert execute(("train", "--resume", str(folder), "--num-env-steps", "32")) == 0
-    resumed = read(folder, "summary.json")
-    assert resumed["weights_sha256"] == cached.first["weights_sha256"]
+    assert resume(folder, "--num-env-steps", "32") == 0
+    assert summary(folder)["weights_sha256"] == cached.first["weights_sha256"]
 
 
 def test_another_server_is_asked_anew(simulator: EmbeddedServer, cached: Cached, tmp_path: Path) -> None:
@@ -66,15 +66,8 @@ def test_a_cache_that_cannot_be_made_is_one_line(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("x")
-    told = (
-        "--ollama-host",
-        simulator.host,
-        "--target-model",
-        "sim-target",
-        "--run-dir",
-        str(tmp_path / "run"),
-    )
-    assert execute(("train", *told, *SMALL, "--cache", str(tmp_path / "file" / "cache"))) == 2
+    flags = ("--target-model", "sim-target", *SMALL, "--cache", str(tmp_path / "file" / "cache"))
+    assert train(simulator.host, tmp_path / "run", *flags) == 2
     assert "Not a directory" in capsys.readouterr().err.splitlines()[-1]
 
 

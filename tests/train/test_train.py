@@ -51,17 +51,8 @@ def plain(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
 def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     folder, summary, shown = plain
     assert {path.name for path in folder.iterdir()} == {
-        ".lock",
-        "config.toml",
-        "queries.json",
-        "parts.json",
-        "replies.sqlite",
-        "transitions.jsonl",
-        "metrics.jsonl",
-        "tb",
-        "checkpoints",
-        "policy.zip",
-        "summary.json",
+        *(".lock", "config.toml", "queries.json", "parts.json", "replies.sqlite", "transitions.jsonl"),
+        *("metrics.jsonl", "tb", "checkpoints", "policy.zip", "summary.json"),
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.pt", "policy-32.zip"}
     assert load_from_zip_file(folder / "policy.zip")[1]
