@@ -15,7 +15,6 @@ import pytest
 
 from simulator.process import EmbeddedServer
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 OLD = Path(__file__).parent / "fixtures" / "run_folders"
 COMMANDS = ("train", "eval", "evolve", "select", "optimize")
 ENDS = ("finished", "stopped", "killed")

@@ -11,7 +11,6 @@ import pytest
 from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, lines, resume, summary, train
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 STEPS = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "32")
 SMALL = (*STEPS, *PASSES, "--encoder", "hashing:64")
 
