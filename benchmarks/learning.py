@@ -52,13 +52,12 @@ def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def bootstrap_interval(
-    scores: NDArray[np.float64], *, confidence: float = 0.95, seed: int = 0
+    scores: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Percentile interval of the interquartile mean over runs.
+    """95 % percentile interval of the interquartile mean over runs.
 
     Args:
         scores: (runs, ...); runs are resampled.
-        confidence: how much of the resamples lies inside.
         seed: of the resampling.
 
     Returns:
@@ -67,8 +66,7 @@ def bootstrap_interval(
     stream = np.random.default_rng(seed)
     runs = len(scores)
     means = [interquartile_mean(scores[stream.integers(runs, size=runs)]) for _ in range(RESAMPLES)]
-    outside = (1 - confidence) / 2
-    low, high = np.quantile(np.array(means), (outside, 1 - outside), axis=0)
+    low, high = np.quantile(np.array(means), (0.025, 0.975), axis=0)
     return low, high
 
 
