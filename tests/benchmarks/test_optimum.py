@@ -129,9 +129,10 @@ def test_the_random_and_every_fixed_policy_are_no_better_than_the_best() -> None
     assert all(_beats_all(GAME.solve(query)) for query in SAMPLE)
 
 
-def test_both_worlds_reward_a_policy_that_looks_at_the_query_but_other_mutators() -> None:
+@pytest.mark.parametrize("every", [40, pytest.param(8, marks=pytest.mark.soak)])
+def test_both_worlds_reward_a_policy_that_looks_at_the_query_but_other_mutators(every: int) -> None:
     wary = Game(persona=load_persona(str(WARY)), mutators=GAME.mutators)
-    first, second = (summarise([game.solve(query) for query in QUERIES[::16]]) for game in (GAME, wary))
+    first, second = (summarise([game.solve(query) for query in QUERIES[::every]]) for game in (GAME, wary))
     assert first["best"]["success"] > 0.95
     assert 0.05 < first["answered_as_they_stand"] < 0.25
     assert 0.35 < first["best_fixed"]["success"] < 0.65
