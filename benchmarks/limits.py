@@ -76,7 +76,7 @@ def compare_limits(slots: int, seconds: float) -> list[dict[str, Any]]:
 
 def time_changes(seconds: int) -> Section:
     """Slots that change while calls are under way; so many seconds between changes."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     with (
         EmbeddedServer(Settings(slots=CHANGES[0], reply_tokens=LOGNORMAL)) as server,
         under_load(server, "auto", 4 * max(CHANGES)) as (dispatcher, _),
