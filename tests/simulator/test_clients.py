@@ -186,8 +186,8 @@ def test_embeddings_have_length_one_also_when_they_are_cut(say: Say) -> None:
     assert all(math.isclose(math.hypot(*row), 1) for row in rows)
     assert say("embed", "sim-embed", "a tea").embeddings == rows[:1]
     assert say("embed", "sim-embed", []).embeddings == []
-    cut = say("embed", "sim-embed", "a tea", dimensions=9).embeddings[0]
-    assert (len(cut), math.isclose(math.hypot(*cut), 1)) == (9, True)
+    cut = say("embed", "sim-embed", ["a tea", ""], dimensions=9).embeddings
+    assert [(len(row), math.isclose(math.hypot(*row), 1)) for row in cut] == [(9, True)] * 2
 
 
 def test_the_lists_show_what_there_is_and_what_is_loaded(say: Say) -> None:

@@ -59,12 +59,6 @@ WRONG_REQUESTS: list[tuple[str, object, int, str]] = [
         400,
         "json: cannot unmarshal number into Go struct field GenerateRequest.prompt of type string",
     ),
-    (
-        "/api/generate",
-        {"model": "sim-target", "prompt": "q", "think": True},
-        400,
-        '"sim-target" does not support thinking',
-    ),
     ("/api/chat", {"model": "sim-judge", "think": "high"}, 400, '"sim-judge" does not support thinking'),
     (
         "/api/chat",
