@@ -321,32 +321,34 @@ class FaultyCall:
     async def _break_off(self) -> web.StreamResponse:
         """The reply up to a point, and then no more of it."""
         at: Point = "body" if self.fault.kind == "truncated" else self.fault.at
-        response, pipe, rest = await self._write(_SHARES[at])
+        response, pipe, rest = await self._write(at)
         if self.fault.kind == "hang":
             await asyncio.Event().wait()
-        if at == "after":
-            _end(pipe, rest)
-        elif self.fault.kind == "truncated":
-            _end(pipe)
-        else:
+        if self.fault.kind == "drop" and at != "after":
             _reset(pipe)
+        else:
+            pipe.write(rest if at == "after" else b"")  # goes out with the orderly end
+            pipe.write_eof()
+            pipe.close()
         return response
 
     async def _dribble(self) -> web.StreamResponse:
         """The reply, the rest of it bit by bit."""
-        response, pipe, rest = await self._write(_nothing if self.fault.at == "start" else _head)
+        response, pipe, rest = await self._write("start" if self.fault.at == "start" else "head")
         pieces = min(len(rest), math.ceil(self.fault.seconds / _SHORTEST_GAP_S))
         for piece in range(pieces):
             await asyncio.sleep(self.fault.seconds / pieces)
             pipe.write(rest[piece * len(rest) // pieces : (piece + 1) * len(rest) // pieces])
         return response
 
-    async def _write(self, share: Share) -> tuple[web.StreamResponse, asyncio.Transport, bytes]:
-        """Write the whole reply, of which the share goes out: the reply, its connection and the rest."""
+    async def _write(
+        self, until: Point | Literal["head"]
+    ) -> tuple[web.StreamResponse, asyncio.Transport, bytes]:
+        """Write the whole reply, which goes out up to a point: the reply, its connection and the rest."""
         pipe = self.request.transport
         if pipe is None:
             raise ConnectionResetError("the client left")
-        partial = PartialTransport(pipe, share)
+        partial = PartialTransport(pipe, until)
         self.request.protocol.transport = cast("asyncio.Transport", partial)
         try:
             response = await self.work(stream=self.stream)
@@ -359,9 +361,6 @@ class FaultyCall:
 
 
 Buffer = bytes | bytearray | memoryview
-Share = Callable[[bytearray], int]
-"""Of the bytes of a reply so far, how many may pass; never fewer than before."""
-
 _HEAD_END = b"\r\n\r\n"
 _LAST_BYTES = 5
 """The terminating chunk of a stream, `0\\r\\n\\r\\n`; of another reply as much of its JSON."""
@@ -372,12 +371,12 @@ class PartialTransport:
 
     Args:
         pipe: the connection, whose other methods are its own.
-        share: how much may pass.
+        until: the point of the reply up to which its bytes pass.
     """
 
-    def __init__(self, pipe: asyncio.Transport, share: Share) -> None:
+    def __init__(self, pipe: asyncio.Transport, until: Point | Literal["head"]) -> None:
         self._pipe = pipe
-        self._share = share
+        self._until = until
         self._written = bytearray()
         self._passed = 0
 
@@ -392,50 +391,27 @@ class PartialTransport:
     def write(self, data: Buffer) -> None:
         """Take bytes of the reply, and pass on what may pass by now."""
         self._written += data
-        until = self._share(self._written)
-        if until > self._passed:
-            self._pipe.write(bytes(self._written[self._passed : until]))
-            self._passed = until
+        passing = _passing(self._written, self._until)
+        if passing > self._passed:
+            self._pipe.write(bytes(self._written[self._passed : passing]))
+            self._passed = passing
 
     def writelines(self, list_of_data: Iterable[Buffer]) -> None:
         """As `write`."""
         self.write(b"".join(list_of_data))
 
 
-def _nothing(_: bytearray) -> int:
-    """Not a byte passes."""
-    return 0
-
-
-def _head(written: bytearray) -> int:
-    """The status line and the headers pass."""
-    end = written.find(_HEAD_END)
-    return end + len(_HEAD_END) if end >= 0 else 0
-
-
-def _half_of_body(written: bytearray) -> int:
-    """The head and half of the body pass."""
-    return (_head(written) + len(written)) // 2 if _head(written) else 0
-
-
-def _all_but_the_end(written: bytearray) -> int:
-    """All passes but the last few bytes."""
-    return max(0, len(written) - _LAST_BYTES)
-
-
-_SHARES: dict[Point, Share] = {
-    "start": _nothing,
-    "body": _half_of_body,
-    "end": _all_but_the_end,
-    "after": _all_but_the_end,
-}
-
-
-def _end(pipe: asyncio.Transport, last: bytes = b"") -> None:
-    """Send last bytes and the orderly end of a connection, together."""
-    pipe.write(last)
-    pipe.write_eof()
-    pipe.close()
+def _passing(written: bytearray, until: Point | Literal["head"]) -> int:
+    """How many bytes of a reply, as far as it is written, come before a point; `head`: before its body."""
+    if until == "start":
+        return 0
+    if until in {"end", "after"}:
+        return max(0, len(written) - _LAST_BYTES)
+    head, end_of_head, _ = written.partition(_HEAD_END)
+    if not end_of_head:
+        return 0
+    before_body = len(head) + len(end_of_head)
+    return before_body if until == "head" else (before_body + len(written)) // 2
 
 
 def _reset(pipe: asyncio.Transport) -> None:
