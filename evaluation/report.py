@@ -10,7 +10,7 @@ corrected for its errors are shown beside the raw ones.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -171,13 +171,10 @@ def entries(results: Mapping[str, Any]) -> Iterator[Entry]:
 
 def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
     """A rate over (query, how often it happened, how often it could have), clustered by query."""
-    clusters: dict[str, tuple[int, int]] = {}
-    for query, happened, n in trials:
-        before, of = clusters.get(query, (0, 0))
-        clusters[query] = before + happened, of + n
-    happened, n = (sum(counts[k] for counts in clusters.values()) for k in (0, 1))
-    low, high = clustered_interval(clusters.values())
-    queries = sum(of > 0 for _, of in clusters.values())
+    clusters = clusters_of(trials)
+    happened, n = (sum(counts[k] for counts in clusters) for k in (0, 1))
+    low, high = clustered_interval(clusters)
+    queries = sum(of > 0 for _, of in clusters)
     return {
         "rate": share(happened, n),
         "low": low,
@@ -188,6 +185,15 @@ def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
     }
 
 
+def clusters_of(trials: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
+    """Of each query, how often it happened and how often it could have."""
+    clusters: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for query, happened, n in trials:
+        before, of = clusters[query]
+        clusters[query] = before + happened, of + n
+    return list(clusters.values())
+
+
 def share(part: float, whole: float) -> float | None:
     """None where there is nothing to take a share of."""
     return part / whole if whole else None
@@ -195,9 +201,9 @@ def share(part: float, whole: float) -> float | None:
 
 def by_query(scored: Iterable[tuple[str, Agent]], name: str) -> dict[str, list[float]]:
     """The value of each query's agents under a name, in their order."""
-    values: dict[str, list[float]] = {}
+    values: defaultdict[str, list[float]] = defaultdict(list)
     for query, agent in scored:
-        values.setdefault(query, []).append(float(agent[name]))
+        values[query].append(float(agent[name]))
     return values
 
 
@@ -313,13 +319,13 @@ def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     added up, for the three move together.
     """
     scored = list(entry.scored())
-    steps = _clusters(scored)
-    refused = corrected_rate(steps.values(), accuracy)
+    refusals = clusters_of((query, agent["refused"], agent["steps"]) for query, agent in scored)
+    refused = corrected_rate(refusals, accuracy)
     refusal = dict(zip(("rate", "low", "high"), map(known, refused), strict=True))
     success = rate((query, agent["success"], 1) for query, agent in scored)
     if success["rate"] is None or refusal["rate"] is None:
         return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
-    length = sum(n for _, n in steps.values()) / success["n"]
+    length = sum(steps for _, steps in refusals) / success["n"]
     false = 1 - accuracy.sensitivity
     least, most = wilson_interval(round(false * accuracy.positives), accuracy.positives)
     value = success["rate"] - false * length * refused.mean
@@ -332,12 +338,3 @@ def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
         "refusal_corrected": refusal,
         "success_corrected": dict(zip(("rate", "low", "high"), ends, strict=True)),
     }
-
-
-def _clusters(scored: Iterable[tuple[str, Agent]]) -> dict[str, tuple[int, int]]:
-    """The refused and all scored steps of each query."""
-    clusters: dict[str, tuple[int, int]] = {}
-    for query, agent in scored:
-        refused, steps = clusters.get(query, (0, 0))
-        clusters[query] = refused + agent["refused"], steps + agent["steps"]
-    return clusters

@@ -10,7 +10,7 @@ from typing import Any
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeContext
-from evaluation.errors import StepperError, one_line
+from evaluation.errors import StepperError
 from evaluation.policies.baselines import FixedPolicy
 from evaluation.policies.instance import make_instance
 from evaluation.policies.policy import PolicySource
@@ -21,7 +21,7 @@ from ollama_utils.connect import Connection, Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
-from records.errors import UserError
+from records.errors import UserError, one_line
 from train.mission import mission_parts, open_encoder
 
 
