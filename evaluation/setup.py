@@ -10,7 +10,6 @@ from typing import Any
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeContext
-from evaluation.errors import StepperError
 from evaluation.policies.baselines import FixedPolicy
 from evaluation.policies.instance import make_instance
 from evaluation.policies.policy import PolicySource
@@ -21,7 +20,7 @@ from ollama_utils.connect import Connection, Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
-from records.errors import UserError, one_line
+from records.errors import UserError, as_user_errors, one_line
 from train.mission import mission_parts, open_encoder
 
 
@@ -148,12 +147,10 @@ def _add_policies(mission: Mission, team: TeamSpec, dispatcher: Dispatcher) -> N
         if spec.kind in FITTED or spec.name in mission.policies:
             continue
         source: PolicySource | None = team.runs.get(spec.name)
-        try:
+        with as_user_errors():
             mission.policies[spec.name] = source or make_source(
                 spec, mutators=mutators, dispatcher=dispatcher, seed=seed
             )
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
 
 def _check_can_be_made(source: PolicySource) -> None:
@@ -176,7 +173,5 @@ def _check_can_be_stepped(
     names = [spec.name for spec in team.agents]
     stand_ins = {name: FixedPolicy(name=name, action=0) for name in names if name not in policies}
     sources = {**stand_ins, **policies}
-    try:
+    with as_user_errors():
         stepper.begin([sources[name] for name in names], range(len(names))).close()
-    except StepperError as error:
-        raise UserError(str(error)) from error

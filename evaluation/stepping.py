@@ -135,10 +135,6 @@ class PolicyStepper:
         for process in self._processes:
             process.close()
 
-    def local(self, instance: PolicyInstance) -> LocalAgent:
-        """An instance that steps in this process, by itself."""
-        return LocalAgent(instance, self.timeout_s)
-
     def remote(self, source: PolicySource, seed: int, instance: PolicyInstance | None = None) -> RemoteAgent:
         """A policy in the process with the fewest; see `RemotePolicy`.
 
@@ -412,8 +408,8 @@ def _pass(rows: Sequence[Row]) -> list[Outcome]:
         alike[id(row.instance.network), row.view.observation.shape].append(place)
     outcomes: dict[int, Outcome] = {}
     for places in alike.values():
-        together = [rows[place] for place in places]
-        for place, row, scores in zip(places, together, _scores(together), strict=True):
+        for place, scores in zip(places, _scores([rows[place] for place in places]), strict=True):
+            row = rows[place]
             outcomes[place] = (
                 scores if isinstance(scores, Exception) else row.instance.choose(row.view, scores)
             )
@@ -446,7 +442,7 @@ class AutoAgent(AgentPolicy):
         self._picks = stepper.picks
         self._source = source
         self._seed = seed
-        self._here = stepper.local(instance) if instance else None
+        self._here = LocalAgent(instance, stepper.timeout_s) if instance else None
         self._settled: AgentPolicy | None = None
         """Where it steps for good."""
 
@@ -466,7 +462,8 @@ class AutoAgent(AgentPolicy):
         if not isinstance(outcome, WorkerLoadError):
             return outcome
         self._settled.close()  # the process could not unpickle it, and has changed nothing
-        self._settled = self._fallen_back(outcome)
+        self._picks.fall_back(self._source.name, outcome)
+        self._settled = self._local()
         return self._settled.step(view)
 
     def close(self) -> None:
@@ -487,11 +484,7 @@ class AutoAgent(AgentPolicy):
                 instance = self._here.instance if self._here else None
                 return self._stepper.remote(self._source, self._seed, instance)
             except StepperError as error:
-                return self._fallen_back(error)
-        return self._local()
-
-    def _fallen_back(self, why: Exception) -> AgentPolicy:
-        self._picks.fall_back(self._source.name, why)
+                self._picks.fall_back(self._source.name, error)
         return self._local()
 
     def _local(self) -> AgentPolicy:
@@ -499,7 +492,9 @@ class AutoAgent(AgentPolicy):
         if self._here:
             return self._here
         made = instance_or_error(self._source, self._seed)
-        return FailedAgent(made) if isinstance(made, Exception) else self._stepper.local(made)
+        if isinstance(made, Exception):
+            return FailedAgent(made)
+        return LocalAgent(made, self._stepper.timeout_s)
 
 
 class Picks:

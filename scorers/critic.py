@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ollama_utils.encoders import Encoder
-from ollama_utils.types import Call
-from scorers.json_replies import Model, ask_for_object, case_prompt
+from scorers.json_replies import JsonModel, Model, case_prompt, object_schema
 from scorers.judge import MAX_SCORE
 from scorers.statistics import Floats
 
@@ -231,12 +230,7 @@ class OnlineRidge:
         return int(np.argmax(np.where(self._missed <= least, self._strengths, 0)))
 
 
-CRITIC_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"score": {"type": "integer", "minimum": 0, "maximum": MAX_SCORE}},
-    "required": ["score"],
-    "additionalProperties": False,
-}
+CRITIC_SCHEMA = object_schema({"score": {"type": "integer", "minimum": 0, "maximum": MAX_SCORE}})
 
 CRITIC_RUBRIC = """\
 score: 10 if the answer is right and does all that the question asks for; 7 to 9 if it is right but for \
@@ -293,7 +287,7 @@ class Critic(Protocol):
 
 
 class LLMCritic:
-    """Asks a model for its score, at temperature 0 and with a fixed seed: equal cases are one call.
+    """Asks a model for its score: equal cases are one call (`JsonModel`).
 
     A reply that is no score is shown to the model once more; where that brings none either, there is none
     (BadReplyError). The model's scores are calibrated, the model stays as it is.
@@ -317,10 +311,8 @@ class LLMCritic:
         options: Mapping[str, Any] | None = None,
         least_pairs: int = LEAST_PAIRS,
     ) -> None:
-        self._llm = llm
-        self._model = model
+        self._model = JsonModel(llm, model, seed=seed, options=options or {})
         self._rubric = rubric
-        self._options = {**(options or {}), "temperature": 0, "seed": seed}
         self._calibration = Calibration(least_pairs=least_pairs)
 
     def score(self, prompt: str, query: str, response: str) -> float:
@@ -341,13 +333,7 @@ class LLMCritic:
         return self._calibration.report()
 
     def _raw(self, prompt: str, query: str, response: str) -> float:
-        call = Call(
-            model=self._model,
-            prompt=critic_prompt(prompt, query, response, self._rubric),
-            format=CRITIC_SCHEMA,
-            options=self._options,
-        )
-        said = ask_for_object(self._llm, call, tags=_TAGS)
+        said = self._model.ask(critic_prompt(prompt, query, response, self._rubric), CRITIC_SCHEMA, _TAGS)
         return float(said.values["score"] / MAX_SCORE)
 
 

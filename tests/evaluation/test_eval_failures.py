@@ -81,6 +81,44 @@ def test_an_agent_whose_step_fails_eight_times_is_unscored_and_in_no_rate(
     assert report["rates"][0]["unscored"]["count"] == 3
 
 
+def faulty_choices(server: EmbeddedServer, rate: float) -> tuple[str, ...]:
+    """Flags: calls to the model that chooses fail at this rate, and are not repeated."""
+    server.set_faults([{"kind": "error_500", "rate": rate, "model": "sim-judge"}])
+    return "--call-attempts", "1", "--episodes", "3"
+
+
+def test_a_choice_whose_call_failed_is_asked_for_again_and_nobody_else_waits_or_loses_by_it(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    flags = (
+        "--max-unscored",
+        "1",
+        "--agents",
+        "4",
+        "-p",
+        "noop,proportion=1",
+        "-p",
+        "llm:sim-judge,proportion=1",
+    )
+    assert evaluate(server, tmp_path / "run", *faulty_choices(server, 0.5), *flags) == 0
+    told = agents(tmp_path / "run")
+    assert len(told) == 3 * 4  # the agents of an episode that failed are left out
+    assert all(agent["status"] == "scored" for agent in told if agent["policy"] == "noop")
+    asked = [agent for agent in told if agent["policy"] != "noop"]
+    assert sum(agent["unscored_steps"] for agent in asked) > 0
+    for agent in asked:
+        assert agent["calls"]["choices"] == agent["steps"] + agent["unscored_steps"]
+        assert len(agent["errors"]) == min(agent["unscored_steps"], 3)
+
+
+def test_an_evaluation_stops_when_most_choices_fail(
+    server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(server, tmp_path / "run", *faulty_choices(server, 1.0), "-p", "llm:sim-judge") == 1
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert "could not be scored (--max-unscored 0.5); last error: ServerFaultError" in line
+
+
 def test_too_many_failing_calls_stop_it_with_one_line_and_what_was_answered_is_kept(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,8 +28,14 @@ def wanderers(agents: int = 3) -> list[PolicySource]:
     return [source(policies.Wanderer)] * agents
 
 
-@pytest.mark.parametrize("timeout_ms", [None, LONG_MS])
-@pytest.mark.parametrize("name", EACH_ALONE)
+@pytest.mark.parametrize(
+    ("name", "timeout_ms"),
+    [
+        *((name, None) for name in EACH_ALONE),
+        *((name, LONG_MS) for name in ("serial", "thread", "auto")),
+        pytest.param("process", LONG_MS, marks=pytest.mark.soak),
+    ],
+)
 def test_a_policy_with_a_memory_and_a_stream_of_chance_does_the_same_however_it_steps(
     name: str, timeout_ms: float | None
 ) -> None:
@@ -49,7 +55,10 @@ def test_a_policy_that_serves_many_agents_does_the_same_in_one_call_as_alone(nam
     assert not failures(expected)
 
 
-@pytest.mark.parametrize("name", ["serial", "thread", "process", "batch", "torch", "auto"])
+@pytest.mark.parametrize(
+    "name",
+    [*("serial", "thread", "batch", "torch", "auto"), pytest.param("process", marks=pytest.mark.soak)],
+)
 def test_a_network_does_the_same_alone_as_in_a_block_with_others(name: str) -> None:
     sources = [source(Networked), source(Networked, kind=1), source(Likeliest), source(Networked)]
     with stepper_of("serial") as stepper:

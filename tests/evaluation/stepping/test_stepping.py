@@ -80,8 +80,14 @@ def test_a_network_sees_blocks_of_16_rows_and_nothing_else() -> None:
     assert set(network(0).rows) == {16}
 
 
-@pytest.mark.parametrize("timeout_ms", [None, 60_000.0])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "timeout_ms"),
+    [
+        *((name, None) for name in ALL),
+        *((name, 60_000.0) for name in ("serial", "thread", "batch", "torch")),
+        *(pytest.param(name, 60_000.0, marks=pytest.mark.soak) for name in ("process", "auto")),
+    ],
+)
 def test_a_closed_stepper_leaves_no_process_behind(name: str, timeout_ms: float | None) -> None:
     processes = children()
     kinds: list[Callable[..., Policy]] = [policies.Wanderer, policies.Waiting, policies.Busy]
