@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -107,17 +107,20 @@ def test_an_error_that_is_no_valid_text_is_told_of_nevertheless(
     assert all(episode["error"].endswith("ValueError: no such file: \\udcff\n") for episode in told)
 
 
-@pytest.mark.parametrize("form", ["table", pytest.param("json", marks=pytest.mark.soak)])
-def test_a_reader_that_has_seen_enough_ends_nothing_but_the_report(tmp_path: Path, form: str) -> None:
-    flags = ("-p", "noop", "--baselines", "", "--episodes", "2", "--run-dir", str(tmp_path), "--format", form)
-    command = [sys.executable, "-m", "cli.main", "eval", *EMBEDDED, "--encoder", "hashing:64", *flags]
-    with subprocess.Popen(  # noqa: S603 - our own command
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout
-        process.stdout.close()
-        assert process.stderr
-        said = process.stderr.read()
-    assert process.returncode == 141
-    assert "mutagym:" not in said
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_reader_that_has_seen_enough_ends_nothing_but_the_report(
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+) -> None:
+    flags = (*server_flags(simulator), "--encoder", "hashing:64", "-p", "noop", "--baselines", "")
+    more = ("--episodes", "2", "--run-dir", str(tmp_path), "--format", form)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stdout)
+        assert execute(("eval", *flags, *more)) == 141
+    assert "mutagym:" not in capsys.readouterr().err
     assert json.loads((tmp_path / "report.json").read_text())["simulated"]

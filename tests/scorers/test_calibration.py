@@ -59,13 +59,13 @@ def test_scores_do_not_depend_on_the_order_of_the_pairs(
 def test_a_judge_that_is_too_kind_is_brought_down_to_what_is_true() -> None:
     chance = random.Random(0)
     calibration = Calibration()
-    for _ in range(600):
+    for _ in range(400):
         true = chance.random()
         calibration.update(math.sqrt(true), float(chance.random() < true))
     for true in (0.1, 0.3, 0.5, 0.7, 0.9):
         assert calibration(math.sqrt(true)) == pytest.approx(true, abs=0.1)
     report = calibration.report()
-    assert report.pairs == 600
+    assert report.pairs == 400
     assert report.brier < report.brier_raw
     assert report.error < 0.06
     assert report.error_raw > 0.12
