@@ -225,19 +225,11 @@ def _shares(names: Iterable[str]) -> dict[str, float]:
     return {name: counts[name] / counts.total() for name in ordered}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A team and a baseline on one mission."""
-
-    team: Entry
-    baseline: Entry
-
-    def compare(self, measure: str) -> Comparison:
-        """Over all queries that were played, those included that neither has a scored trial of."""
-        both = (self.team, self.baseline)
-        queries = sorted({episode["query"] for entry in both for episode in entry.episodes})
-        a, b = (by_query(entry.scored(), measure) for entry in both)
-        return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
+def _compared(team: Entry, baseline: Entry, measure: str) -> Comparison:
+    """Over all queries that were played, those included that neither has a scored trial of."""
+    queries = sorted({episode["query"] for entry in (team, baseline) for episode in entry.episodes})
+    a, b = (by_query(entry.scored(), measure) for entry in (team, baseline))
+    return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
 
 
 def comparisons(
@@ -253,15 +245,15 @@ def comparisons(
         power: a difference in success, for which the queries that show it are counted; None: not asked.
     """
     pairs = list(_pairs(results, rows))
-    made = [{measure: pair.compare(measure) for measure in MEASURES} for pair in pairs]
+    made = [{measure: _compared(*pair, measure) for measure in MEASURES} for pair in pairs]
     compared = [found[measure].p_value for found in made for measure in MEASURES if found[measure].queries]
     adjusted = iter(holm(compared))
     lines = []
-    for pair, found in zip(pairs, made, strict=True):
+    for (team, baseline), found in zip(pairs, made, strict=True):
         line: dict[str, Any] = {
-            "mission": results["missions"][pair.team.mission]["name"],
-            "team": results["teams"][pair.team.team]["name"],
-            "against": results["teams"][pair.baseline.team]["name"],
+            "mission": _mission(results, team.mission),
+            "team": results["teams"][team.team]["name"],
+            "against": results["teams"][baseline.team]["name"],
             "queries": found["success"].queries,
             "left_out": found["success"].left_out,
         }
@@ -271,7 +263,7 @@ def comparisons(
     return lines
 
 
-def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
+def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Every team with each baseline on every mission, in their order; of two baselines each pair once."""
     places = [team["baseline"] for team in results["teams"]]
     baselines = sorted((place, team) for team, place in enumerate(places) if place is not None)
@@ -280,7 +272,7 @@ def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
         rank = places[row.team]
         for place, team in baselines:
             if rank is None or place < rank:
-                yield Pair(team=row, baseline=played[row.mission, team])
+                yield row, played[row.mission, team]
 
 
 def _needed(found: Comparison, difference: float) -> int | None:
