@@ -260,7 +260,7 @@ def _power(effect: float, queries: int, alpha: float) -> float:
     # Here, because scipy takes longer to import than a command's help may; it ships no types.
     # Not statsmodels' TTestPower, which is nan far from 0.
     from scipy.special import stdtrit  # type: ignore[import-untyped]
-    from scipy.stats import nct  # type: ignore[import-untyped]
+    from scipy.stats import nct
 
     noncentrality = min(effect * math.sqrt(queries), _CERTAIN)
     return float(nct.sf(-stdtrit(queries - 1, alpha / 2), queries - 1, noncentrality))
