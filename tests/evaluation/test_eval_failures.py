@@ -13,6 +13,7 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
 
 INTERRUPTS = '''
 import os, signal
@@ -27,7 +28,6 @@ class Interrupts:
             os.kill(os.getpid(), signal.SIGINT)
         return view.step_count
 '''
-FLAGS = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--encoder=hashing:64", "--baselines=")
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +43,9 @@ def server(shared: EmbeddedServer) -> Iterator[EmbeddedServer]:
     shared.set_faults([])
 
 
-def evaluate(server: EmbeddedServer, folder: Path, *flags: str) -> int:
-    """The exit code of an evaluation."""
-    return execute(("eval", "--ollama-host", server.host, *FLAGS, "--run-dir", str(folder), *flags))
-
-
 def agents(folder: Path) -> list[dict[str, Any]]:
     """What came of all agents, in order."""
-    episodes = json.loads((folder / "results.json").read_text())["episodes"]
-    return [agent for episode in episodes for agent in episode["agents"]]
+    return [agent for episode in episodes_of(folder) for agent in episode["agents"]]
 
 
 def test_a_step_whose_calls_fail_did_not_happen(server: EmbeddedServer, tmp_path: Path) -> None:

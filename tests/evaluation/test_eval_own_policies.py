@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
+from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
 
 UNMADE = '''
 class Shy:
@@ -40,18 +40,6 @@ class Changes:
     def step(self, view):
         return 0
 '''
-FLAGS = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--encoder=hashing:64", "--baselines=")
-
-
-def evaluate(simulator: EmbeddedServer, folder: Path, *flags: str) -> int:
-    """The exit code of an evaluation."""
-    return execute(("eval", "--ollama-host", simulator.host, *FLAGS, "--run-dir", str(folder), *flags))
-
-
-def episodes_of(folder: Path) -> list[dict[str, Any]]:
-    """What came of all episodes, in order."""
-    episodes: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["episodes"]
-    return episodes
 
 
 @pytest.mark.parametrize(

@@ -228,6 +228,7 @@ def test_a_thought_may_be_longer_than_what_is_read_of_a_reply() -> None:
     assert len(clean("x" * 2 * MAX_CHARS, PLAIN_QUERY)) == MAX_CHARS
 
 
+@pytest.mark.timeout(120)  # in `make soak` too, which has none
 @pytest.mark.parametrize(
     "opening",
     [

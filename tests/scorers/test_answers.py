@@ -152,6 +152,7 @@ ALIKE = ["apple", "5 pears", "5", "apple"]
 """For each long reply an answer that compares as the reply does: by words, or by a number."""
 
 
+@pytest.mark.timeout(120)  # in `make soak` too, which has none
 @pytest.mark.parametrize(
     "answers",
     [

@@ -233,6 +233,7 @@ def test_typographic_marks_and_outer_space_change_no_label() -> None:
     assert not wrong, listed(wrong)
 
 
+@pytest.mark.timeout(120)  # in `make soak` too, which has none
 @pytest.mark.parametrize(
     "opening",
     ["I cannot ", pytest.param("x", marks=pytest.mark.soak), pytest.param("I ", marks=pytest.mark.soak)],
