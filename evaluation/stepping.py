@@ -93,14 +93,7 @@ def make_stepper(
 
 
 class PolicyStepper:
-    """Steps policies in one way: one stepper for a whole evaluation, shared by its threads.
-
-    Args:
-        name: the way.
-        jobs: how many steps may be under way at once.
-        timeout_s: the deadline of a step; None: none.
-        picks: what `auto` has picked.
-    """
+    """Steps policies in one way, as `make_stepper` says: one for an evaluation, shared by its threads."""
 
     def __init__(self, name: StepperName, jobs: int, timeout_s: float | None, picks: Picks) -> None:
         self.name = name
