@@ -88,11 +88,6 @@ def error_line(trace: str) -> str:
     return next((line for line in lines if not line[0].isspace()), "no error in the traceback")
 
 
-def one_line(error: BaseException) -> str:
-    """An error's class and message in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
-
-
 def policy_traceback(error: BaseException) -> str:
     """The traceback of what a policy raised, without the frames at its head that are not the policy's.
 

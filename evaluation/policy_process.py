@@ -38,12 +38,12 @@ from evaluation.errors import (
     WorkerDiedError,
     WorkerLoadError,
     error_line,
-    one_line,
     overrun,
     policy_traceback,
 )
 from evaluation.policies.instance import Outcome, PolicyInstance, instance_or_error
 from evaluation.policies.policy import PolicySource, View
+from records.errors import one_line
 
 Reply = tuple[Any, ...]
 _numbers = itertools.count()
@@ -227,36 +227,27 @@ def _remote_error(payload: bytes | None, trace: str) -> Exception:
     return error
 
 
-class _Policies:
-    """In the process: the policies that live there, by their numbers."""
+def _make(
+    instances: dict[int, PolicyInstance], number: int, paths: list[str], payload: bytes, seen: Sequence[View]
+) -> Reply:
+    """Take in a policy, or make it from its source, and step it through what it has seen before."""
+    sys.path[:] = paths
+    try:
+        source, seed, instance = pickle.loads(payload)  # noqa: S301 - from the process that started this one
+    except Exception as error:  # noqa: BLE001 - whatever a user's class raises
+        return "unreadable", one_line(error)
+    made = instance or instance_or_error(source, seed)
+    if isinstance(made, Exception):
+        return _raised(made)
+    instances[number] = made
+    for view in seen:
+        made.step(view)
+    return "done", 0
 
-    def __init__(self) -> None:
-        self._instances: dict[int, PolicyInstance] = {}
 
-    def answer(self, dropped: Sequence[int], request: str, *arguments: Any) -> Reply:  # noqa: ANN401 - as above
-        """The reply to a request; a policy's error is one."""
-        for number in dropped:
-            self._instances.pop(number, None)
-        return self._make(*arguments) if request == "make" else self._step(*arguments)
-
-    def _make(self, number: int, paths: list[str], payload: bytes, seen: Sequence[View]) -> Reply:
-        """Take in a policy, or make it from its source, and step it through what it has seen before."""
-        sys.path[:] = paths
-        try:
-            source, seed, instance = pickle.loads(payload)  # noqa: S301 - from the process that started this one
-        except Exception as error:  # noqa: BLE001 - whatever a user's class raises
-            return "unreadable", one_line(error)
-        made = instance or instance_or_error(source, seed)
-        if isinstance(made, Exception):
-            return _raised(made)
-        self._instances[number] = made
-        for view in seen:
-            made.step(view)
-        return "done", 0
-
-    def _step(self, number: int, view: View) -> Reply:
-        outcome = self._instances[number].step(view)
-        return _raised(outcome) if isinstance(outcome, Exception) else ("done", outcome)
+def _step(instances: dict[int, PolicyInstance], number: int, view: View) -> Reply:
+    outcome = instances[number].step(view)
+    return _raised(outcome) if isinstance(outcome, Exception) else ("done", outcome)
 
 
 def _raised(error: Exception) -> Reply:
@@ -270,11 +261,15 @@ def _raised(error: Exception) -> Reply:
 
 
 def _serve(connection: Connection) -> None:
-    """Answer requests until the other side is gone."""
-    policies = _Policies()
+    """In the process: answer requests until the other side is gone."""
+    instances: dict[int, PolicyInstance] = {}
     with suppress(EOFError, ConnectionError):
         while True:
-            connection.send(policies.answer(*connection.recv()))
+            dropped, request, *arguments = connection.recv()
+            for number in dropped:
+                instances.pop(number, None)
+            answer = _make if request == "make" else _step
+            connection.send(answer(instances, *arguments))
 
 
 def _end_with(parent: int) -> None:

@@ -10,7 +10,7 @@ corrected for its errors are shown beside the raw ones.
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -171,13 +171,10 @@ def entries(results: Mapping[str, Any]) -> Iterator[Entry]:
 
 def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
     """A rate over (query, how often it happened, how often it could have), clustered by query."""
-    clusters: dict[str, tuple[int, int]] = {}
-    for query, happened, n in trials:
-        before, of = clusters.get(query, (0, 0))
-        clusters[query] = before + happened, of + n
-    happened, n = (sum(counts[k] for counts in clusters.values()) for k in (0, 1))
-    low, high = clustered_interval(clusters.values())
-    queries = sum(of > 0 for _, of in clusters.values())
+    clusters = clusters_of(trials)
+    happened, n = (sum(counts[k] for counts in clusters) for k in (0, 1))
+    low, high = clustered_interval(clusters)
+    queries = sum(of > 0 for _, of in clusters)
     return {
         "rate": share(happened, n),
         "low": low,
@@ -188,6 +185,15 @@ def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
     }
 
 
+def clusters_of(trials: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
+    """Of each query, how often it happened and how often it could have."""
+    clusters: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+    for query, happened, n in trials:
+        before, of = clusters[query]
+        clusters[query] = before + happened, of + n
+    return list(clusters.values())
+
+
 def share(part: float, whole: float) -> float | None:
     """None where there is nothing to take a share of."""
     return part / whole if whole else None
@@ -195,9 +201,9 @@ def share(part: float, whole: float) -> float | None:
 
 def by_query(scored: Iterable[tuple[str, Agent]], name: str) -> dict[str, list[float]]:
     """The value of each query's agents under a name, in their order."""
-    values: dict[str, list[float]] = {}
+    values: defaultdict[str, list[float]] = defaultdict(list)
     for query, agent in scored:
-        values.setdefault(query, []).append(float(agent[name]))
+        values[query].append(float(agent[name]))
     return values
 
 
@@ -219,19 +225,11 @@ def _shares(names: Iterable[str]) -> dict[str, float]:
     return {name: counts[name] / counts.total() for name in ordered}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """A team and a baseline on one mission."""
-
-    team: Entry
-    baseline: Entry
-
-    def compare(self, measure: str) -> Comparison:
-        """Over all queries that were played, those included that neither has a scored trial of."""
-        both = (self.team, self.baseline)
-        queries = sorted({episode["query"] for entry in both for episode in entry.episodes})
-        a, b = (by_query(entry.scored(), measure) for entry in both)
-        return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
+def _compared(team: Entry, baseline: Entry, measure: str) -> Comparison:
+    """Over all queries that were played, those included that neither has a scored trial of."""
+    queries = sorted({episode["query"] for entry in (team, baseline) for episode in entry.episodes})
+    a, b = (by_query(entry.scored(), measure) for entry in (team, baseline))
+    return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
 
 
 def comparisons(
@@ -247,15 +245,15 @@ def comparisons(
         power: a difference in success, for which the queries that show it are counted; None: not asked.
     """
     pairs = list(_pairs(results, rows))
-    made = [{measure: pair.compare(measure) for measure in MEASURES} for pair in pairs]
+    made = [{measure: _compared(*pair, measure) for measure in MEASURES} for pair in pairs]
     compared = [found[measure].p_value for found in made for measure in MEASURES if found[measure].queries]
     adjusted = iter(holm(compared))
     lines = []
-    for pair, found in zip(pairs, made, strict=True):
+    for (team, baseline), found in zip(pairs, made, strict=True):
         line: dict[str, Any] = {
-            "mission": results["missions"][pair.team.mission]["name"],
-            "team": results["teams"][pair.team.team]["name"],
-            "against": results["teams"][pair.baseline.team]["name"],
+            "mission": _mission(results, team.mission),
+            "team": results["teams"][team.team]["name"],
+            "against": results["teams"][baseline.team]["name"],
             "queries": found["success"].queries,
             "left_out": found["success"].left_out,
         }
@@ -265,7 +263,7 @@ def comparisons(
     return lines
 
 
-def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
+def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Every team with each baseline on every mission, in their order; of two baselines each pair once."""
     places = [team["baseline"] for team in results["teams"]]
     baselines = sorted((place, team) for team, place in enumerate(places) if place is not None)
@@ -274,7 +272,7 @@ def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[Pair]:
         rank = places[row.team]
         for place, team in baselines:
             if rank is None or place < rank:
-                yield Pair(team=row, baseline=played[row.mission, team])
+                yield row, played[row.mission, team]
 
 
 def _needed(found: Comparison, difference: float) -> int | None:
@@ -313,13 +311,13 @@ def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     added up, for the three move together.
     """
     scored = list(entry.scored())
-    steps = _clusters(scored)
-    refused = corrected_rate(steps.values(), accuracy)
+    refusals = clusters_of((query, agent["refused"], agent["steps"]) for query, agent in scored)
+    refused = corrected_rate(refusals, accuracy)
     refusal = dict(zip(("rate", "low", "high"), map(known, refused), strict=True))
     success = rate((query, agent["success"], 1) for query, agent in scored)
     if success["rate"] is None or refusal["rate"] is None:
         return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
-    length = sum(n for _, n in steps.values()) / success["n"]
+    length = sum(steps for _, steps in refusals) / success["n"]
     false = 1 - accuracy.sensitivity
     least, most = wilson_interval(round(false * accuracy.positives), accuracy.positives)
     value = success["rate"] - false * length * refused.mean
@@ -332,12 +330,3 @@ def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
         "refusal_corrected": refusal,
         "success_corrected": dict(zip(("rate", "low", "high"), ends, strict=True)),
     }
-
-
-def _clusters(scored: Iterable[tuple[str, Agent]]) -> dict[str, tuple[int, int]]:
-    """The refused and all scored steps of each query."""
-    clusters: dict[str, tuple[int, int]] = {}
-    for query, agent in scored:
-        refused, steps = clusters.get(query, (0, 0))
-        clusters[query] = refused + agent["refused"], steps + agent["steps"]
-    return clusters

@@ -12,7 +12,6 @@ from envs.parts import mission_parts
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeContext
-from evaluation.errors import StepperError, one_line
 from evaluation.policies.baselines import FixedPolicy
 from evaluation.policies.instance import make_instance
 from evaluation.policies.policy import PolicySource
@@ -23,7 +22,7 @@ from ollama_utils.connect import Connection, Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
-from records.errors import UserError
+from records.errors import UserError, as_user_error, one_line
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,12 +153,10 @@ def _add_policies(mission: Mission, team: TeamSpec, dispatcher: Dispatcher) -> N
         if spec.kind in FITTED or spec.name in mission.policies:
             continue
         source: PolicySource | None = team.runs.get(spec.name)
-        try:
+        with as_user_error(ValueError):
             mission.policies[spec.name] = source or make_source(
                 spec, mutators=mutators, dispatcher=dispatcher, seed=seed
             )
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
 
 def _check_can_be_made(source: PolicySource) -> None:
@@ -182,7 +179,5 @@ def _check_can_be_stepped(
     names = [spec.name for spec in team.agents]
     stand_ins = {name: FixedPolicy(name=name, action=0) for name in names if name not in policies}
     sources = {**stand_ins, **policies}
-    try:
+    with as_user_error(ValueError):
         stepper.begin([sources[name] for name in names], range(len(names))).close()
-    except StepperError as error:
-        raise UserError(str(error)) from error

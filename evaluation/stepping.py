@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from evaluation.errors import (
     PolicyBusyError,
+    PolicyError,
     PolicyTimeoutError,
     StepperError,
     WorkerLoadError,
@@ -60,6 +61,8 @@ WAIT_S = 0.005
 """A policy that waits as long a step, and twice as long as it computes, steps on threads."""
 HEAVY_S = 0.005
 """One that computes as long a step goes to a process; a step there costs under a millisecond more."""
+_SCHEDULE = Path("/proc/thread-self/schedstat")
+"""Where Linux counts how long a thread waited for a CPU."""
 
 
 def make_stepper(
@@ -90,14 +93,7 @@ def make_stepper(
 
 
 class PolicyStepper:
-    """Steps policies in one way: one stepper for a whole evaluation, shared by its threads.
-
-    Args:
-        name: the way.
-        jobs: how many steps may be under way at once.
-        timeout_s: the deadline of a step; None: none.
-        picks: what `auto` has picked.
-    """
+    """Steps policies in one way, as `make_stepper` says: one for an evaluation, shared by its threads."""
 
     def __init__(self, name: StepperName, jobs: int, timeout_s: float | None, picks: Picks) -> None:
         self.name = name
@@ -131,10 +127,6 @@ class PolicyStepper:
         """End the processes, whatever they are at."""
         for process in self._processes:
             process.close()
-
-    def local(self, instance: PolicyInstance) -> LocalAgent:
-        """An instance that steps in this process, by itself."""
-        return LocalAgent(instance, self.timeout_s)
 
     def remote(self, source: PolicySource, seed: int, instance: PolicyInstance | None = None) -> RemoteAgent:
         """A policy in the process with the fewest; see `RemotePolicy`.
@@ -248,8 +240,37 @@ class FailedAgent(AgentPolicy):
         return self._error
 
 
-class LocalAgent(AgentPolicy):
-    """An instance in this process, which does one step at a time.
+class InstanceAgent(AgentPolicy):
+    """An instance in this process, which does one call at a time under the deadline.
+
+    Args:
+        instance: the instance.
+        timeout_s: the deadline of a call; None: none.
+    """
+
+    def __init__(self, instance: PolicyInstance, timeout_s: float | None) -> None:
+        self.instance = instance
+        self._timeout_s = timeout_s
+        self._busy = threading.Lock()
+        """Held during a call: one that overran its deadline may still be under way."""
+
+    def call(self, work: Callable[[], T]) -> T | PolicyError:
+        """What the work returns; a PolicyBusyError where an earlier call has not ended."""
+        return within(self._timeout_s, f"policy {self.instance.name!r}", partial(self._alone, work))
+
+    def _alone(self, work: Callable[[], T]) -> T | PolicyBusyError:
+        if not self._busy.acquire(blocking=False):
+            return PolicyBusyError(
+                f"policy {self.instance.name!r} has not ended an earlier step; ask for one action at a time"
+            )
+        try:
+            return work()
+        finally:
+            self._busy.release()
+
+
+class LocalAgent(InstanceAgent):
+    """An instance that serves one agent.
 
     Args:
         instance: the instance.
@@ -258,11 +279,8 @@ class LocalAgent(AgentPolicy):
     """
 
     def __init__(self, instance: PolicyInstance, timeout_s: float | None, group: object = None) -> None:
-        self.instance = instance
-        self._timeout_s = timeout_s
+        super().__init__(instance, timeout_s)
         self._group = group
-        self._busy = threading.Lock()
-        """Held during a step: one that overran its deadline may still be under way."""
 
     @property
     def group(self) -> object:
@@ -270,29 +288,17 @@ class LocalAgent(AgentPolicy):
         return self._group or self
 
     def step(self, view: View) -> Outcome:
-        """The policy's action; a PolicyBusyError where an earlier step has not ended."""
-        return within(self._timeout_s, f"policy {self.instance.name!r}", partial(self._step, view))
+        """The policy's action."""
+        return self.call(partial(self.instance.step, view))
 
     def measured_step(self, view: View) -> tuple[Outcome, Cost]:
         """The same, and what it cost.
 
         Of a step that overran its deadline only that its caller waited is known.
         """
-        watch = Stopwatch()
-        found = within(self._timeout_s, f"policy {self.instance.name!r}", partial(self._measure, view))
-        return (found, watch.cost()) if isinstance(found, PolicyTimeoutError) else found
-
-    def _measure(self, view: View) -> tuple[Outcome, Cost]:
-        watch = Stopwatch()
-        return self._step(view), watch.cost()
-
-    def _step(self, view: View) -> Outcome:
-        if not self._busy.acquire(blocking=False):
-            return busy(self.instance)
-        try:
-            return self.instance.step(view)
-        finally:
-            self._busy.release()
+        step = partial(measured, partial(self.instance.step, view))
+        found, cost_of_waiting = measured(partial(self.call, step))
+        return (found, cost_of_waiting) if isinstance(found, PolicyError) else found
 
 
 class RemoteAgent(AgentPolicy):
@@ -316,31 +322,13 @@ class RemoteAgent(AgentPolicy):
         self._process.drop(self._policy)
 
 
-class BatchAgents(AgentPolicy):
-    """An instance that serves all agents of an episode that have its policy.
-
-    Args:
-        instance: the instance, which has `step_batch`.
-        timeout_s: the deadline of a call; None: none.
-    """
-
-    def __init__(self, instance: PolicyInstance, timeout_s: float | None) -> None:
-        self._instance = instance
-        self._timeout_s = timeout_s
-        self._busy = threading.Lock()
+class BatchAgents(InstanceAgent):
+    """An instance with `step_batch` that serves all agents of an episode that have its policy."""
 
     def step_group(self, agents: Sequence[AgentPolicy], views: Sequence[View]) -> list[Outcome]:  # noqa: ARG002 - all of them are this one
         """The outcomes of one call of `step_batch`; an error of it is every agent's."""
-        found = within(self._timeout_s, f"policy {self._instance.name!r}", partial(self._step, views))
-        return [found] * len(views) if isinstance(found, Exception) else found
-
-    def _step(self, views: Sequence[View]) -> list[Outcome]:
-        if not self._busy.acquire(blocking=False):
-            return [busy(self._instance)] * len(views)
-        try:
-            return self._instance.step_batch(views)
-        finally:
-            self._busy.release()
+        found = self.call(partial(self.instance.step_batch, views))
+        return [found] * len(views) if isinstance(found, PolicyError) else found
 
 
 class NetworkAgent(AgentPolicy):
@@ -413,8 +401,8 @@ def _pass(rows: Sequence[Row]) -> list[Outcome]:
         alike[id(row.instance.network), row.view.observation.shape].append(place)
     outcomes: dict[int, Outcome] = {}
     for places in alike.values():
-        together = [rows[place] for place in places]
-        for place, row, scores in zip(places, together, _scores(together), strict=True):
+        for place, scores in zip(places, _scores([rows[place] for place in places]), strict=True):
+            row = rows[place]
             outcomes[place] = (
                 scores if isinstance(scores, Exception) else row.instance.choose(row.view, scores)
             )
@@ -447,7 +435,7 @@ class AutoAgent(AgentPolicy):
         self._picks = stepper.picks
         self._source = source
         self._seed = seed
-        self._here = stepper.local(instance) if instance else None
+        self._here = LocalAgent(instance, stepper.timeout_s) if instance else None
         self._settled: AgentPolicy | None = None
         """Where it steps for good."""
 
@@ -467,7 +455,8 @@ class AutoAgent(AgentPolicy):
         if not isinstance(outcome, WorkerLoadError):
             return outcome
         self._settled.close()  # the process could not unpickle it, and has changed nothing
-        self._settled = self._fallen_back(outcome)
+        self._picks.fall_back(self._source.name, outcome)
+        self._settled = self._local()
         return self._settled.step(view)
 
     def close(self) -> None:
@@ -488,11 +477,7 @@ class AutoAgent(AgentPolicy):
                 instance = self._here.instance if self._here else None
                 return self._stepper.remote(self._source, self._seed, instance)
             except StepperError as error:
-                return self._fallen_back(error)
-        return self._local()
-
-    def _fallen_back(self, why: Exception) -> AgentPolicy:
-        self._picks.fall_back(self._source.name, why)
+                self._picks.fall_back(self._source.name, error)
         return self._local()
 
     def _local(self) -> AgentPolicy:
@@ -500,7 +485,9 @@ class AutoAgent(AgentPolicy):
         if self._here:
             return self._here
         made = instance_or_error(self._source, self._seed)
-        return FailedAgent(made) if isinstance(made, Exception) else self._stepper.local(made)
+        if isinstance(made, Exception):
+            return FailedAgent(made)
+        return LocalAgent(made, self._stepper.timeout_s)
 
 
 class Picks:
@@ -517,7 +504,7 @@ class Picks:
         self._costs: defaultdict[str, list[Cost]] = defaultdict(list)
         self._picks: dict[str, Pick] = {}
         self._said: set[str] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.measuring = threading.Lock()
         """Held while a step is measured: beside others each would seem to wait."""
 
@@ -532,25 +519,21 @@ class Picks:
             if len(self._costs[name]) == MEASURED_STEPS:
                 pick, why = pick_way(self._costs[name], jobs=self._jobs, cpus=count_cpus())
                 self._picks[name] = pick
-                self._say(name, f"{pick}: {why}")
+                self.say(name, f"{pick}: {why}")
 
     def fall_back(self, name: str, why: Exception) -> None:
         """Step a policy serially from now on, for a process cannot have it."""
         with self._lock:
             self._picks[name] = "serial"
-            self._say(name, f"serial, not process: {why}")
+            self.say(name, f"serial, not process: {why}")
 
     def say(self, name: str, what: str) -> None:
         """Report how a policy steps, once."""
-        with self._lock:
-            self._say(name, what)
-
-    def _say(self, name: str, what: str) -> None:
-        """The lock is held."""
         line = f"policy {name!r} steps by {what}"
-        if line not in self._said:
-            self._said.add(line)
-            self._report(line)
+        with self._lock:
+            if line not in self._said:
+                self._said.add(line)
+                self._report(line)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -563,22 +546,12 @@ class Cost:
     """CPU time of the thread that it ran on."""
 
 
-class Stopwatch:
-    """Runs from when it is made, on the thread that makes it."""
-
-    def __init__(self) -> None:
-        self._began_s = self._now_s()
-
-    def cost(self) -> Cost:
-        """What was spent so far."""
-        wall_s, cpu_s, queued_s = (
-            now - began for now, began in zip(self._now_s(), self._began_s, strict=True)
-        )
-        return Cost(wait_s=wall_s - cpu_s - queued_s, cpu_s=cpu_s)
-
-    @staticmethod
-    def _now_s() -> tuple[float, float, float]:
-        return time.perf_counter(), time.thread_time(), _queued_s()
+def measured(work: Callable[[], T]) -> tuple[T, Cost]:
+    """What the work returns, and what it took on this thread."""
+    began_s = _clocks_s()
+    result = work()
+    wall_s, cpu_s, queued_s = (now - began for now, began in zip(_clocks_s(), began_s, strict=True))
+    return result, Cost(wait_s=wall_s - cpu_s - queued_s, cpu_s=cpu_s)
 
 
 def pick_way(costs: Sequence[Cost], *, jobs: int, cpus: int) -> tuple[Pick, str]:
@@ -644,19 +617,13 @@ def within(timeout_s: float | None, what: str, work: Callable[[], T]) -> T | Pol
     return cast("T", result)
 
 
-def busy(instance: PolicyInstance) -> PolicyBusyError:
-    """The error of an instance whose earlier step is still under way."""
-    return PolicyBusyError(
-        f"policy {instance.name!r} has not ended an earlier step; ask for one action at a time"
-    )
+def _clocks_s() -> tuple[float, float, float]:
+    """The time, this thread's CPU time, and how long it was ready to run and waited for a CPU, in seconds.
 
-
-_SCHEDULE = Path("/proc/thread-self/schedstat")
-
-
-def _queued_s() -> float:
-    """Seconds that this thread was ready to run and waited for a CPU; 0 where the system does not say."""
+    The last is 0 where the system does not say.
+    """
     try:
-        return int(_SCHEDULE.read_text(encoding="ascii").split()[1]) / 1e9
+        queued_s = int(_SCHEDULE.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
-        return 0.0
+        queued_s = 0.0
+    return time.perf_counter(), time.thread_time(), queued_s

@@ -9,7 +9,7 @@ from typing import Any
 from evaluation.config import MissionQueries, MissionSpec
 from evaluation.policies.specs import FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
 from evaluation.policies.trained import RunSource, run_source
-from records.errors import UserError
+from records.errors import UserError, as_user_error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ def read_teams(
     compared = [_parsed(text, missions) for text in baselines]
     ranks = {spec.name: rank for rank, spec in enumerate(compared)}
     added = [spec for spec in compared if spec.name not in named]
-    teams = [_team(_mix_name(mixed), _assigned(mixed, agents))] if mixed else []
+    teams = [_mixed_team(mixed, agents)] if mixed else []
     for spec in (*alone, *added):
         team = _team(short_name(spec), (spec,) * agents)
         teams.append(replace(team, is_baseline=spec.name not in named, rank=ranks.get(spec.name)))
@@ -131,34 +131,26 @@ def check_bandits(fits: Mapping[str, PolicySpec]) -> None:
     """
     for spec in fits.values():
         if spec.kind != "best_fixed":
-            try:
+            with as_user_error(ValueError):
                 make_bandit(spec, arms=1, seed=0)
-            except ValueError as error:
-                raise UserError(str(error)) from error
 
 
 def _parsed(text: str, missions: Sequence[MissionSpec]) -> PolicySpec:
     mutators = dict.fromkeys(name for mission in missions for name in mission.mutators)
-    try:
+    with as_user_error(ValueError):
         return parse_policy(text, tuple(mutators))
-    except ValueError as error:
-        raise UserError(str(error)) from error
 
 
 def _is_mixed(text: str) -> bool:
     return any(part.strip().startswith("proportion=") for part in text.split(","))
 
 
-def _assigned(specs: Sequence[PolicySpec], agents: int) -> tuple[PolicySpec, ...]:
-    """The policies of the agents, by their proportions."""
-    try:
-        return tuple(specs[place] for place in assign([spec.proportion for spec in specs], agents))
-    except ValueError as error:
-        raise UserError(str(error)) from error
-
-
-def _mix_name(specs: Sequence[PolicySpec]) -> str:
-    return " + ".join(f"{spec.proportion:g} {short_name(spec)}" for spec in specs)
+def _mixed_team(specs: Sequence[PolicySpec], agents: int) -> TeamSpec:
+    """The policies with a proportion, as one team."""
+    name = " + ".join(f"{spec.proportion:g} {short_name(spec)}" for spec in specs)
+    with as_user_error(ValueError):
+        places = assign([spec.proportion for spec in specs], agents)
+    return _team(name, tuple(specs[place] for place in places))
 
 
 def short_name(spec: PolicySpec) -> str:

@@ -39,3 +39,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
         return "there is none"
     near = difflib.get_close_matches(name, names, n=2, cutoff=0.5)
     return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"
+
+
+def one_line(error: BaseException) -> str:
+    """An error's class and message in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

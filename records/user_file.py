@@ -1,18 +1,21 @@
-"""Loads what a user names as `FILE.py:NAME`: a mutator, a scorer, an evaluation."""
+"""Loads what a user names as `FILE.py:NAME`: a mutator, a scorer, an evaluation, a policy."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import inspect
+import linecache
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from functools import cache
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from records.errors import nearest
+from records.errors import nearest, one_line
 
 
 class UserFileError(ValueError):
@@ -39,7 +42,9 @@ def load_named(
     file = Path(path).resolve()
     if not file.is_file():
         raise UserFileError(f"{what} {spec!r} cannot be found: no file at {path!r}; expected FILE.py:NAME")
-    module = _run(file, path, file.stat().st_mtime_ns)
+    if file.suffix != ".py":
+        raise UserFileError(f"{path!r} is not a Python file; expected FILE.py:NAME")
+    module = run_source(str(file), source_of(file, path), path)
     if not hasattr(module, name):
         own = [each for each, value in vars(module).items() if is_one(value)]
         raise UserFileError(f"{path} has no {what} {name!r}; {nearest(name, own)}")
@@ -68,29 +73,46 @@ def error_line(spec: str, error: BaseException) -> str:
     file = Path(spec.rpartition(":")[0]).resolve()
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
-    return f"{_one_line(error)} (line {lines[-1]})" if lines else _one_line(error)
+    return f"{one_line(error)} (line {lines[-1]})" if lines else one_line(error)
+
+
+def source_of(file: Path, shown: str) -> str:
+    """The text of a Python file, which messages name as `shown`.
+
+    Raises:
+        UserFileError: it cannot be read, or is not text.
+    """
+    try:
+        return importlib.util.decode_source(file.read_bytes())
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserFileError(f"{shown} fails while it is imported: {one_line(error)}") from error
 
 
 @cache
-def _run(file: Path, shown: str, _changed_ns: int) -> ModuleType:
-    """The module of a user's file as of its last change, under a name that no import can clash with."""
-    name = f"user file {file}".replace(".", ",")  # pickle imports what stands before a dot
+def run_source(file: str, text: str, shown: str) -> ModuleType:
+    """The module of a user's file with this text, under a name that no import or other text clashes with.
+
+    Args:
+        file: its path, from the root.
+        text: what stands in it, or stood there once.
+        shown: what messages call it.
+
+    Raises:
+        UserFileError: it fails or exits while it is imported.
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    name = f"user file {file} {digest}".replace(".", ",")  # pickle imports what stands before a dot
     spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise UserFileError(f"{shown!r} is not a Python file; expected FILE.py:NAME")
-    module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(cast("ModuleSpec", spec))
     sys.modules[name] = module  # where dataclasses and pickle look a class's module up
+    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file  # for tracebacks
     try:
-        spec.loader.exec_module(module)
+        exec(compile(text, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's own
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise UserFileError(f"{shown} fails while it is imported: {_one_line(error)}") from error
+        raise UserFileError(f"{shown} fails while it is imported: {one_line(error)}") from error
     return module
 
 
 def _is_async(function: object) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())

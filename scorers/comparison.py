@@ -192,7 +192,7 @@ def queries_needed(
     effect = abs(difference) / sd_of_differences if sd_of_differences else math.inf
 
     def is_enough(queries: int) -> bool:
-        return min(_power(effect, queries, alpha), _enough_differ(differing, queries, alpha)) >= power
+        return _enough_differ(differing, queries, alpha) >= power and _power(effect, queries, alpha) >= power
 
     fewest, enough = 1, _FEWEST
     while not is_enough(enough):
@@ -259,18 +259,19 @@ def _power(effect: float, queries: int, alpha: float) -> float:
     """How often the two-sided paired t-test finds an effect (difference over deviation) on its right side."""
     # Here, because scipy takes longer to import than a command's help may; it ships no types.
     # Not statsmodels' TTestPower, which is nan far from 0.
-    from scipy.stats import nct, t
+    from scipy.special import stdtrit  # type: ignore[import-untyped]
+    from scipy.stats import nct
 
     noncentrality = min(effect * math.sqrt(queries), _CERTAIN)
-    return float(nct.sf(t.isf(alpha / 2, queries - 1), queries - 1, noncentrality))
+    return float(nct.sf(-stdtrit(queries - 1, alpha / 2), queries - 1, noncentrality))
 
 
 def _enough_differ(differing: float, queries: int, alpha: float) -> float:
     """How often enough queries differ for flips of their signs to get below alpha, were all on one side."""
-    from scipy.stats import binom
+    from scipy.special import bdtrc
 
     enough = math.floor(math.log2(2 / alpha)) + 1
-    return float(binom.sf(enough - 1, queries, differing))
+    return float(bdtrc(enough - 1, queries, differing)) if queries >= enough else 0.0
 
 
 def _check(sd_of_differences: float, differing: float, power: float, alpha: float) -> None:

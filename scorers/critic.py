@@ -18,8 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ollama_utils.encoders import Encoder
-from ollama_utils.types import Call
-from scorers.json_replies import Model, ask_for_object, case_prompt
+from scorers.json_replies import JsonModel, Model, case_prompt, object_schema
 from scorers.judge import MAX_SCORE
 from scorers.statistics import Floats
 
@@ -66,6 +65,10 @@ class _Fit:
         return self.trust * fitted + (1 - self.trust) * score
 
 
+_NO_FIT = _Fit(np.zeros(1), np.zeros(1), trust=0.0)
+"""Leaves every score as it is."""
+
+
 class Calibration:
     """Isotonic regression of the feedback on the raw scores, from a careful start.
 
@@ -86,7 +89,7 @@ class Calibration:
         self._pairs: list[tuple[float, float]] = []
         # What each score comes to by the pairs before it; None where that is not worked out yet.
         self._after: list[float | None] = []
-        self._fit: _Fit | None = None
+        self._fit = _NO_FIT
         self._fitted = 0
         self._lock = threading.Lock()
 
@@ -95,7 +98,7 @@ class Calibration:
         with self._lock:
             if self._fitted < len(self._pairs):
                 self._fit, self._fitted = self._fit_before(self._pairs, len(self._pairs)), len(self._pairs)
-            return _calibrated(self._fit, score)
+            return self._fit(score)
 
     def update(self, score: float, value: float) -> None:
         """Learn that a reply of this raw score came to this value.
@@ -107,7 +110,7 @@ class Calibration:
             raise ValueError(f"expected a score and a value from 0 to 1, got {score!r} and {value!r}")
         with self._lock:
             known = self._fitted == len(self._pairs)
-            self._after.append(_calibrated(self._fit, score) if known else None)
+            self._after.append(self._fit(score) if known else None)
             self._pairs.append((score, value))
 
     def report(self) -> CalibrationReport:
@@ -119,7 +122,7 @@ class Calibration:
             pairs, known = list(self._pairs), list(self._after)
         # Outside the lock, for it may take long; what another thread works out meanwhile is the same.
         after = [
-            _calibrated(self._fit_before(pairs, place), pairs[place][0]) if value is None else value
+            self._fit_before(pairs, place)(pairs[place][0]) if value is None else value
             for place, value in enumerate(known)
         ]
         with self._lock:
@@ -133,15 +136,19 @@ class Calibration:
             brier=brier_score(after, values),
         )
 
-    def _fit_before(self, pairs: list[tuple[float, float]], end: int) -> _Fit | None:
+    def _fit_before(self, pairs: list[tuple[float, float]], end: int) -> _Fit:
         """The fit to the pairs before a place, the latest of them where there is a window."""
         start = 0 if self._window is None else max(0, end - self._window)
         latest = pairs[start:end]
-        return _fit_to(latest, self._least) if latest and len(latest) >= self._least else None
+        if len(latest) < max(1, self._least):
+            return _NO_FIT
+        # Here, because scikit-learn takes longer to import than a command's help may; it ships no types.
+        from sklearn.isotonic import IsotonicRegression  # type: ignore[import-untyped]
 
-
-def _calibrated(fit: _Fit | None, score: float) -> float:
-    return score if fit is None else fit(score)
+        scores, values = np.array(latest, float).T
+        model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(scores, values)
+        trust = len(latest) / (len(latest) + self._least)
+        return _Fit(model.X_thresholds_, model.y_thresholds_, trust)
 
 
 def calibration_error(scores: Sequence[float], values: Sequence[float], bins: int = BINS) -> float:
@@ -167,16 +174,6 @@ def brier_score(scores: Sequence[float], values: Sequence[float]) -> float:
     if not len(scores):
         return math.nan
     return float(np.mean((np.array(scores, float) - np.array(values, float)) ** 2))
-
-
-def _fit_to(pairs: Sequence[tuple[float, float]], least: int) -> _Fit:
-    # Here, because scikit-learn takes longer to import than a command's help may; it ships no types.
-    from sklearn.isotonic import IsotonicRegression  # type: ignore[import-untyped]
-
-    scores, values = np.array(pairs, float).T
-    model = IsotonicRegression(y_min=0, y_max=1, out_of_bounds="clip").fit(scores, values)
-    trust = len(pairs) / (len(pairs) + least)
-    return _Fit(model.X_thresholds_, model.y_thresholds_, trust)
 
 
 class OnlineRidge:
@@ -231,12 +228,7 @@ class OnlineRidge:
         return int(np.argmax(np.where(self._missed <= least, self._strengths, 0)))
 
 
-CRITIC_SCHEMA: Mapping[str, Any] = {
-    "type": "object",
-    "properties": {"score": {"type": "integer", "minimum": 0, "maximum": MAX_SCORE}},
-    "required": ["score"],
-    "additionalProperties": False,
-}
+CRITIC_SCHEMA = object_schema({"score": {"type": "integer", "minimum": 0, "maximum": MAX_SCORE}})
 
 CRITIC_RUBRIC = """\
 score: 10 if the answer is right and does all that the question asks for; 7 to 9 if it is right but for \
@@ -293,7 +285,7 @@ class Critic(Protocol):
 
 
 class LLMCritic:
-    """Asks a model for its score, at temperature 0 and with a fixed seed: equal cases are one call.
+    """Asks a model for its score: equal cases are one call (`JsonModel`).
 
     A reply that is no score is shown to the model once more; where that brings none either, there is none
     (BadReplyError). The model's scores are calibrated, the model stays as it is.
@@ -317,10 +309,8 @@ class LLMCritic:
         options: Mapping[str, Any] | None = None,
         least_pairs: int = LEAST_PAIRS,
     ) -> None:
-        self._llm = llm
-        self._model = model
+        self._model = JsonModel(llm, model, seed=seed, options=options or {})
         self._rubric = rubric
-        self._options = {**(options or {}), "temperature": 0, "seed": seed}
         self._calibration = Calibration(least_pairs=least_pairs)
 
     def score(self, prompt: str, query: str, response: str) -> float:
@@ -341,13 +331,7 @@ class LLMCritic:
         return self._calibration.report()
 
     def _raw(self, prompt: str, query: str, response: str) -> float:
-        call = Call(
-            model=self._model,
-            prompt=critic_prompt(prompt, query, response, self._rubric),
-            format=CRITIC_SCHEMA,
-            options=self._options,
-        )
-        said = ask_for_object(self._llm, call, tags=_TAGS)
+        said = self._model.ask(critic_prompt(prompt, query, response, self._rubric), CRITIC_SCHEMA, _TAGS)
         return float(said.values["score"] / MAX_SCORE)
 
 

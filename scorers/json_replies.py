@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from ollama_utils.errors import BadReplyError
@@ -47,39 +47,69 @@ class JsonReply:
     """Whether only the repair brought it."""
 
 
+@dataclass(frozen=True)
+class JsonModel:
+    """A model that is asked at temperature 0 and with a fixed seed: equal questions are one call."""
+
+    dispatcher: Model
+    """Where the calls go."""
+    model: str
+    """Its name as the server lists it."""
+    _: KW_ONLY
+    seed: int = 0
+    """The seed of every call."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """More of Ollama's options (`num_ctx`); `temperature` and `seed` are set here."""
+
+    def ask(self, prompt: str, schema: Schema, tags: tuple[str, ...]) -> JsonReply:
+        """What the model replies under a flat schema.
+
+        The repair has the options of the first call, so it is a pure function of it: equal questions get
+        equal objects, or none, however often they are asked.
+
+        Args:
+            prompt: The question.
+            schema: A flat schema.
+            tags: The names of the prompt's tags, which a faulty reply must not close.
+
+        Raises:
+            OllamaError: A call failed, or (BadReplyError) neither reply is an object that follows the schema.
+        """
+        first = self._reply(prompt, schema)
+        fault = fault_in(first, schema)
+        if not fault:
+            return JsonReply(values=json.loads(first.text), repaired=False)
+        second = self._reply(repair_prompt(prompt, first.text, fault, schema, tags), schema)
+        if still := fault_in(second, schema):
+            raise BadReplyError(
+                f"the judge's reply {fault}: {first.text[:_QUOTED]!r}, and its repair {still}: "
+                f"{second.text[:_QUOTED]!r}"
+            )
+        return JsonReply(values=json.loads(second.text), repaired=True)
+
+    def _reply(self, prompt: str, schema: Schema) -> Completion:
+        options = {**self.options, "temperature": 0, "seed": self.seed}
+        call = Call(model=self.model, prompt=prompt, format=schema, options=options)
+        completion = self.dispatcher.generate(call)
+        if completion.error is not None:
+            raise completion.error
+        return completion
+
+
+def object_schema(properties: Mapping[str, Schema]) -> Schema:
+    """The schema of an object that has these properties, and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
 def case_prompt(template: str, texts: Mapping[str, str], rubric: str = "") -> str:
     """A prompt that shows texts between tags of their names, which neither they nor the rubric can close."""
     shown = {tag: untagged(text, *texts) for tag, text in texts.items()}
     return template.format(rubric=untagged(rubric, *texts).strip(), **shown)
-
-
-def ask_for_object(dispatcher: Model, call: Call, *, tags: tuple[str, ...]) -> JsonReply:
-    """What a model replies under the schema that stands in the call's `format`.
-
-    The repair has the options of the first call, so it is a pure function of it: where the call is
-    repeatable, equal calls get equal objects, or none, however often they are made.
-
-    Args:
-        dispatcher: Where the calls go.
-        call: The question; its `format` is a flat schema.
-        tags: The names of the prompt's tags, which a faulty reply must not close.
-
-    Raises:
-        OllamaError: A call failed, or (BadReplyError) neither reply is an object that follows the schema.
-    """
-    schema = call.format or {}
-    first = _reply(dispatcher, call)
-    fault = fault_in(first, schema)
-    if not fault:
-        return JsonReply(values=json.loads(first.text), repaired=False)
-    again = replace(call, prompt=repair_prompt(call.prompt, first.text, fault, schema, tags))
-    second = _reply(dispatcher, again)
-    if still := fault_in(second, schema):
-        raise BadReplyError(
-            f"the judge's reply {fault}: {first.text[:_QUOTED]!r}, and its repair {still}: "
-            f"{second.text[:_QUOTED]!r}"
-        )
-    return JsonReply(values=json.loads(second.text), repaired=True)
 
 
 def repair_prompt(prompt: str, faulty: str, fault: str, schema: Schema, tags: tuple[str, ...]) -> str:
@@ -111,10 +141,3 @@ def _is_a(value: object, kind: Schema) -> bool:
     if kind["type"] == "integer":
         return type(value) is int and kind["minimum"] <= value <= kind["maximum"]
     return value in kind["enum"]
-
-
-def _reply(dispatcher: Model, call: Call) -> Completion:
-    completion = dispatcher.generate(call)
-    if completion.error is not None:
-        raise completion.error
-    return completion

@@ -8,6 +8,7 @@ The same seed and the same rewards in the same order give the same arms.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Protocol
 
 import numpy as np
@@ -15,81 +16,6 @@ from numpy.typing import NDArray
 
 from evaluation.policies.baselines import FixedPolicy, SampledSource
 from evaluation.policies.policy import PolicySource
-
-
-class Means:
-    """The mean reward of each arm.
-
-    Several arms may be chosen before the first reward comes: those chosen since the last reward count as
-    played. Those of them that bring no reward after that did not happen.
-
-    Args:
-        arms: how many there are.
-        seed: of the order in which arms are first played, and in which ties are broken.
-
-    Raises:
-        ValueError: there is no arm.
-    """
-
-    def __init__(self, arms: int, seed: int) -> None:
-        check_arms(arms)
-        self.chance = np.random.default_rng(seed)
-        self._counts = np.zeros(arms, np.int64)
-        self._sums = np.zeros(arms)
-        self._waiting = np.zeros(arms, np.int64)
-        self._order = self.chance.permutation(arms)
-
-    @property
-    def arms(self) -> int:
-        """How many arms there are."""
-        return len(self._counts)
-
-    @property
-    def plays(self) -> NDArray[np.int64]:
-        """(arms,), how often each was played; those that wait for their reward are counted."""
-        return self._counts + self._waiting
-
-    def note(self, arm: int) -> int:
-        """Note that an arm was chosen; returns it."""
-        self._waiting[arm] += 1
-        return arm
-
-    def add(self, arm: int, reward: float) -> None:
-        """Note a reward.
-
-        Raises:
-            ValueError: there is no such arm, or the reward is not in [0, 1].
-        """
-        check_arm(arm, self.arms)
-        check_reward(reward)
-        self._counts[arm] += 1
-        self._sums[arm] += reward
-        self._waiting[:] = 0
-
-    def unplayed(self) -> int | None:
-        """The first arm, in the seed's order, of which nothing is known; None where all are, or wait.
-
-        While nothing at all is known the arms wait in turn.
-        """
-        unknown = [int(arm) for arm in self._order if not self._counts[arm]]
-        fresh = [arm for arm in unknown if not self._waiting[arm]]
-        if fresh or len(unknown) < self.arms:
-            return fresh[0] if fresh else None
-        return min(unknown, key=lambda arm: self._waiting[arm])
-
-    def leader(self, bonus: float | NDArray[np.float64] = 0.0) -> int:
-        """Of the arms of which something is known, the one with the highest mean plus `bonus` (arms,)."""
-        means = np.divide(self._sums, self._counts, where=self._counts > 0, out=np.full(self.arms, -np.inf))
-        return int(self._order[np.argmax((means + bonus)[self._order])])
-
-    def best(self) -> int:
-        """The arm with the highest mean.
-
-        Raises:
-            ValueError: nothing is known of some arm.
-        """
-        check_all_played(self._counts)
-        return self.leader()
 
 
 def check_arms(arms: int) -> None:
@@ -137,11 +63,87 @@ class Bandit(Protocol):
         ...
 
 
-class EpsilonGreedy:
+class MeanBandit(ABC):
+    """Goes by the mean reward of each arm; each arm is played once first.
+
+    Several arms may be asked for before the first reward comes: those asked for since the last reward count
+    as played. Those of them that bring no reward after that did not happen.
+
+    Args:
+        arms: how many there are.
+        seed: of all its chance, such as the order in which arms are first played and ties are broken.
+        name: what the frozen policy is called.
+
+    Raises:
+        ValueError: there is no arm.
+    """
+
+    def __init__(self, arms: int, *, seed: int, name: str) -> None:
+        check_arms(arms)
+        self.name = name
+        self.arms = arms
+        """How many there are."""
+        self._chance = np.random.default_rng(seed)
+        self._counts = np.zeros(arms, np.int64)
+        self._sums = np.zeros(arms)
+        self._waiting = np.zeros(arms, np.int64)
+        self._order = self._chance.permutation(arms)
+
+    def ask(self) -> int:
+        """The arm to play next."""
+        arm = self._unplayed()
+        if arm is None:
+            arm = self._choose()
+        self._waiting[arm] += 1
+        return arm
+
+    def tell(self, arm: int, reward: float) -> None:
+        """What an arm brought.
+
+        Raises:
+            ValueError: there is no such arm, or the reward is not in [0, 1].
+        """
+        check_arm(arm, self.arms)
+        check_reward(reward)
+        self._counts[arm] += 1
+        self._sums[arm] += reward
+        self._waiting[:] = 0
+
+    def best(self) -> int:
+        """The arm with the highest mean.
+
+        Raises:
+            ValueError: nothing is known of some arm.
+        """
+        check_all_played(self._counts)
+        return self._leader()
+
+    @abstractmethod
+    def _choose(self) -> int:
+        """The next arm, where all were played, or wait for their reward."""
+
+    def _unplayed(self) -> int | None:
+        """The first arm, in the seed's order, of which nothing is known; None where all are, or wait.
+
+        While nothing at all is known the arms wait in turn.
+        """
+        unknown = [int(arm) for arm in self._order if not self._counts[arm]]
+        fresh = [arm for arm in unknown if not self._waiting[arm]]
+        if fresh or len(unknown) < self.arms:
+            return fresh[0] if fresh else None
+        return min(unknown, key=lambda arm: self._waiting[arm])
+
+    def _leader(self, bonus: float | NDArray[np.float64] = 0.0) -> int:
+        """Of the arms of which something is known, the one with the highest mean plus `bonus` (arms,)."""
+        means = np.divide(self._sums, self._counts, where=self._counts > 0, out=np.full(self.arms, -np.inf))
+        return int(self._order[np.argmax((means + bonus)[self._order])])
+
+
+class EpsilonGreedy(MeanBandit):
     """Mostly the arm with the best mean, and with probability epsilon any arm.
 
     Epsilon is constant (Sutton and Barto, Reinforcement Learning, section 2.2); Auer, Cesa-Bianchi and
-    Fischer 2002, Machine Learning 47, study one that falls. Each arm is played once first.
+    Fischer 2002, Machine Learning 47, study one that falls.
 
     Args:
         arms: how many there are.
@@ -154,64 +156,38 @@ class EpsilonGreedy:
     """
 
     def __init__(self, arms: int, *, seed: int, epsilon: float = 0.1, name: str = "epsilon_greedy") -> None:
-        self.name = name
-        self._means = Means(arms, seed)
+        super().__init__(arms, seed=seed, name=name)
         self._epsilon = _share("epsilon", epsilon)
-
-    def ask(self) -> int:
-        """The arm to play next."""
-        means = self._means
-        arm = means.unplayed()
-        if arm is None and means.chance.random() < self._epsilon:
-            arm = int(means.chance.integers(means.arms))
-        return means.note(means.leader() if arm is None else arm)
-
-    def tell(self, arm: int, reward: float) -> None:
-        """What an arm brought, in [0, 1]."""
-        self._means.add(arm, reward)
 
     def frozen(self) -> SampledSource:
         """The best arm, and with probability epsilon any: it stays as random as it was."""
-        weights = np.full(self._means.arms, self._epsilon / self._means.arms)
-        weights[self._means.best()] += 1 - self._epsilon
+        weights = np.full(self.arms, self._epsilon / self.arms)
+        weights[self.best()] += 1 - self._epsilon
         return SampledSource(name=self.name, weights=_normalised(weights))
 
+    def _choose(self) -> int:
+        if self._chance.random() < self._epsilon:
+            return int(self._chance.integers(self.arms))
+        return self._leader()
 
-class UCB1:
+
+class UCB1(MeanBandit):
     """The arm with the highest mean + sqrt(2 ln n / n_arm), after n plays of which n_arm are its own.
 
-    Auer, Cesa-Bianchi and Fischer 2002, Machine Learning 47, figure 1. Each arm is played once first. Arms
-    that wait for their reward are counted as played, so that arms asked for together differ.
-
-    Args:
-        arms: how many there are.
-        seed: of the order in which arms are first played, and in which ties are broken.
-        name: what the frozen policy is called.
-
-    Raises:
-        ValueError: there is no arm.
+    Auer, Cesa-Bianchi and Fischer 2002, Machine Learning 47, figure 1. Arms that wait for their reward are
+    counted as played, so that arms asked for together differ.
     """
 
     def __init__(self, arms: int, *, seed: int, name: str = "ucb1") -> None:
-        self.name = name
-        self._means = Means(arms, seed)
-
-    def ask(self) -> int:
-        """The arm to play next."""
-        means = self._means
-        arm = means.unplayed()
-        if arm is None:
-            plays = means.plays
-            arm = means.leader(np.sqrt(2 * math.log(plays.sum()) / np.maximum(plays, 1)))
-        return means.note(arm)
-
-    def tell(self, arm: int, reward: float) -> None:
-        """What an arm brought, in [0, 1]."""
-        self._means.add(arm, reward)
+        super().__init__(arms, seed=seed, name=name)
 
     def frozen(self) -> FixedPolicy:
         """The arm with the best mean."""
-        return FixedPolicy(name=self.name, action=self._means.best())
+        return FixedPolicy(name=self.name, action=self.best())
+
+    def _choose(self) -> int:
+        plays = self._counts + self._waiting
+        return self._leader(np.sqrt(2 * math.log(plays.sum()) / np.maximum(plays, 1)))
 
 
 class Exp3:

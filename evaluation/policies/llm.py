@@ -11,6 +11,7 @@ from evaluation.policies.policy import View
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.prompts import untagged
 from ollama_utils.types import Call
+from scorers.json_replies import object_schema
 
 _PROMPT = """\
 The question below is put to a model that may decline or misread it. Choose how the wording is to be changed \
@@ -76,12 +77,7 @@ class LLMPolicy:
 
 def choice_schema(mutators: Sequence[str]) -> Mapping[str, Any]:
     """The JSON schema of a reply: one object that names one of the mutators."""
-    return {
-        "type": "object",
-        "properties": {"mutator": {"type": "string", "enum": list(mutators)}},
-        "required": ["mutator"],
-        "additionalProperties": False,
-    }
+    return object_schema({"mutator": {"type": "string", "enum": list(mutators)}})
 
 
 def choice_prompt(view: View) -> str:

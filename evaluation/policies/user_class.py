@@ -5,12 +5,8 @@ The class is made as `Policy(mutators=(...), seed=..., **options)` and has a met
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import importlib.util
 import inspect
-import linecache
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -18,16 +14,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from evaluation.errors import one_line
 from evaluation.policies.policy import Policy
-from records.errors import nearest
+from records.errors import nearest, one_line
+from records.user_file import UserFileError, run_source, source_of
 
 Scalar = str | int | float | bool
 """What an option of a policy can be."""
-
-
-class PolicyClassError(ValueError):
-    """A user's class that is not there, fails while it is imported, or cannot be made."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,23 +53,26 @@ def user_source(name: str, path: str, mutators: Sequence[str], kwargs: Mapping[s
     """The source of a user's class as it is now, checked as far as can be without making an instance.
 
     Raises:
-        PolicyClassError: there is no such class, it has no `step`, or does not take these arguments.
+        UserFileError: there is no such class, it has no `step`, or does not take these arguments.
     """
     file, colon, attribute = path.rpartition(":")
-    path = f"{Path(file).resolve()}:{attribute}" if colon else path
-    text = _file_text(file) if colon else _module_text(_import(path.rpartition(".")[0], path))
+    if colon:
+        path = f"{Path(file).resolve()}:{attribute}"
+        text = _file_text(file)
+    else:
+        text = _module_text(_import(path.rpartition(".")[0], path))
     found = load_class(path, text)
     if not callable(getattr(found, "step", None)):
-        raise PolicyClassError(f"policy class {path!r} has no method step(view) -> int; give it one")
+        raise UserFileError(f"policy class {path!r} has no method step(view) -> int; give it one")
     if twice := {"mutators", "seed"} & set(kwargs):
-        raise PolicyClassError(
+        raise UserFileError(
             f"policy class {path!r} is given {min(twice)!r} as it is; leave {min(twice)}= out"
         )
     try:
         inspect.signature(found).bind(mutators=tuple(mutators), seed=0, **kwargs)
     except TypeError as error:
         given = ", ".join(("mutators", "seed", *kwargs))
-        raise PolicyClassError(f"policy class {path!r} cannot be made with {given}: {error}") from error
+        raise UserFileError(f"policy class {path!r} cannot be made with {given}: {error}") from error
     return UserSource(name=name, path=path, text=text, mutators=tuple(mutators), kwargs=dict(kwargs))
 
 
@@ -85,11 +80,11 @@ def load_class(path: str, text: str) -> type[Any]:
     """The class of this name in a file, or a module, with this text; either is run once in a process.
 
     Raises:
-        PolicyClassError: there is none, it cannot be imported, or the module has another text by now.
+        UserFileError: there is none, it cannot be imported, or the module has another text by now.
     """
     colon = ":" in path
     where, _, name = path.rpartition(":" if colon else ".")
-    module = _run(where, text) if colon else _import_unchanged(where, text)
+    module = run_source(where, text, repr(where)) if colon else _import_unchanged(where, text)
     found = getattr(module, name, None)
     if not isinstance(found, type):
         own = [
@@ -97,7 +92,7 @@ def load_class(path: str, text: str) -> type[Any]:
             for each, value in vars(module).items()
             if isinstance(value, type) and value.__module__ == module.__name__
         ]
-        raise PolicyClassError(f"{where!r} has no class {name!r}; {nearest(name, own)}")
+        raise UserFileError(f"{where!r} has no class {name!r}; {nearest(name, own)}")
     return found
 
 
@@ -111,13 +106,13 @@ def _unpickled(
 
 def _import(dotted: str, path: str) -> ModuleType:
     if not dotted or not all(part.isidentifier() for part in path.split(".")):
-        raise PolicyClassError(f"{path!r} names no class; expected my.module.Policy or file.py:Policy")
+        raise UserFileError(f"{path!r} names no class; expected my.module.Policy or file.py:Policy")
     try:
         return importlib.import_module(dotted)
     except (Exception, SystemExit) as error:
         to_do = "; put its folder on PYTHONPATH, or name the file: path/to/file.py:Policy"
         hint = to_do if isinstance(error, ModuleNotFoundError) else ""
-        raise PolicyClassError(f"module {dotted!r} cannot be imported: {one_line(error)}{hint}") from error
+        raise UserFileError(f"module {dotted!r} cannot be imported: {one_line(error)}{hint}") from error
 
 
 @cache
@@ -125,10 +120,18 @@ def _import_unchanged(dotted: str, text: str) -> ModuleType:
     """The module, which is compared when this process first needs it: what it has loaded stays loaded."""
     module = importlib.import_module(dotted)
     if _module_text(module) != text:
-        raise PolicyClassError(
+        raise UserFileError(
             f"module {dotted!r} has changed since this began; leave it as it is until all is done"
         )
     return module
+
+
+def _file_text(file: str) -> str:
+    if not Path(file).is_file():
+        raise UserFileError(f"no policy file at {file!r}; expected path/to/file.py:Policy")
+    if Path(file).suffix != ".py":
+        raise UserFileError(f"{file!r} is not a Python file; expected path/to/file.py:Policy")
+    return source_of(Path(file), repr(file))
 
 
 def _module_text(module: ModuleType) -> str:
@@ -136,31 +139,3 @@ def _module_text(module: ModuleType) -> str:
         return inspect.getsource(module)
     except (OSError, TypeError):  # it is empty, or not written in Python
         return ""
-
-
-def _file_text(file: str) -> str:
-    try:
-        return importlib.util.decode_source(Path(file).read_bytes())
-    except OSError as error:
-        raise PolicyClassError(f"no policy file at {file!r}; expected path/to/file.py:Policy") from error
-    except (SyntaxError, ValueError) as error:
-        raise PolicyClassError(f"{file!r} fails while it is imported: {one_line(error)}") from error
-
-
-@cache
-def _run(file: str, text: str) -> ModuleType:
-    """The module of a user's file with this text, under a name that no import or other text clashes with."""
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    name = f"policies of {file} {digest}".replace(".", ",")  # pickle imports what stands before a dot
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or Path(file).suffix != ".py":
-        raise PolicyClassError(f"{file!r} is not a Python file; expected path/to/file.py:Policy")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where pickle looks a class's module up
-    linecache.cache[file] = len(text), None, text.splitlines(keepends=True), file  # for tracebacks
-    try:
-        exec(compile(text, file, "exec", dont_inherit=True), vars(module))  # noqa: S102 - the user's own
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise PolicyClassError(f"{file!r} fails while it is imported: {one_line(error)}") from error
-    return module

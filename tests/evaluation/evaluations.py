@@ -1,18 +1,34 @@
-"""Results of evaluations, written by hand or drawn, for the tests of the report."""
+"""Evaluations on a simulator, and results of evaluations written by hand or drawn."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
 
+from cli.main import execute
 from scorers.correction import LabelAccuracy
+from simulator.process import EmbeddedServer
 
 MUTATORS = ("noop", "paraphrase", "shorten")
 Team = Sequence[list[dict[str, Any]] | str]
 """A team's episodes in order: its agents, or the traceback the episode failed with."""
 ACCURACY = LabelAccuracy(sensitivity=0.9, specificity=0.95, positives=400, negatives=400)
+FLAGS = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--encoder=hashing:64", "--baselines=")
+
+
+def evaluate(server: EmbeddedServer, folder: Path, *flags: str) -> int:
+    """The exit code of `mutagym eval` on a simulator."""
+    return execute(("eval", "--ollama-host", server.host, *FLAGS, "--run-dir", str(folder), *flags))
+
+
+def episodes_of(folder: Path) -> list[dict[str, Any]]:
+    """What came of all episodes of an evaluation, in order."""
+    episodes: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["episodes"]
+    return episodes
 
 
 def agent(policy: str = "noop", *, steps: int = 1, success: bool = True, **more: object) -> dict[str, Any]:

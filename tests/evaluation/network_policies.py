@@ -9,8 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from evaluation.policies.policy import View
-
-DIMENSION = 24
+from tests.evaluation.policies_for_tests import DIMENSION
 
 
 class ReplicaNetwork(torch.nn.Module):

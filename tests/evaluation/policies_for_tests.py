@@ -15,6 +15,8 @@ import numpy as np
 from evaluation.policies.policy import Policy, View
 
 MUTATORS = ("noop", "paraphrase", "shorten", "expand", "formalize", "simplify", "add_context")
+DIMENSION = 24
+"""Numbers of an observation."""
 
 
 @dataclass(frozen=True, kw_only=True)

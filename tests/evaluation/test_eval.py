@@ -105,19 +105,25 @@ EVERYTHING = (
 )
 
 
-def test_results_are_the_same_bytes_for_any_number_of_jobs(evaluate: Evaluations) -> None:
-    one, many = (
-        evaluate.run(*EVERYTHING, "--jobs", jobs, baselines="noop,best_fixed") for jobs in ("1", "16")
-    )
+@pytest.fixture(scope="module")
+def everything(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an evaluation of all that, 16 jobs at once."""
+    evaluations = Evaluations(simulator, tmp_path_factory.mktemp("everything"))
+    return evaluations.run(*EVERYTHING, "--jobs", "16", baselines="noop,best_fixed")
+
+
+def test_results_are_the_same_bytes_for_any_number_of_jobs(evaluate: Evaluations, everything: Path) -> None:
+    one, many = evaluate.run(*EVERYTHING, "--jobs", "1", baselines="noop,best_fixed"), everything
     assert (one / "results.json").read_bytes() == (many / "results.json").read_bytes()
     assert (one / "report.json").read_bytes() == (many / "report.json").read_bytes()
     assert lines(one) == lines(many)
 
 
-def test_a_mission_and_a_team_come_out_the_same_alone_and_beside_others(evaluate: Evaluations) -> None:
-    beside = evaluate.results(*EVERYTHING, baselines="noop")
+def test_a_mission_and_a_team_come_out_the_same_alone_and_beside_others(
+    evaluate: Evaluations, everything: Path
+) -> None:
     alone = evaluate.results(*EVERYTHING[2:4], "-p", "noop", *EVERYTHING[12:])
-    assert agents(alone) == agents(beside, team=3, mission=1)
+    assert agents(alone) == agents(read(everything), team=3, mission=1)
 
 
 def test_there_is_one_entry_for_each_mission_team_and_query_in_this_order(evaluate: Evaluations) -> None:
@@ -138,9 +144,11 @@ def test_each_held_out_query_is_played_once_and_fewer_are_the_first_of_all(evalu
 
 
 def test_the_training_queries_are_played_only_where_they_are_asked_for_and_are_named_so(
-    evaluate: Evaluations, capsys: pytest.CaptureFixture[str]
+    evaluate: Evaluations, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    told = ("-p", "noop", "--held-out", "0.9")
+    queries = tmp_path / "queries.csv"
+    queries.write_text("\n".join(["prompt", *(f"How do I cut {number} loaves?" for number in range(12))]))
+    told = ("-p", "noop", "--queries", str(queries), "--held-out", "0.7")
     sides = {
         split: {e["query"] for e in evaluate.results(*told, "--split", split)["episodes"]}
         for split in ("held-out", "train")

@@ -155,7 +155,16 @@ def test_an_evaluation_tells_its_baselines_those_that_p_names_included(
 ) -> None:
     roles = [f"--{role}-model=sim-{role}" for role in ("target", "mutator", "judge")]
     flags = ("--ollama-host", simulator.host, *roles, "--encoder", "hashing:64", "--episodes", "3")
-    policies = ("-p", "random", "-p", "fixed:paraphrase", "--fit-calls", "200")
+    policies = (
+        "-p",
+        "random",
+        "-p",
+        "fixed:paraphrase",
+        "--mutators",
+        "noop,paraphrase",
+        "--fit-calls",
+        "20",
+    )
     folder = tmp_path / "eval"
     assert execute(("eval", *flags, *policies, *baselines, "--run-dir", str(folder))) == 0
     told = json.loads((folder / "results.json").read_text())

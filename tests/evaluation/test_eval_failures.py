@@ -13,6 +13,7 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
 
 INTERRUPTS = '''
 import os, signal
@@ -27,7 +28,6 @@ class Interrupts:
             os.kill(os.getpid(), signal.SIGINT)
         return view.step_count
 '''
-FLAGS = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--encoder=hashing:64", "--baselines=")
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +43,9 @@ def server(shared: EmbeddedServer) -> Iterator[EmbeddedServer]:
     shared.set_faults([])
 
 
-def evaluate(server: EmbeddedServer, folder: Path, *flags: str) -> int:
-    """The exit code of an evaluation."""
-    return execute(("eval", "--ollama-host", server.host, *FLAGS, "--run-dir", str(folder), *flags))
-
-
 def agents(folder: Path) -> list[dict[str, Any]]:
     """What came of all agents, in order."""
-    episodes = json.loads((folder / "results.json").read_text())["episodes"]
-    return [agent for episode in episodes for agent in episode["agents"]]
+    return [agent for episode in episodes_of(folder) for agent in episode["agents"]]
 
 
 def test_a_step_whose_calls_fail_did_not_happen(server: EmbeddedServer, tmp_path: Path) -> None:
@@ -79,6 +73,44 @@ def test_an_agent_whose_step_fails_eight_times_is_unscored_and_in_no_rate(
     assert all(agent["unscored_steps"] == 8 for agent in told[1::2])
     report = json.loads((tmp_path / "run" / "report.json").read_text())
     assert report["rates"][0]["unscored"]["count"] == 3
+
+
+def faulty_choices(server: EmbeddedServer, rate: float) -> tuple[str, ...]:
+    """Flags: calls to the model that chooses fail at this rate, and are not repeated."""
+    server.set_faults([{"kind": "error_500", "rate": rate, "model": "sim-judge"}])
+    return "--call-attempts", "1", "--episodes", "3"
+
+
+def test_a_choice_whose_call_failed_is_asked_for_again_and_nobody_else_waits_or_loses_by_it(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    flags = (
+        "--max-unscored",
+        "1",
+        "--agents",
+        "4",
+        "-p",
+        "noop,proportion=1",
+        "-p",
+        "llm:sim-judge,proportion=1",
+    )
+    assert evaluate(server, tmp_path / "run", *faulty_choices(server, 0.5), *flags) == 0
+    told = agents(tmp_path / "run")
+    assert len(told) == 3 * 4  # the agents of an episode that failed are left out
+    assert all(agent["status"] == "scored" for agent in told if agent["policy"] == "noop")
+    asked = [agent for agent in told if agent["policy"] != "noop"]
+    assert sum(agent["unscored_steps"] for agent in asked) > 0
+    for agent in asked:
+        assert agent["calls"]["choices"] == agent["steps"] + agent["unscored_steps"]
+        assert len(agent["errors"]) == min(agent["unscored_steps"], 3)
+
+
+def test_an_evaluation_stops_when_most_choices_fail(
+    server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert evaluate(server, tmp_path / "run", *faulty_choices(server, 1.0), "-p", "llm:sim-judge") == 1
+    *_, line = capsys.readouterr().err.strip().splitlines()
+    assert "could not be scored (--max-unscored 0.5); last error: ServerFaultError" in line
 
 
 def test_too_many_failing_calls_stop_it_with_one_line_and_what_was_answered_is_kept(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
+from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
 
 UNMADE = '''
 class Shy:
@@ -40,26 +40,14 @@ class Changes:
     def step(self, view):
         return 0
 '''
-FLAGS = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--encoder=hashing:64", "--baselines=")
 
 
-def evaluate(simulator: EmbeddedServer, folder: Path, *flags: str) -> int:
-    """The exit code of an evaluation."""
-    return execute(("eval", "--ollama-host", simulator.host, *FLAGS, "--run-dir", str(folder), *flags))
-
-
-def episodes_of(folder: Path) -> list[dict[str, Any]]:
-    """What came of all episodes, in order."""
-    episodes: list[dict[str, Any]] = json.loads((folder / "results.json").read_text())["episodes"]
-    return episodes
-
-
-@pytest.mark.parametrize("wrapper", ["thread", "process", "auto"])
 @pytest.mark.parametrize(
-    ("policy", "says"),
+    ("wrapper", "policy", "says"),
     [
-        ("Shy,rate=2", ["mine.py:Shy,rate=2' cannot be made: ValueError: rate must be at most 1"]),
-        ("Exits", ["mine.py:Exits' cannot be made", "SystemExit(3)"]),
+        ("thread", "Exits", ["mine.py:Exits' cannot be made", "SystemExit(3)"]),
+        ("process", "Shy,rate=2", ["mine.py:Shy,rate=2' cannot be made: ValueError: rate must be at most 1"]),
+        ("auto", "Exits", ["mine.py:Exits' cannot be made", "SystemExit(3)"]),
     ],
 )
 def test_a_policy_that_cannot_be_made_ends_it_before_anything_is_asked(
@@ -93,14 +81,13 @@ def test_a_policy_that_some_seeds_make_fails_the_episodes_of_the_others_alone(
     assert all("not with this seed" in each["error"] for each in episodes if each["status"] == "failed")
 
 
-@pytest.mark.parametrize("wrapper", ["thread", "process"])
 def test_a_policys_file_that_is_saved_meanwhile_changes_nothing(
-    simulator: EmbeddedServer, tmp_path: Path, wrapper: str
+    simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text(CHANGES)
     policies = ("-p", "ucb1", "-p", f"class={file}:Changes", "--mutators", "noop,shorten")
-    flags = (*policies, "--fit-calls", "20", "--episodes", "4", "--policy-wrapper", wrapper)
+    flags = (*policies, "--fit-calls", "20", "--episodes", "4", "--policy-wrapper", "process")
     assert evaluate(simulator, tmp_path / "run", *flags) == 0
     assert file.read_text() == "1 / 0"
     mine = [episode for episode in episodes_of(tmp_path / "run") if episode["team"] == 1]
@@ -111,7 +98,7 @@ def test_a_policys_file_that_is_saved_meanwhile_changes_nothing(
 
 
 def test_what_a_policy_prints_is_no_part_of_the_report_and_its_error_is_told_by_its_first_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.py").write_text(
         "class Talks:\n"
@@ -121,18 +108,9 @@ def test_what_a_policy_prints_is_no_part_of_the_report_and_its_error_is_told_by_
         "        print('stepped')\n"
         "        raise RuntimeError('one thing\\nand another')\n"
     )
-    flags = (
-        "-p",
-        f"class={tmp_path / 'mine.py'}:Talks",
-        "-p",
-        "noop",
-        "--baselines",
-        "noop",
-        "--episodes",
-        "3",
-    )
-    told = ("eval", "--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing:64", *flags)
-    assert execute((*told, "--run-dir", str(tmp_path / "run"), "--format", "json")) == 0
+    capsys.readouterr()
+    teams = ("-p", f"class={tmp_path / 'mine.py'}:Talks", "-p", "noop", "--baselines", "noop")
+    assert evaluate(simulator, tmp_path / "run", *teams, "--episodes", "3", "--format", "json") == 0
     shown = capsys.readouterr()
     report = json.loads(shown.out)
     assert {"made", "stepped"} <= set(shown.err.splitlines())
@@ -143,20 +121,15 @@ def test_what_a_policy_prints_is_no_part_of_the_report_and_its_error_is_told_by_
 
 
 def test_a_folder_of_another_command_is_named_as_what_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = ("--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing:64")
-    trained, played = str(tmp_path / "trained"), str(tmp_path / "played")
-    small = ("--num-env-steps", "8", "--num-processes", "2", "--num-steps", "4", "--num-mini-batch", "1")
-    assert execute(("train", *told, *small, "--run-dir", trained)) == 0
-    assert (
-        execute(("eval", *told, "-p", "noop", "--baselines", "", "--episodes", "2", "--run-dir", played)) == 0
-    )
+    trained, played = str(trained_run), str(tmp_path / "played")
+    assert evaluate(simulator, tmp_path / "played", "-p", "noop", "--episodes", "2") == 0
     capsys.readouterr()
     for command, says in (
         (("eval", "--resume", trained), f"{trained!r}, a run of `mutagym train`"),
         (("train", "--resume", played), f"{played!r}, a run of `mutagym eval`"),
-        (("eval", *told, "-p", played), "is an evaluation; expected"),
+        (("eval", *FLAGS, "-p", played), "is an evaluation; expected"),
     ):
         assert execute(command) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()

@@ -132,10 +132,18 @@ def test_without_sampling_the_seed_changes_nothing(trained_run: Path) -> None:
     assert [one.step(view(row)) for row in shown] == [other.step(view(row)) for row in shown]
 
 
-@pytest.mark.slow
-def test_a_pickled_policy_loads_its_network_for_itself(trained_run: Path) -> None:
+def test_a_pickled_policy_holds_the_path_of_its_network_and_chooses_the_same(trained_run: Path) -> None:
     policy = source(trained_run).make(0)
-    assert len(pickle.dumps(policy)) < 1000
+    pickled = pickle.dumps(policy)
+    assert len(pickled) < 1000
+    again = pickle.loads(pickled)  # noqa: S301 - just pickled
+    shown = observations(5)
+    assert [again.step(view(row)) for row in shown] == [policy.step(view(row)) for row in shown]
+
+
+@pytest.mark.soak
+def test_a_policy_that_is_sent_to_another_process_loads_its_network_there(trained_run: Path) -> None:
+    policy = source(trained_run).make(0)
     code = (
         "import pickle, sys, numpy as np\n"
         "policy, views = pickle.load(sys.stdin.buffer)\n"

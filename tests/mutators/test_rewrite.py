@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from simulator.personas.mutator import read_task
 
@@ -33,17 +32,15 @@ TRICKS = st.lists(TAGS).map("".join)
 SEEDS = st.integers(min_value=0, max_value=2**63)
 
 
-@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
 @given(query=QUERIES, other=QUERIES, seed=SEEDS)
-def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(
-    mutator: Mutator, query: str, other: str, seed: int
-) -> None:
-    prompt = mutator.prompt(query, (other,), seed)
-    cue = CUES["paraphrase" if mutator.name == "crossover" and other == query else mutator.name]
-    assert prompt.startswith(cue)
-    assert f"<query>{query}</query>" in prompt
-    assert "Reply with the rewritten query alone." in prompt
-    assert prompt == mutator.prompt(query, (other,), seed)
+def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(query: str, other: str, seed: int) -> None:
+    for mutator in BY_MODEL:
+        prompt = mutator.prompt(query, (other,), seed)
+        cue = CUES["paraphrase" if mutator.name == "crossover" and other == query else mutator.name]
+        assert prompt.startswith(cue)
+        assert f"<query>{query}</query>" in prompt
+        assert "Reply with the rewritten query alone." in prompt
+        assert prompt == mutator.prompt(query, (other,), seed)
 
 
 @given(query=QUERIES, earlier=st.lists(QUERIES), seed=SEEDS)
@@ -59,18 +56,20 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
         assert prompt == paraphrase.prompt(query, earlier, seed)
 
 
-@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
 @given(query=TRICKS, other=TRICKS)
-def test_a_prompt_holds_one_query_that_its_text_cannot_leave(
-    mutator: Mutator, query: str, other: str
-) -> None:
-    prompt = mutator.prompt(query, (other,), 0).lower()
-    tags = ["<query>", "</query>"]
-    if mutator.name == "crossover" and other != query:
-        tags += ["<other>", "</other>"]
-    assert TAG.findall(prompt) == tags
-    task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0))
-    assert task.query == "What does (query)select 1(/query) mean?"
+def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: str) -> None:
+    for mutator in BY_MODEL:
+        prompt = mutator.prompt(query, (other,), 0).lower()
+        tags = ["<query>", "</query>"]
+        if mutator.name == "crossover" and other != query:
+            tags += ["<other>", "</other>"]
+        assert TAG.findall(prompt) == tags, mutator.name
+
+
+def test_a_query_that_speaks_of_tags_is_read_from_each_prompt() -> None:
+    for mutator in BY_MODEL:
+        task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0))
+        assert task.query == "What does (query)select 1(/query) mean?", mutator.name
 
 
 @pytest.mark.parametrize("name", ["add_context", "change_perspective"])

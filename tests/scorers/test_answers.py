@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -141,17 +142,31 @@ def test_every_answer_of_words_and_numbers_is_its_own(parts: list[str], between:
     assert is_right(f"Answer: {written}", written)
 
 
-def test_a_very_long_reply_has_a_verdict() -> None:
+LOOPS = (
+    *(20 * " ", "\n", "\t ", " .", "*", "_ ", "1", "1,", ",111", "1 ", ",", ", ", "- ", "(1", "[1. "),
+    *("answer", "answer: ", "answer is ", "it ", "not ", "n't ", "minus ", "\\boxed{", "$", "\u2192 "),
+)
+LONG_REPLIES = [("Answer: apple", "pear"), ("Answer: 5", "apples"), ("", "5"), ("answer", "")]
+"""How a long reply begins and ends."""
+ALIKE = ["apple", "5 pears", "5", "apple"]
+"""For each long reply an answer that compares as the reply does: by words, or by a number."""
+
+
+@pytest.mark.timeout(120)  # in `make soak` too, which has none
+@pytest.mark.parametrize(
+    "answers",
+    [
+        pytest.param([[each] for each in ALIKE], id="alike"),
+        pytest.param([["apple", "5", "5 pears"]] * 4, id="all", marks=pytest.mark.soak),
+    ],
+)
+def test_a_very_long_reply_has_a_verdict(answers: list[list[str]]) -> None:
     """With quadratic work this size would run into the suite's timeout."""
-    fillings = (
-        *(20 * " ", "\n", "\t ", " .", "*", "_ ", "1", "1,", ",111", "1 ", ",", ", ", "- ", "(1", "[1. "),
-        *("answer", "answer: ", "answer is ", "it ", "not ", "n't ", "minus ", "\\boxed{", "$", "\u2192 "),
-    )
-    for filling in fillings:
-        long = filling * (100_000 // len(filling))
-        for reply in (f"Answer: apple{long}pear", f"Answer: 5{long}apples", f"{long}5", f"answer{long}"):
-            for answer in ("apple", "5", "5 pears"):
-                assert is_right(reply, answer) in {True, False}
+    for loop in LOOPS:
+        long = loop * (100_000 // len(loop))
+        for (begin, end), expected in zip(LONG_REPLIES, answers, strict=True):
+            for answer in expected:
+                assert is_right(f"{begin}{long}{end}", answer) in {True, False}
 
 
 @given(st.text(), st.text())

@@ -40,7 +40,7 @@ def test_where_many_queries_differ_evenly_the_interval_is_students() -> None:
     assert (found.low, found.high) == pytest.approx((np.mean(values) - half, np.mean(values) + half))
 
 
-@given(PAIRS, st.randoms(use_true_random=False))
+@given(PAIRS, st.randoms(use_true_random=True))
 def test_the_order_of_queries_and_of_trials_does_not_matter(pairs: Pairs, random: Random) -> None:
     again = [(list(a), list(b)) for a, b in pairs]
     random.shuffle(again)

@@ -50,8 +50,15 @@ def lattice(m: int, step: float, largest: int, lead: float) -> Floats:
     return led(sizes.astype(np.float64) * step, lead)
 
 
-@pytest.mark.parametrize("m", [300, 6000])
-@pytest.mark.parametrize(("step", "largest"), [(1 / 3, 3), (0.05, 20)])
+@pytest.mark.parametrize(
+    ("m", "step", "largest"),
+    [
+        (300, 1 / 3, 3),
+        (6000, 0.05, 20),
+        pytest.param(300, 0.05, 20, marks=pytest.mark.soak),
+        pytest.param(6000, 1 / 3, 3, marks=pytest.mark.soak),
+    ],
+)
 def test_the_p_value_is_that_of_drawn_flips_however_many_queries_differ(
     m: int, step: float, largest: int
 ) -> None:
@@ -107,7 +114,7 @@ def test_a_few_differences_of_any_size_are_flipped_in_every_way(differences: lis
     assert found.p_value == pytest.approx(expected.pvalue)
 
 
-@pytest.mark.parametrize("m", [30, 1000])
+@pytest.mark.parametrize("m", [30, pytest.param(1000, marks=pytest.mark.soak)])
 def test_many_differences_of_no_common_step_are_drawn_and_the_test_says_so(m: int) -> None:
     sizes = np.random.default_rng(m).exponential(size=m)
     differences = led(sizes, 2.0)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
 
-CLUSTERS = st.lists(
-    st.integers(1, 10).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))), min_size=2, max_size=30
-)
+COUNTS = st.sampled_from([(positive, n) for n in range(1, 11) for positive in range(n + 1)])
+CLUSTERS = st.lists(COUNTS, min_size=2, max_size=30)
 Clusters = list[tuple[int, int]]
 TOLD = {"sensitivity": 0.9, "specificity": 0.95, "positives": 100, "negatives": 200}
 

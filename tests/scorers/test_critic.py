@@ -160,8 +160,8 @@ def test_feedback_that_is_no_share_is_an_error(dispatcher: Dispatcher) -> None:
             critic.feedback(*CASE, 7)
 
 
-def ridge_critic() -> RidgeCritic:
-    return RidgeCritic(make_encoder("hashing"))
+def ridge_critic(sketch: int = 128) -> RidgeCritic:
+    return RidgeCritic(make_encoder("hashing"), sketch=sketch)
 
 
 def suits(system: str, query: str) -> float:
@@ -195,7 +195,7 @@ def test_a_ridge_critic_learns_which_prompt_suits_which_question() -> None:
 
 @given(st.lists(st.sampled_from(cases(("bake", "whip"))), max_size=12))
 def test_what_a_ridge_critic_says_depends_on_the_feedback_in_its_order_alone(told: list[Triple]) -> None:
-    first, second = ridge_critic(), ridge_critic()
+    first, second = ridge_critic(sketch=8), ridge_critic(sketch=8)
     for case in told:
         first.feedback(*case, suits(*case[:2]))
         second.score(*CASE)

@@ -11,6 +11,7 @@ import pytest
 
 from evaluation.policies.policy import PolicySource
 from evaluation.policies.specs import make_source, parse_policy
+from evaluation.stepping import PolicyStepper
 from tests.evaluation.policies_for_tests import MUTATORS
 from tests.evaluation.stepping.playing import play_episode, stepper_of, view
 
@@ -91,11 +92,10 @@ def own_file(folder: Path, cpu_s: float = 0.0) -> Path:
 
 @pytest.mark.parametrize("name", ["serial", "process"])
 def test_a_class_of_the_users_own_file_is_made_with_mutators_seed_and_options(
-    tmp_path: Path, name: str
+    tmp_path: Path, stepper: PolicyStepper
 ) -> None:
     source = made(f"class={own_file(tmp_path)}:Policy,start=2")
-    with stepper_of(name) as stepper:
-        assert play_episode(stepper, [source, source], steps=2) == [[3, 4], [4, 5]]
+    assert play_episode(stepper, [source, source], steps=2) == [[3, 4], [4, 5]]
 
 
 def test_an_instance_of_the_users_own_file_moves_to_a_process_as_it_stands(tmp_path: Path) -> None:
@@ -156,27 +156,25 @@ def test_a_new_source_has_the_users_file_as_it_is_by_then(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["serial", "thread", "process", "auto"])
-def test_a_source_goes_on_with_the_file_that_it_began_with(tmp_path: Path, name: str) -> None:
+def test_a_source_goes_on_with_the_file_that_it_began_with(tmp_path: Path, stepper: PolicyStepper) -> None:
     file = own_file(tmp_path, cpu_s=0.02)
     source = made(f"class={file}:Policy")
     file.write_text(OWN.format(cpu_s=0).replace("+= 1", "+= 2"))
     made(f"class={file}:Policy")
-    with stepper_of(name) as stepper:
-        assert play_episode(stepper, [source], steps=5) == [[1, 2, 3, 4, 5]]
-        file.unlink()
-        assert play_episode(stepper, [source], steps=2) == [[1, 2]]
+    assert play_episode(stepper, [source], steps=5) == [[1, 2, 3, 4, 5]]
+    file.unlink()
+    assert play_episode(stepper, [source], steps=2) == [[1, 2]]
 
 
 @pytest.mark.parametrize("name", ["thread", "process"])
 def test_a_traceback_has_the_line_that_was_played_not_the_one_that_stands_there_by_then(
-    tmp_path: Path, name: str
+    tmp_path: Path, stepper: PolicyStepper
 ) -> None:
     file = tmp_path / "mine.py"
     file.write_text("class Policy:\n    def __init__(self, **_): ...\n    def step(self, view): played\n")
     source = made(f"class={file}:Policy")
     file.write_text("# as it is\n" * 5)
-    with stepper_of(name) as stepper:
-        ((error,),) = play_episode(stepper, [source], steps=1)
+    ((error,),) = play_episode(stepper, [source], steps=1)
     assert isinstance(error, NameError)
     told = "".join(traceback.format_exception(error))
     assert f'File "{file}", line 3, in step\n    def step(self, view): played\n' in told

@@ -13,8 +13,7 @@ from evaluation.policies.instance import Outcome
 from evaluation.policies.policy import PolicySource, View
 from evaluation.stepping import EpisodePolicies, PolicyStepper, make_stepper
 from ollama_utils.plans import play_plans
-from tests.evaluation.network_policies import DIMENSION
-from tests.evaluation.policies_for_tests import MUTATORS
+from tests.evaluation.policies_for_tests import DIMENSION, MUTATORS
 
 Outcomes = list[list[list[Outcome]]]
 """By episode, agent and step."""

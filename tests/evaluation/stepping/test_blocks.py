@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from evaluation.policies.instance import BLOCK_ROWS, block_scores, made_ready
-from tests.evaluation.network_policies import DIMENSION, ReplicaNetwork, network
+from tests.evaluation.network_policies import ReplicaNetwork, network
+from tests.evaluation.policies_for_tests import DIMENSION
 
 
 @settings(max_examples=50)

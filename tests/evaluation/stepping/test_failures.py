@@ -21,10 +21,10 @@ from evaluation.errors import (
     WorkerDiedError,
 )
 from evaluation.policies.policy import PolicySource
-from evaluation.stepping import MEASURED_STEPS
+from evaluation.stepping import MEASURED_STEPS, PolicyStepper
 from tests.evaluation import policies_for_tests as policies
-from tests.evaluation.network_policies import DIMENSION, Likeliest, Networked
-from tests.evaluation.policies_for_tests import Failing, Source, Together, Wanderer, source
+from tests.evaluation.network_policies import Likeliest, Networked
+from tests.evaluation.policies_for_tests import DIMENSION, Failing, Source, Together, Wanderer, source
 from tests.evaluation.stepping.playing import failures, play, play_episode, step, stepper_of, view
 
 STEPPERS = ("serial", "thread", "process", "auto")
@@ -45,10 +45,9 @@ def beside(failing: PolicySource) -> list[PolicySource]:
 
 @pytest.mark.parametrize("name", STEPPERS)
 def test_an_error_of_a_policy_reaches_its_own_agent_with_the_traceback_of_where_it_was_raised(
-    name: str,
+    stepper: PolicyStepper,
 ) -> None:
-    with stepper_of(name) as stepper:
-        outcomes = play(stepper, beside(source(Failing, fault=policies.raise_value_error)))
+    outcomes = play(stepper, beside(source(Failing, fault=policies.raise_value_error)))
     found = failures(outcomes)
     assert found.keys() == {(episode, 0, 1) for episode in range(3)}
     for error in found.values():
@@ -57,34 +56,34 @@ def test_an_error_of_a_policy_reaches_its_own_agent_with_the_traceback_of_where_
 
 
 @pytest.mark.parametrize("name", STEPPERS)
-def test_a_policy_that_cannot_be_made_fails_in_each_step_and_no_other_does(name: str) -> None:
-    with stepper_of(name) as stepper:
-        found = failures([play_episode(stepper, beside(source(Wanderer, stranger=1)), steps=2)])
+def test_a_policy_that_cannot_be_made_fails_in_each_step_and_no_other_does(stepper: PolicyStepper) -> None:
+    found = failures([play_episode(stepper, beside(source(Wanderer, stranger=1)), steps=2)])
     assert found.keys() == {(0, 0, 0), (0, 0, 1)}
     assert all("stranger" in str(error) for error in found.values())
 
 
 @pytest.mark.parametrize("name", STEPPERS)
-@pytest.mark.parametrize("action", [7, -1, 1.0, True, None, "noop", np.bool_(1), np.array([1, 2])])
 def test_an_action_that_is_no_mutators_number_is_an_error_with_the_policys_name_and_the_value(
-    name: str, action: object
+    stepper: PolicyStepper,
 ) -> None:
-    with stepper_of(name) as stepper:
-        ((error,),) = play_episode(stepper, [source(policies.Chooser, action=action)], steps=1)
-    assert isinstance(error, PolicyActionError)
-    assert str(error) == f"policy 'Chooser' chose {action!r}; expected an integer from 0 to 6"
+    actions: list[object] = [7, -1, 1.0, True, None, "noop", np.bool_(1), np.array([1, 2])]
+    choosers = [source(policies.Chooser, action=action) for action in actions]
+    found = play_episode(stepper, choosers, steps=1)
+    for action, (error,) in zip(actions, found, strict=True):
+        assert isinstance(error, PolicyActionError)
+        assert str(error) == f"policy 'Chooser' chose {action!r}; expected an integer from 0 to 6"
 
 
-@pytest.mark.parametrize("action", [np.int64(3), np.uint8(3), np.array(3), torch.tensor(3)])
-def test_an_integer_of_numpy_or_torch_is_an_action(action: object) -> None:
+def test_an_integer_of_numpy_or_torch_is_an_action() -> None:
+    actions = (np.int64(3), np.uint8(3), np.array(3), torch.tensor(3))
+    choosers = [source(policies.Chooser, action=action) for action in actions]
     with stepper_of("serial") as stepper:
-        assert play_episode(stepper, [source(policies.Chooser, action=action)], steps=1) == [[3]]
+        assert play_episode(stepper, choosers, steps=1) == [[3]] * 4
 
 
 @pytest.mark.parametrize("name", STEPPERS)
-def test_a_policy_cannot_end_the_evaluation_by_an_exit(name: str) -> None:
-    with stepper_of(name) as stepper:
-        found = failures([play_episode(stepper, beside(source(Failing, fault=policies.leave)))])
+def test_a_policy_cannot_end_the_evaluation_by_an_exit(stepper: PolicyStepper) -> None:
+    found = failures([play_episode(stepper, beside(source(Failing, fault=policies.leave)))])
     assert {seat: type(error) for seat, error in found.items()} == {(0, 0, 1): PolicyExitError}
 
 
@@ -146,9 +145,10 @@ def test_policies_that_shared_a_process_with_one_that_died_go_on_in_another_as_i
         assert isinstance(error, PolicyTimeoutError)
 
 
-def test_an_exception_that_cannot_be_pickled_comes_from_its_process_as_its_traceback() -> None:
-    with stepper_of("process") as stepper:
-        ((_, error),) = play_episode(stepper, [source(Failing, fault=policies.raise_odd_error)], steps=2)
+def test_an_exception_that_cannot_be_pickled_comes_from_its_process_as_its_traceback(
+    processes: PolicyStepper,
+) -> None:
+    ((_, error),) = play_episode(processes, [source(Failing, fault=policies.raise_odd_error)], steps=2)
     assert isinstance(error, RemotePolicyError)
     assert "OddError: odd" in str(error)
     assert "in raise_odd_error" in "".join(traceback.format_exception(error))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from evaluation.policies.baselines import RoundRobinSource, SampledSource
 from evaluation.policies.policy import PolicySource
-from evaluation.stepping import count_cpus
+from evaluation.stepping import PolicyStepper, count_cpus
 from ollama_utils.plans import PlanRunner
 from tests.evaluation import policies_for_tests as policies
 from tests.evaluation.network_policies import Likeliest, Networked
@@ -28,8 +28,14 @@ def wanderers(agents: int = 3) -> list[PolicySource]:
     return [source(policies.Wanderer)] * agents
 
 
-@pytest.mark.parametrize("timeout_ms", [None, LONG_MS])
-@pytest.mark.parametrize("name", EACH_ALONE)
+@pytest.mark.parametrize(
+    ("name", "timeout_ms"),
+    [
+        *((name, None) for name in EACH_ALONE),
+        *((name, LONG_MS) for name in ("serial", "thread", "auto")),
+        pytest.param("process", LONG_MS, marks=pytest.mark.soak),
+    ],
+)
 def test_a_policy_with_a_memory_and_a_stream_of_chance_does_the_same_however_it_steps(
     name: str, timeout_ms: float | None
 ) -> None:
@@ -49,28 +55,29 @@ def test_a_policy_that_serves_many_agents_does_the_same_in_one_call_as_alone(nam
     assert not failures(expected)
 
 
-@pytest.mark.parametrize("name", ["serial", "thread", "process", "batch", "torch", "auto"])
-def test_a_network_does_the_same_alone_as_in_a_block_with_others(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [*("serial", "thread", "batch", "torch", "auto"), pytest.param("process", marks=pytest.mark.soak)],
+)
+def test_a_network_does_the_same_alone_as_in_a_block_with_others(stepper: PolicyStepper) -> None:
     sources = [source(Networked), source(Networked, kind=1), source(Likeliest), source(Networked)]
-    with stepper_of("serial") as stepper:
-        expected = [play_episode(stepper, sources, episode=episode) for episode in range(6)]
-    with stepper_of(name) as stepper:
-        assert play(stepper, sources, episodes=6) == expected
+    with stepper_of("serial") as serial:
+        expected = [play_episode(serial, sources, episode=episode) for episode in range(6)]
+    assert play(stepper, sources, episodes=6) == expected
     assert not failures(expected)
 
 
 @pytest.mark.parametrize("name", ["thread", "process", "auto"])
-def test_policies_of_several_kinds_play_in_one_team(name: str) -> None:
+def test_policies_of_several_kinds_play_in_one_team(stepper: PolicyStepper) -> None:
     sources: list[PolicySource] = [
         source(policies.Wanderer),
         SampledSource(name="random", weights=(0.5, 0.25, 0.25, 0, 0, 0, 0)),
         RoundRobinSource(),
         source(policies.Together),
     ]
-    with stepper_of("serial") as stepper:
-        expected = play(stepper, sources)
-    with stepper_of(name) as stepper:
-        assert play(stepper, sources) == expected
+    with stepper_of("serial") as serial:
+        expected = play(serial, sources)
+    assert play(stepper, sources) == expected
     assert not failures(expected)
 
 
@@ -135,6 +142,5 @@ def test_auto_moves_a_policy_to_its_process_as_it_stands_and_pickles_it_once() -
     assert actions == [0, 0, 0, 2, 2, 2, 2]
 
 
-def test_a_policy_that_is_made_in_its_process_is_never_pickled_itself() -> None:
-    with stepper_of("process") as stepper:
-        assert play_episode(stepper, [source(policies.Countable)] * 2, steps=3) == [[0, 0, 0], [0, 0, 0]]
+def test_a_policy_that_is_made_in_its_process_is_never_pickled_itself(processes: PolicyStepper) -> None:
+    assert play_episode(processes, [source(policies.Countable)] * 2, steps=3) == [[0, 0, 0], [0, 0, 0]]

@@ -18,7 +18,7 @@ import pytest
 
 from evaluation.errors import StepperClosedError, StepperError
 from evaluation.policies.policy import Policy
-from evaluation.stepping import Cost, count_cpus, make_stepper, pick_way
+from evaluation.stepping import Cost, PolicyStepper, count_cpus, make_stepper, pick_way
 from ollama_utils.plans import PlanRunner
 from tests.evaluation import policies_for_tests as policies
 from tests.evaluation.network_policies import Likeliest, network
@@ -28,17 +28,17 @@ from tests.evaluation.stepping.playing import play, play_episode, step, stepper_
 ALL = ("serial", "thread", "process", "batch", "torch", "auto")
 
 
-def children() -> set[int]:
-    """The processes that this one has started and that have not been waited for."""
-    mine = set()
+def children(parent: int | None = None) -> set[int]:
+    """The processes that a process, or this one, has started and that have not been waited for."""
+    found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            started_by = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        if parent == os.getpid():
-            mine.add(int(stat.parent.name))
-    return mine
+        if started_by == (parent or os.getpid()):
+            found.add(int(stat.parent.name))
+    return found
 
 
 def test_all_policies_of_a_step_are_under_way_at_once() -> None:
@@ -57,12 +57,11 @@ def test_no_more_policies_step_at_once_than_there_are_jobs(jobs: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["serial", "thread", "process", "batch", "torch"])
-def test_no_instance_is_used_in_two_episodes(name: str) -> None:
+def test_no_instance_is_used_in_two_episodes(name: str, stepper: PolicyStepper) -> None:
     kinds: dict[str, Callable[..., Policy]] = {"batch": policies.Together, "torch": Likeliest}
     played = source(kinds.get(name, policies.Wanderer))
-    with stepper_of(name) as stepper:
-        first = play_episode(stepper, [played] * 2)
-        assert play_episode(stepper, [played] * 2) == first
+    first = play_episode(stepper, [played] * 2)
+    assert play_episode(stepper, [played] * 2) == first
 
 
 def test_a_batch_is_one_call_for_the_agents_of_a_step_that_have_the_same_policy() -> None:
@@ -80,8 +79,14 @@ def test_a_network_sees_blocks_of_16_rows_and_nothing_else() -> None:
     assert set(network(0).rows) == {16}
 
 
-@pytest.mark.parametrize("timeout_ms", [None, 60_000.0])
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize(
+    ("name", "timeout_ms"),
+    [
+        *((name, None) for name in ALL),
+        *((name, 60_000.0) for name in ("serial", "thread", "batch", "torch")),
+        *(pytest.param(name, 60_000.0, marks=pytest.mark.soak) for name in ("process", "auto")),
+    ],
+)
 def test_a_closed_stepper_leaves_no_process_behind(name: str, timeout_ms: float | None) -> None:
     processes = children()
     kinds: list[Callable[..., Policy]] = [policies.Wanderer, policies.Waiting, policies.Busy]
@@ -122,17 +127,15 @@ def test_a_process_that_dies_between_two_steps_takes_no_policy_with_it() -> None
 
 LOST = """
 import threading
-import time
 from evaluation.stepping import make_stepper
 from tests.evaluation import policies_for_tests as policies
 from tests.evaluation.stepping.playing import step, view
-from tests.evaluation.stepping.test_stepping import children
 stepper = make_stepper("process", jobs=1, action_timeout_ms=None, report=print)
 hangs = policies.source(policies.Failing, fault=policies.hang, agent=1, at=0)
 begun = stepper.begin([policies.source(policies.Wanderer), hangs], [0, 1])
 step(begun, view())
 threading.Thread(target=step, args=(begun, view(1)), daemon=True).start()
-print(*children(), flush=True)
+print(flush=True)
 input()
 """
 
@@ -143,7 +146,9 @@ def test_a_process_ends_soon_after_the_evaluation_however_that_ends() -> None:
     )
     with evaluation:
         assert evaluation.stdout
-        worker = os.pidfd_open(int(evaluation.stdout.readline()))
+        evaluation.stdout.readline()
+        (child,) = children(evaluation.pid)
+        worker = os.pidfd_open(child)
         evaluation.kill()
     assert select.select([worker], [], [], 20)[0]
     os.close(worker)
