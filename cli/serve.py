@@ -15,7 +15,8 @@ from cyclopts.validators import Number
 
 from ollama_utils.connect import SimulatorConfig
 from records.errors import UserError
-from records.settings import Count, Seed
+from records.settings import Count, CountOrZero, Seed
+from simulator.settings import Settings, settings_from_environment
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -25,26 +26,25 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class ServeConfig(SimulatorConfig):
     """Where the simulator listens, and what it is like."""
 
-    slots: Count = 1
+    slots: Count = Settings.slots
     """Calls one model serves at once [OLLAMA_NUM_PARALLEL, else 1]."""
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11434
     """TCP port; 0 takes a free one."""
-    bind: str = "127.0.0.1"
+    bind: str = Settings.bind
     """Address to listen on; anything but loopback opens the server to the network."""
-    time_scale: float = 1.0
+    time_scale: float = Settings.time_scale
     """1 is the pace of the profile; 0.1 is ten times faster."""
-    max_queue: Annotated[int, Parameter(validator=Number(gte=0))] = 512
+    max_queue: CountOrZero = Settings.max_queue
     """Requests that may wait for a model to load [OLLAMA_MAX_QUEUE]."""
-    keep_alive: str = "5m"
+    keep_alive: str = Settings.keep_alive
     """How long a model stays in memory after its last use [OLLAMA_KEEP_ALIVE]."""
-    seed: Seed = 0
+    seed: Seed = Settings.seed
     """Goes into every draw: another seed is another server."""
 
 
 def serve(config: ServeConfig = ServeConfig()) -> None:
     """Serve the simulator until it is stopped. Its replies are made up: say so beside what you measure."""
     from simulator.app import run
-    from simulator.settings import settings_from_environment
 
     try:
         found, default = settings_from_environment(), ServeConfig()

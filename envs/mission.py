@@ -18,7 +18,7 @@ from envs.queries import (
     split_queries,
 )
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from records.errors import UserError
+from records.errors import as_user_error
 from records.settings import Count, NotNegative, Share, absolute, comma_list
 from scorers.intent import INTENT_THRESHOLD
 
@@ -72,7 +72,7 @@ def load_query_set(config: QueryConfig) -> QuerySet:
     Raises:
         UserError: the file, a column, a filter or the split is no good.
     """
-    try:
+    with as_user_error(QueryFileError, QuerySplitError):
         queries = load_queries(
             config.queries,
             prompt_column=config.prompt_column,
@@ -80,8 +80,6 @@ def load_query_set(config: QueryConfig) -> QuerySet:
             group_column=config.group_column,
         )
         train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
-    except (QueryFileError, QuerySplitError) as error:
-        raise UserError(str(error)) from error
     return QuerySet(train=train, held_out=held_out)
 
 
@@ -134,10 +132,8 @@ class MissionConfig:
         Raises:
             UserError: a mutator is unknown or its file is no good.
         """
-        try:
+        with as_user_error(ValueError):
             load_mutators(self.mutators)
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
 
 def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -> Encoder:
@@ -149,10 +145,8 @@ def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -
     from ollama_utils.encoders import make_encoder
     from ollama_utils.errors import OllamaError
 
-    try:
+    with as_user_error(OllamaError, ValueError):
         return make_encoder(name, dispatcher, store=cache / "embeddings.sqlite" if cache else None)
-    except (OllamaError, ValueError) as error:
-        raise UserError(str(error)) from error
 
 
 def encoder_fingerprint(name: str, encoder: Encoder) -> dict[str, str]:

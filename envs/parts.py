@@ -19,7 +19,7 @@ from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
-from records.errors import UserError
+from records.errors import as_user_error
 from scorers.judge import read_rubric
 from scorers.reward import Scorer, make_scorer
 
@@ -102,10 +102,8 @@ def mission_parts(
     Raises:
         UserError: a part cannot be made: no such encoder, no judge.
     """
-    try:
+    with as_user_error(OllamaError, ValueError):
         return make_parts(mission, dispatcher, roles, queries, seed=seed, encoder=encoder)
-    except (OllamaError, ValueError) as error:
-        raise UserError(str(error)) from error
 
 
 def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vector_env

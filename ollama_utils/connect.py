@@ -23,13 +23,13 @@ from cyclopts.validators import Number
 
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import short_name
-from records.errors import UserError
-from records.settings import Count, absolute
+from records.errors import UserError, as_user_error
+from records.settings import Count, CountOrZero, absolute
+from simulator.settings import Settings, SimulatedServer
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
     from simulator.process import EmbeddedServer
-    from simulator.settings import Settings
 
 EMBEDDED = "embedded"
 DRAIN_S = 5.0
@@ -51,25 +51,15 @@ MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_coun
 
 @Parameter(name="*", group="Simulator")
 @dataclass(frozen=True, kw_only=True)
-class SimulatorConfig:
+class SimulatorConfig(SimulatedServer):
     """The simulator; for `--ollama-host embedded` alone, a host of its own has its own."""
 
-    slots: Count = 1
+    slots: Count = SimulatedServer.slots
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
-    profile: str = "ideal"
-    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
-    persona: str | None = None
-    """A TOML file with another world for the simulated models."""
-    reply_tokens: str = "64"
-    """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 0.1
     """1 is the pace of the profile; the default is ten times faster."""
-    max_loaded_models: Annotated[int, Parameter(validator=Number(gte=0))] = 0
+    max_loaded_models: CountOrZero = SimulatedServer.max_loaded_models
     """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
-    memory_gb: Annotated[float, Parameter(validator=Number(gte=0))] = 0.0
-    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
-    faults: str | None = None
-    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
 
     def __str__(self) -> str:
         slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
@@ -84,12 +74,8 @@ class SimulatorConfig:
         Raises:
             UserError: one of them is invalid.
         """
-        from simulator.settings import Settings
-
-        try:
+        with as_user_error(ValueError):
             return Settings(**asdict(self))
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
 
 @Parameter(name="*")
@@ -342,10 +328,8 @@ def _meant(hosts: Sequence[str]) -> str:
 def _embedded(config: SimulatorConfig) -> EmbeddedServer:
     from simulator.process import EmbeddedServer, SimulatorError
 
-    try:
+    with as_user_error(SimulatorError):
         return EmbeddedServer(config.settings())
-    except SimulatorError as error:
-        raise UserError(str(error)) from error
 
 
 def keep_replies(

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from threading import Timer
@@ -153,12 +154,12 @@ class EmbeddedServer:
 
 
 def _start(settings: Settings, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "simulator", f"--parent={os.getpid()}"]
+    command = [sys.executable, "-P", "-m", "simulator", json.dumps(asdict(settings)), str(os.getpid())]
     paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
     # aiohttp opens the log of TLS keys when it is imported; the server has none to log.
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "SSLKEYLOGFILE": ""}
-    return subprocess.Popen(  # noqa: S603 - our own module, our own flags
-        [*command, *settings.arguments()],
+    return subprocess.Popen(  # noqa: S603 - our own module
+        command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=stderr,

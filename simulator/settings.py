@@ -1,16 +1,18 @@
-"""The settings of a simulator: its flags, and what Ollama's environment variables make of them."""
+"""The settings of a simulator: its flags, and what Ollama's environment variables make of them.
 
-from __future__ import annotations
+The commands' settings inherit `SimulatedServer`. Hence annotations here are types, not strings, for the flags
+are read off them in other modules; and what imports the server itself is imported where it is used.
+"""
 
 import math
 import os
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from simulator.engine import Limits
-from simulator.faults import read_faults
 from simulator.profiles import PROFILES, parse_reply_length
-from simulator.wire import is_duration, keep_alive_s
+
+if TYPE_CHECKING:
+    from simulator.engine import Limits
 
 _LAST_PORT = 65535
 _COUNTS = {
@@ -22,32 +24,38 @@ _KEEP_ALIVE = "OLLAMA_KEEP_ALIVE"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The server's settings; a bad value raises ValueError and says what was expected."""
+class SimulatedServer:
+    """What a simulated server is like, wherever it listens."""
 
     slots: int = 1
-    """Calls that each model serves at once, like OLLAMA_NUM_PARALLEL."""
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
     profile: str = "ideal"
-    """The hardware whose speed is played."""
+    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
     persona: str | None = None
-    """A TOML file with the world of words; None is the shipped one."""
-    max_queue: int = 512
-    """Requests that may wait for a model to load, like OLLAMA_MAX_QUEUE; 0 takes one at a time."""
-    max_loaded_models: int = 0
-    """Models in memory at once, like OLLAMA_MAX_LOADED_MODELS; 0 is as many as the profile keeps."""
-    memory_gb: float = 0.0
-    """Gigabytes that the models in memory may take together; 0 sets no limit."""
-    keep_alive: str = "5m"
-    """How long a model stays after its last use, like OLLAMA_KEEP_ALIVE; negative is for ever. It is a
-    promise to clients in their own time, which `time_scale` leaves alone."""
+    """A TOML file with another world for the simulated models."""
     reply_tokens: str = "64"
-    """Tokens of a reply: `64`, or `lognormal:mean=64,sigma=1.0`."""
+    """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 1.0
-    """Every duration is multiplied by this; 0 answers at once."""
+    """1 is the pace of the profile; 0.1 is ten times faster."""
+    max_loaded_models: int = 0
+    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
+    memory_gb: float = 0.0
+    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
+    faults: str | None = None
+    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(SimulatedServer):
+    """All settings of a server; a bad value raises ValueError and says what was expected."""
+
+    max_queue: int = 512
+    """Requests that may wait for a model to load (OLLAMA_MAX_QUEUE); 0 takes one at a time."""
+    keep_alive: str = "5m"
+    """How long a model stays in memory after its last use (OLLAMA_KEEP_ALIVE); negative is for ever. It is a
+    promise to clients in their own time, which `time_scale` leaves alone."""
     seed: int = 0
     """Goes into every draw: another seed is another server."""
-    faults: str | None = None
-    """A JSON file with the list of faults that are played from the start; None is none."""
     port: int = 0
     """The port to listen on; 0 lets the system choose."""
     bind: str = "127.0.0.1"
@@ -68,11 +76,15 @@ class Settings:
             raise ValueError(f"port must be between 0 and {_LAST_PORT}, got {self.port!r}")
         parse_reply_length(self.reply_tokens)
         if self.faults is not None:
+            from simulator.faults import read_faults
+
             read_faults(self.faults)
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> "Limits":
         """What there is room for, with the profile's own limits where these settings leave it open."""
+        from simulator.engine import Limits
+
         return Limits(
             slots=self.slots,
             max_queue=self.max_queue,
@@ -81,11 +93,6 @@ class Settings:
             keep_alive_s=_stay_s(self.keep_alive),
         )
 
-    def arguments(self) -> list[str]:
-        """The flags that make `python -m simulator` start with these settings."""
-        given = [(item.name, getattr(self, item.name)) for item in fields(self)]
-        return [f"--{name.replace('_', '-')}={value}" for name, value in given if value is not None]
-
 
 def settings_from_environment() -> dict[str, Any]:
     """The settings that Ollama's own variables make, by name; those that are not set are left out.
@@ -93,6 +100,8 @@ def settings_from_environment() -> dict[str, Any]:
     Raises:
         ValueError: a variable is not a whole number, or not a duration.
     """
+    from simulator.wire import is_duration
+
     found: dict[str, Any] = {}
     for name, variable in _COUNTS.items():
         if text := os.environ.get(variable, "").strip():
@@ -110,4 +119,6 @@ def settings_from_environment() -> dict[str, Any]:
 
 def _stay_s(keep_alive: str) -> float:
     """Seconds that a model stays, from a duration or, as in OLLAMA_KEEP_ALIVE, whole seconds."""
+    from simulator.wire import keep_alive_s
+
     return keep_alive_s(f"{keep_alive}s" if keep_alive.lstrip("+-").isdecimal() else keep_alive)

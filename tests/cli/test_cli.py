@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -154,6 +155,19 @@ def test_a_benchmark_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer) -> None:
     line = refused(capsys, "serve", "--port", simulator.host.rpartition(":")[2])
     assert "--port" in line
+
+
+def test_serve_takes_ollamas_variables_says_where_it_listens_and_ends_on_ctrl_c() -> None:
+    command = [sys.executable, "-m", "cli.main", "serve", "--port", "0"]
+    environment = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)  # noqa: S603 - our own words
+    assert process.stdout
+    said = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+    process.stdout.close()
+    assert said.startswith("simulated Ollama server at http://127.0.0.1:")
+    assert ": 5 slots a model" in said
 
 
 def test_a_reader_that_has_seen_enough_is_no_error() -> None:
