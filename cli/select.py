@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -35,9 +35,10 @@ from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
 from search.call_pool import CallPool
 from search.selectors.registry import SELECTORS, make_selector, settings_of
+from search.selectors.results import Prices
 from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
-from search.selectors.user_evaluation import Prices, check_prices, read_prices
+from search.selectors.user_evaluation import check_prices, read_prices
 from search.task import SEED_INSTRUCTIONS, CallFlags, LimitedCallFlags, Task
 
 if TYPE_CHECKING:
@@ -210,17 +211,20 @@ class _Selection:
         task: Task | None,
         connection: Connection,
     ) -> None:
-        from search.selectors.user_evaluation import WatchedEvaluation, own_evaluation
+        from search.selectors.user_evaluation import UserEvaluation, WatchedEvaluation, read_lines
 
+        evaluate: Evaluate
         self._config, self._prices, self._task = config, prices, task
         self._pool = CallPool(connection.dispatcher, config.max_concurrent)
         self._names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
         search, choices = config.search, make_choices(models, prompts, config.mutators)
         dataset: Sequence[Any]
         if config.evaluate:
-            evaluate, dataset = own_evaluation(
-                config.evaluate, search.task, task, prices, self._pool, search.seed, config.calls
-            )
+            evaluate = UserEvaluation(config.evaluate, self._pool, config.calls, prices, search.seed)
+            if search.task:
+                dataset = read_lines(Path(search.task))
+            else:
+                dataset = [asdict(problem) for problem in (task or load_task(search)).problems]
         else:
             task = task or load_task(search)
             mutator_model = connection.roles.mutator

@@ -19,7 +19,8 @@ from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.types import Completion
 from records.settings import Count, CountOrZero, NotNegative, Share, without_flag
 from scorers.critic import RidgeCritic
-from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, Llm, do_all, raise_if_cancelled
+from scorers.json_replies import Model
+from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, do_all, raise_if_cancelled
 from search.chance import seed_of
 from search.optimizing.actors import ENTROPY, LEARNING_RATE, Actor, PolicyActor
 from search.optimizing.prompts import PromptPopulation, PromptSections, Reword
@@ -155,7 +156,7 @@ class HybridOptimizationFlow:
 
     def __init__(  # noqa: PLR0913, PLR0917 - what the original takes, and one keyword for each thing a user can set
         self,
-        llm: Llm,
+        llm: Model,
         population: PromptPopulation,
         actor: Actor,
         critic: Scoring,
@@ -207,7 +208,7 @@ class HybridOptimizationFlow:
     def from_params(
         cls,
         params: ActorCriticParams,
-        llm: Llm,
+        llm: Model,
         *,
         model: str,
         prompts: Sequence[str] = (SEED_INSTRUCTIONS,),

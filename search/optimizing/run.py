@@ -13,7 +13,8 @@ from records.errors import UserError
 from records.metrics import finite
 from scorers.comparison import compare, holm
 from scorers.critic import Critic, LLMCritic, RidgeCritic
-from search.candidates import Llm, do_all
+from scorers.json_replies import Model
+from search.candidates import do_all
 from search.chance import chance
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow
 from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
@@ -54,7 +55,7 @@ class MeanCritic:
 
 
 def critics_by_name(
-    kind: CriticKind, llm: Llm, roles: Roles, encoder: Encoder, seed: int, options: Mapping[str, Any]
+    kind: CriticKind, llm: Model, roles: Roles, encoder: Encoder, seed: int, options: Mapping[str, Any]
 ) -> dict[str, LLMCritic | RidgeCritic]:
     """The critics of a kind.
 
@@ -102,7 +103,7 @@ class HybridRun:
     roles: Roles
     calls: CallFlags
     encoder: Encoder
-    llm: Llm
+    llm: Model
     train: Task
     held_out: Task | None
     steps: int
@@ -179,7 +180,7 @@ class HybridRun:
                 llm=self.llm,
                 model=self.roles.mutator,
                 options=self.calls.options,
-                think=self.calls.think and None,  # never made to think: it may be a model that cannot
+                think=self.calls.think,
             ),
             options=self.calls.options,
             think=self.calls.think,

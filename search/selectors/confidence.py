@@ -87,7 +87,7 @@ class MeanTest:
         return np.asarray(self._best >= -math.log(delta))
 
 
-class PairedTest:
+class PairedTest(MeanTest):
     """Evidence that one of two does better on the same datapoints, gathered difference by difference.
 
     The claim that it speaks against: the mean of the differences, each in [-1, 1], is at most `margin`.
@@ -103,35 +103,15 @@ class PairedTest:
     ) -> None:
         if not -1 <= margin <= 1:
             raise ValueError(f"expected a margin from -1 to 1, got {margin!r}")
-        self._test = MeanTest((1 + margin) / 2, population=population, shape=shape)
+        super().__init__((1 + margin) / 2, population=population, shape=shape)
 
-    @property
-    def count(self) -> int:
-        """How many differences each test was given."""
-        return self._test.count
-
-    @property
-    def log_evidence(self) -> Floats:
-        """The log of the largest e-value so far, `shape`."""
-        return self._test.log_evidence
-
-    @property
-    def e_value(self) -> Floats:
-        """The largest e-value so far, `shape`: it reaches 1 / delta with probability delta at most."""
-        with np.errstate(over="ignore"):
-            return np.exp(self._test.log_evidence)
-
-    def add(self, differences: ArrayLike) -> Floats:
+    def add(self, values: ArrayLike) -> Floats:
         """Take further differences, (*shape, n), in the order of the datapoints; the log of the evidence.
 
         Raises:
             ValueError: one is not in [-1, 1], or there are more than the population has.
         """
-        return self._test.add((1 + np.asarray(differences, dtype=np.float64)) / 2)
-
-    def rejects(self, delta: float) -> NDArray[np.bool_]:
-        """Whether the claim is given up, `shape`."""
-        return self._test.rejects(delta)
+        return super().add((1 + np.asarray(values, dtype=np.float64)) / 2)
 
 
 def interval(

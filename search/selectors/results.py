@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_utils.types import Completion, Usage, short_name
 from search.selectors.combination import Combination
 from search.selectors.confidence import interval
 from search.task import score_of
 
 Floats = NDArray[np.float64]
 _COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")
+_PER_TOKENS = 1_000_000
+
+Prices = Mapping[str, tuple[float, float]]
+"""By model, what a million prompt tokens and a million completion tokens cost, in any currency."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,29 @@ class Evaluation:
     """Tokens that were written."""
     price: float = 0.0
     """In whatever currency the prices were given."""
+
+    @classmethod
+    def of_calls(cls, score: float, calls: Iterable[tuple[str, Completion]], prices: Prices) -> Evaluation:
+        """A score, with what the calls took that it needed.
+
+        Args:
+            score: in [0, 1].
+            calls: the model of each, as the server lists it, and the reply.
+            prices: a model that is not among them costs nothing.
+        """
+        price_of = {short_name(model): price for model, price in prices.items()}
+        taken = [(short_name(model), reply.usage or Usage()) for model, reply in calls]
+        price = 0.0
+        for model, usage in taken:
+            read, written = price_of.get(model, (0.0, 0.0))
+            price += (usage.prompt_tokens * read + usage.completion_tokens * written) / _PER_TOKENS
+        return cls(
+            score,
+            latency_s=sum(usage.total_s for _, usage in taken),
+            prompt_tokens=sum(usage.prompt_tokens for _, usage in taken),
+            completion_tokens=sum(usage.completion_tokens for _, usage in taken),
+            price=price,
+        )
 
 
 class BadScoreError(ValueError):
@@ -185,10 +213,10 @@ class CombinationResult:
     """How many of them failed."""
     is_best: bool
     """Whether it is the one that is named."""
-    first_error: str | None
-    """What the first of its errors says."""
     verdict: str
     """What the selector says of it."""
+    first_error: str | None
+    """What the first of its errors says."""
 
     @property
     def tokens(self) -> float:
@@ -197,23 +225,8 @@ class CombinationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it: the choices as their labels say, nan as None."""
-        choices = {name: Combination({name: self.combination[name]}) for name in self.combination}
-        return {
-            "index": self.index,
-            "combination": {name: one.label.removeprefix(f"{name}=") for name, one in choices.items()},
-            "score": None if math.isnan(self.score) else self.score,
-            "low": self.low,
-            "high": self.high,
-            "latency_s": self.latency_s,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "price": self.price,
-            "datapoints": self.datapoints,
-            "errors": self.errors,
-            "is_best": self.is_best,
-            "verdict": self.verdict,
-            "first_error": self.first_error,
-        }
+        score = None if math.isnan(self.score) else self.score
+        return {**vars(self), "combination": self.combination.labels, "score": score}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,15 +252,9 @@ class Round:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it, without the plan: equal whatever the cap was."""
-        return {
-            "number": self.number,
-            "combinations": self.combinations,
-            "batch_size": self.batch_size,
-            "evaluations": self.evaluations,
-            "errors": self.errors,
-            "evaluations_so_far": self.evaluations_so_far,
-            "survivors": list(self.survivors),
-        }
+        table = {**vars(self), "survivors": list(self.survivors)}
+        del table["plan"]
+        return table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,13 +19,9 @@ class ThresholdSelector(Selector):
     number of combinations. Named is the one with the highest lower bound of those that reach the threshold;
     where none does, of all. That it is the best of them is not claimed. It is evaluated until it is `sound`.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         threshold: above 0 and below 1.
         n_initial: datapoints of the first round; None: a tenth of the dataset, at least 1.
-        **common: see there.
 
     Raises:
         ValueError: a setting is out of range.

@@ -15,6 +15,7 @@ from ollama_utils.types import Call, Completion
 from search.genetics.fitness import EvolutionStoppedError
 from search.genetics.genome import Example, Genome
 from search.genetics.variation import ChildSpec, Draft, Variation
+from search.rewording import Rewriter
 
 EXAMPLES = (Example("What is 1 + 1?", "2"), Example("What is 2 + 2?", "4"), Example("What is 3 + 3?", "6"))
 Reply = Callable[[Call], Completion]
@@ -50,7 +51,7 @@ def variation(examples: Sequence[Example] = EXAMPLES) -> Variation:
         crossovers=(blend, append),
         examples=tuple(examples),
         max_examples=2,
-        ask=lambda prompt, seed: Call(model="m", prompt=prompt, options={"seed": seed}),
+        rewriter=Rewriter(model="m"),
     )
 
 
@@ -170,5 +171,5 @@ def test_two_operators_of_one_name_are_refused() -> None:
         Variation(
             mutators=(reword, reword),
             crossovers=(append,),
-            ask=lambda prompt, _: Call(model="m", prompt=prompt),
+            rewriter=Rewriter(model="m"),
         )

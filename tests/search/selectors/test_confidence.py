@@ -66,7 +66,7 @@ def test_the_evidence_is_the_largest_capital_on_the_way() -> None:
     for end in range(1, 5):
         test.add([differences[end - 1]])
         most = max(1.0, *(_last(differences[:stop]) for stop in range(1, end + 1)))
-        assert float(test.e_value) == pytest.approx(most)
+        assert float(np.exp(test.log_evidence)) == pytest.approx(most)
 
 
 @given(ternary)
