@@ -120,25 +120,9 @@ def generate_candidates_parallel(  # noqa: PLR0913 - likewise
     options: Mapping[str, Any] | None = None,
     think: bool | None = None,
 ) -> list[str | None]:
-    """K replies to a query, many at once: the same replies as `generate_candidates` gets.
+    """`generate_candidates`, but many at once: it gets the same replies.
 
-    Args:
-        llm: answers the calls.
-        query: the user's turn.
-        system_prompts: K of them.
-        max_tokens: a reply is cut after so many.
-        temperature: see `generate_candidates`.
-        max_workers: the most calls at once; None: all K, as far as the dispatcher's gate admits them.
-        model: as the server lists it.
-        seed: see `generate_candidates`.
-        options: more of Ollama's options.
-        think: see `generate_candidates`.
-
-    Returns:
-        The replies in the order of `system_prompts`; None in the place of one that failed.
-
-    Raises:
-        ValueError: no model, or a number out of range.
+    `max_workers` is the most calls at once; None: all K, as far as the dispatcher's gate admits them.
     """
     asking = CandidateSettings(
         model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think

@@ -22,6 +22,7 @@ from typing import Any
 from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.errors import CallCancelledError
 from records.metrics import finite
 from scorers.comparison import compare
 from search.call_pool import CallPool
@@ -29,7 +30,6 @@ from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics.fitness import (
     AsyncEvaluationPipeline,
     Evaluated,
-    EvolutionStoppedError,
     Problems,
     Trial,
     divide,
@@ -137,7 +137,7 @@ class Evolution:
                 reason = self._generation()
             if reason is None:
                 held_out = self._compare()
-        except EvolutionStoppedError:
+        except CallCancelledError:
             reason = "it was told to stop"
         return self._results(reason, held_out)
 

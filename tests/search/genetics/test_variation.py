@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mutators.registry import by_model, by_rule
 from ollama_utils.errors import CallCancelledError, ServerFaultError
 from ollama_utils.types import Call, Completion
-from search.genetics.fitness import EvolutionStoppedError
 from search.genetics.genome import Example, Genome
 from search.genetics.variation import ChildSpec, Draft, Variation
 from search.rewording import Rewriter
@@ -124,7 +123,7 @@ def test_a_reply_that_is_no_new_prompt_is_replaced_by_a_rule(text: str) -> None:
 
 
 def test_a_stopped_run_makes_no_child() -> None:
-    with pytest.raises(EvolutionStoppedError):
+    with pytest.raises(CallCancelledError):
         born(spec("reword"), lambda _: Completion(text="", error=CallCancelledError("stop")))
 
 
