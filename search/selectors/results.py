@@ -155,7 +155,8 @@ class Cells:
 
     def mean(self, combination: int) -> float:
         """The mean score, as of `means`."""
-        return float(self.means()[combination])
+        seen = self.seen[combination]
+        return float(np.round(self.sums[combination] / seen, 12)) if seen else math.nan
 
     def means(self) -> Floats:
         """(combinations,), the mean scores, an error counting as 0; nan without datapoints.
@@ -310,19 +311,40 @@ class SelectionResults:
         }
 
 
+_AT_ONCE = 40_000
+"""Scores whose intervals are found together: what is computed of them then stays in a processor's cache."""
+
+
+def _intervals(
+    cells: Cells,
+    delta: float,
+    numbers: Sequence[int],
+    *,
+    failed_as: float = 0.0,
+    population: int | None = None,
+) -> tuple[Floats, Floats]:
+    """The `interval` of each of these combinations: (numbers,) lows and highs."""
+    lows, highs = np.zeros(len(numbers)), np.ones(len(numbers))
+    seen = cells.seen[list(numbers)]
+    for count in np.unique(seen).tolist():
+        same = np.flatnonzero(seen == count)
+        for some in np.array_split(same, 1 + len(same) * count // _AT_ONCE):
+            values = np.array([cells.values(numbers[place], failed_as) for place in some])
+            lows[some], highs[some] = interval(values, delta, population=population)
+    return lows, highs
+
+
 def dataset_lows(cells: Cells, delta: float, numbers: Sequence[int]) -> list[float]:
     """Lower bounds of these combinations' means over the dataset, an error as 0; with all seen, the mean.
 
     It holds at any time with probability 1 - delta, where the datapoints were asked for in their order.
     """
-    size = cells.datapoints
-    lows = []
-    for number in numbers:
-        if cells.seen[number] == size:
-            lows.append(cells.mean(number))
-        else:
-            lows.append(float(interval(cells.values(number), delta, population=size)[0]))
-    return lows
+    lows, _ = _intervals(cells, delta, numbers, population=cells.datapoints)
+    size, seen = cells.datapoints, cells.seen
+    return [
+        cells.mean(number) if seen[number] == size else float(low)
+        for number, low in zip(numbers, lows, strict=True)
+    ]
 
 
 def results_of(
@@ -347,16 +369,24 @@ def results_of(
     """
     lows = dataset_lows(cells, delta, range(len(combinations)))
     order = sorted(range(len(combinations)), key=lambda i: (i != best, not cells.seen[i], -lows[i], i))
-    rows = tuple(_row(i, combinations[i], cells, delta, verdicts[i], is_best=i == best) for i in order)
+    ends, highs = _intervals(cells, delta, range(len(combinations)))
+    if cells.errors.any():
+        _, highs = _intervals(cells, delta, range(len(combinations)), failed_as=1.0)
+    rows = tuple(
+        _row(i, combinations[i], cells, (ends[i], highs[i]), verdicts[i], is_best=i == best) for i in order
+    )
     return SelectionResults(rows=rows, rounds=rounds, dataset_size=cells.datapoints, claim=claim)
 
 
 def _row(
-    number: int, combination: Combination, cells: Cells, delta: float, verdict: str, *, is_best: bool
+    number: int,
+    combination: Combination,
+    cells: Cells,
+    ends: tuple[float, float],
+    verdict: str,
+    *,
+    is_best: bool,
 ) -> CombinationResult:
-    low, high = interval(cells.values(number), delta)
-    if cells.errors[number]:
-        _, high = interval(cells.values(number, failed_as=1.0), delta)
     answered = int(cells.seen[number] - cells.errors[number])
     latency_s, prompt_tokens, completion_tokens, price = cells.costs[number] / np.maximum(answered, 1)
     error = cells.first_error.get(number)
@@ -364,8 +394,8 @@ def _row(
         index=number,
         combination=combination,
         score=cells.mean(number) if cells.seen[number] else math.nan,
-        low=float(low),
-        high=float(high),
+        low=float(ends[0]),
+        high=float(ends[1]),
         latency_s=float(latency_s),
         prompt_tokens=float(prompt_tokens),
         completion_tokens=float(completion_tokens),

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from search.async_llm import AsyncLLMInterface
 from search.evolution import (
-    AsyncEvaluationPipeline,
     AsyncEvolutionConfig,
     AsyncEvolutionController,
     EvolutionConfig,
@@ -94,6 +92,8 @@ def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
         benchmark = PerformanceBenchmark(config)
         results = await benchmark.run_comprehensive_benchmark()
         benchmark.print_results_summary()
+        text = io.StringIO()
+        assert benchmark.print_results_summary(text) == text.getvalue().strip()
 
         return results
 
@@ -128,23 +128,6 @@ def test_migration_guide() -> None:
     assert before == results
 
 
-def test_existing_configurations_continue_to_work() -> None:
-    results = AsyncEvolutionController(EvolutionConfig(**{**SMALL, "panel_size": 2})).run_evolution()
-    assert results["metrics"]["max_in_flight"] == 1
-
-
-def test_custom_benchmark() -> None:
-    async def custom() -> dict[str, Any]:
-        config = {"population_size": 2, "num_problems": 4, "time_scale": 0.1}  # Your configuration
-        benchmark = PerformanceBenchmark(config)
-        results = await benchmark.run_comprehensive_benchmark()
-        text = io.StringIO()
-        assert benchmark.print_results_summary(text) == text.getvalue().strip()
-        return results
-
-    assert asyncio.run(custom())["same_result"]
-
-
 def test_a_benchmark_says_what_it_was_not_told_rightly() -> None:
     with pytest.raises(ValueError, match="unknown setting 'num_problem'; did you mean num_problems"):
         PerformanceBenchmark({"num_problem": 3})
@@ -152,12 +135,3 @@ def test_a_benchmark_says_what_it_was_not_told_rightly() -> None:
         PerformanceBenchmark({"population_size": 1})
     with pytest.raises(ValueError, match="no results yet"):
         PerformanceBenchmark({}).print_results_summary()
-
-
-def test_the_names_of_the_core_components_are_there() -> None:
-    names = (AsyncLLMInterface, AsyncEvaluationPipeline, AsyncEvolutionController)
-    assert [name.__name__ for name in names] == [
-        "AsyncLLMInterface",
-        "AsyncEvaluationPipeline",
-        "AsyncEvolutionController",
-    ]
