@@ -36,7 +36,7 @@ class MeanTest:
     of `add`, the bits of the evidence are the same.
 
     Args:
-        bound: in [0, 1].
+        bound: in [0, 1]; one for all tests, or an array of them that broadcasts to `shape`.
         population: how many values there are in all; None: any number.
         shape: of many tests side by side; `add` then takes (*shape, n) values.
 
@@ -44,11 +44,13 @@ class MeanTest:
         ValueError: the bound or the population is out of range.
     """
 
-    def __init__(self, bound: float, *, population: int | None = None, shape: tuple[int, ...] = ()) -> None:
-        if not 0 <= bound <= 1:
+    def __init__(
+        self, bound: float | Floats, *, population: int | None = None, shape: tuple[int, ...] = ()
+    ) -> None:
+        if not np.all((np.asarray(bound) >= 0) & (np.asarray(bound) <= 1)):
             raise ValueError(f"expected a bound from 0 to 1, got {bound!r}")
         _check_population(population)
-        self._bound = bound
+        self._bounds = np.broadcast_to(bound, shape)[..., None]
         self._population = population
         self._sum = np.zeros(shape)
         self._logs = np.zeros((*shape, len(_SHARES)))
@@ -74,9 +76,8 @@ class MeanTest:
         if self._population is not None and count > self._population:
             raise ValueError(f"expected at most {self._population} values, the population, got {count}")
         if given.shape[-1]:
-            bounds = np.full((*self._sum.shape, 1), self._bound)
             paths, self._logs, self._sum = _capital(
-                given, bounds, self._population, (self._logs, self._sum, self.count)
+                given, self._bounds, self._population, (self._logs, self._sum, self.count)
             )
             self._best = np.maximum(self._best, paths.max(-1))
             self.count = count
@@ -144,8 +145,8 @@ def interval(
         return np.zeros(values.shape[:-1]), np.ones(values.shape[:-1])
     if values.shape[-1] == population:
         return values.mean(-1), values.mean(-1)
-    lows = _lows(values, delta / 2, population)
-    highs = 1 - _lows(1 - values, delta / 2, population)
+    lows, below = _lows(np.stack([values, 1 - values]), delta / 2, population)
+    highs = 1 - below
     # What was known on the way may leave out the mean that is there now; then the interval is wider.
     means = values.mean(-1)
     return np.minimum(lows, means), np.maximum(highs, means)

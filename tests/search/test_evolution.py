@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -27,15 +26,8 @@ from search.evolution import (
 )
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task, exact_answer
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 from tests.ollama_utils.threads import PATIENCE_S, start
 from tests.search.evolutions import MODELS, evolved, small, timeless
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(Settings(slots=16, time_scale=0)) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -45,13 +37,13 @@ def told() -> list[Generation]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server: EmbeddedServer, told: list[Generation]) -> dict[str, Any]:
+def undisturbed(simulator: EmbeddedServer, told: list[Generation]) -> dict[str, Any]:
     """What a short evolution comes to."""
-    return evolved(server, small(max_generations=2), on_generation=told.append)
+    return evolved(simulator, small(max_generations=2), on_generation=told.append)
 
 
 def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(server: EmbeddedServer) -> None:
-    config = small(population_size=10, max_generations=5, panel_size=40, async_batch_size=10)
+    config = small(max_generations=4, panel_size=40, async_batch_size=10)
     results = evolved(server, config)
     held_out = results["held_out"]
     assert results["best_fitness"] > results["seed_fitness"]
@@ -130,11 +122,8 @@ FAULTS = {
 def test_faults_that_pass_change_no_result(
     server: EmbeddedServer, undisturbed: dict[str, Any], names: list[str]
 ) -> None:
-    try:
-        server.set_faults([FAULTS[name] for name in names])
-        faulty = evolved(server, small(max_generations=2))
-    finally:
-        server.set_faults([])
+    server.set_faults([FAULTS[name] for name in names])
+    faulty = evolved(server, small(max_generations=2))
     assert faulty["metrics"]["retries"] > 0
     assert sum(record["unscored"] for record in faulty["history"]) == 0
     assert timeless(faulty) == timeless(undisturbed)
@@ -143,16 +132,12 @@ def test_faults_that_pass_change_no_result(
 def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: EmbeddedServer) -> None:
     task = bundled_task()
     genome = Genome(SEED_INSTRUCTIONS)
-    try:
-        server.set_faults([{"kind": "busy_503", "rate": 0.6}])
-        with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
-            pool = CallPool(dispatcher, 8)
-            config = small(max_unscored=0.9)
-            (broken,) = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=config).evaluate(
-                [genome]
-            )
-    finally:
-        server.set_faults([])
+    server.set_faults([{"kind": "busy_503", "rate": 0.6}])
+    with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
+        pool = CallPool(dispatcher, 8)
+        config = small(max_unscored=0.9)
+        (broken,) = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=config).evaluate([genome])
+    server.set_faults([])
     with Dispatcher([server.host]) as dispatcher:
         pool = CallPool(dispatcher, 8)
         pipeline = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=small())
@@ -185,17 +170,14 @@ def test_a_scorer_that_takes_its_time_holds_up_no_other_reply(server: EmbeddedSe
 
 
 def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: EmbeddedServer) -> None:
-    try:
-        server.set_faults([{"kind": "busy_503", "rate": 1.0}])
-        with (
-            Dispatcher([server.host], attempts=1) as dispatcher,
-            pytest.raises(
-                NothingScoredError, match=r"generation 0 could be scored: .* no reply, the last as .*busy"
-            ),
-        ):
-            EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
-    finally:
-        server.set_faults([])
+    server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+    with (
+        Dispatcher([server.host], attempts=1) as dispatcher,
+        pytest.raises(
+            NothingScoredError, match=r"generation 0 could be scored: .* no reply, the last as .*busy"
+        ),
+    ):
+        EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
 
 
 def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: EmbeddedServer) -> None:
@@ -203,13 +185,10 @@ def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: 
         if record.generation == 1:
             server.set_faults([{"kind": "busy_503", "rate": 1.0}])
 
-    try:
-        with Dispatcher([server.host], attempts=1) as dispatcher:
-            results = EvolutionController(
-                small(), dispatcher=dispatcher, on_generation=break_it, **MODELS
-            ).run_evolution()
-    finally:
-        server.set_faults([])
+    with Dispatcher([server.host], attempts=1) as dispatcher:
+        results = EvolutionController(
+            small(), dispatcher=dispatcher, on_generation=break_it, **MODELS
+        ).run_evolution()
     assert results["interrupted"]
     assert "generation 2" in results["reason"]
     assert results["best_fitness"] is not None

@@ -53,7 +53,9 @@ def test_a_new_policy_draws_evenly(encoder: Encoder) -> None:
     assert all(abs(drawn[place] - 200) < 60 for place in range(len(MORE)))
 
 
-@pytest.mark.parametrize(("count", "steps", "least"), [(3, 150, 0.8), (1, 500, 0.65)])
+@pytest.mark.parametrize(
+    ("count", "steps", "least"), [(3, 150, 0.8), pytest.param(1, 500, 0.65, marks=pytest.mark.soak)]
+)
 def test_it_learns_which_prompt_suits_which_kind_of_question(
     encoder: Encoder, count: int, steps: int, least: float
 ) -> None:
