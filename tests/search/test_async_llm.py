@@ -88,9 +88,14 @@ def test_a_system_prompt_and_a_seed_make_another_call(server: EmbeddedServer) ->
     "faults",
     [
         [{"kind": "busy_503", "rate": 0.15, "burst": 3}],
-        [{"kind": "not_json", "rate": 0.3}, {"kind": "cut_json", "rate": 0.2}],
-        [{"kind": "hang", "rate": 0.1}],
-        [{"kind": "drop", "rate": 0.2, "at": "body"}, {"kind": "wrong_type", "rate": 0.2}],
+        *(
+            pytest.param(faults, marks=pytest.mark.soak)
+            for faults in (
+                [{"kind": "not_json", "rate": 0.3}, {"kind": "cut_json", "rate": 0.2}],
+                [{"kind": "hang", "rate": 0.1}],
+                [{"kind": "drop", "rate": 0.2, "at": "body"}, {"kind": "wrong_type", "rate": 0.2}],
+            )
+        ),
     ],
 )
 def test_faults_that_pass_cost_retries_and_nothing_else(

@@ -69,15 +69,3 @@ def test_one_combination_alone_is_evaluated_until_it_is_sure_to_fail_seldom() ->
     assert results.best.datapoints == 40
     results = ArmEliminationSelector(grid(1), range(50), lambda _c, _d: 0.5, max_errors=1.0).select_best()
     assert results.best.datapoints == 5
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"n_initial": 0}, "n_initial must be at least 1, got 0"),
-        ({"growth_factor": 0.5}, "growth_factor must be at least 1, got 0.5"),
-    ],
-)
-def test_a_bad_setting_is_one_line(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ArmEliminationSelector(grid(2), range(5), lambda _c, _d: 0.0, **settings)

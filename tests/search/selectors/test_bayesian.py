@@ -55,11 +55,3 @@ def test_it_finds_the_best_of_a_score_with_structure_with_a_quarter_of_the_combi
 def test_equal_seeds_ask_for_the_same_whatever_the_cap() -> None:
     one, other = bayesian((5, 5), seed=3), bayesian((5, 5), seed=3)
     assert one.select_best().to_dict() == other.select_best(parallel=True, max_concurrent=7).to_dict()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"), [({"budget": 0.0}, "above 0"), ({"batch_size": 0}, "at least 1")]
-)
-def test_a_setting_out_of_range_is_an_error(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bayesian((3, 3), **options)

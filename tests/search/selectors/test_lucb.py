@@ -53,16 +53,3 @@ def test_a_leader_that_begins_to_fail_loses_the_lead() -> None:
 
     results = EpsilonLUCBSelector(grid(2), range(60), evaluate).select_best()
     assert results.best.index == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"epsilon": -0.1}, "epsilon must be from 0 to 1, got -0.1"),
-        ({"n_initial": 0}, "n_initial must be at least 1, got 0"),
-        ({"pulls_per_round": 0}, "pulls_per_round must be at least 1, got 0"),
-    ],
-)
-def test_a_bad_setting_is_one_line(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        EpsilonLUCBSelector(grid(2), range(5), lambda _c, _d: 0.0, **settings)

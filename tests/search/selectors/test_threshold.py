@@ -48,15 +48,3 @@ def test_where_none_reaches_it_the_best_is_named_and_known_not_to() -> None:
     selector = ThresholdSelector(grid(2), range(200), lookup(table, grid(2)))
     assert selector.select_best().best.index == 1
     assert selector.reaches == {0: False, 1: False}
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"threshold": 1.0}, "threshold must be above 0 and below 1, got 1.0"),
-        ({"n_initial": 0}, "n_initial must be at least 1, got 0"),
-    ],
-)
-def test_a_bad_setting_is_one_line(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ThresholdSelector(grid(2), range(5), lambda _c, _d: 0.0, **settings)
