@@ -43,7 +43,7 @@ def test_it_begins_at_random_and_then_asks_in_batches() -> None:
     assert [each.combinations for each in selector.rounds] == [6, 5, 5, 2]
 
 
-@pytest.mark.parametrize("seeds", [2, pytest.param(5, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("seeds", [1, pytest.param(5, marks=pytest.mark.soak)])
 def test_it_finds_the_best_of_a_score_with_structure_with_a_quarter_of_the_combinations(seeds: int) -> None:
     named = [bayesian((7, 7), seed=seed, batch_size=1) for seed in range(seeds)]
     for selector in named:

@@ -12,7 +12,7 @@ from tests.search.selectors.tables import grid
 
 
 @pytest.mark.parametrize(
-    ("epsilon", "seeds"), [(0.05, 10), *(pytest.param(e, 30, marks=pytest.mark.soak) for e in (0.01, 0.05))]
+    ("epsilon", "seeds"), [(0.05, 5), *(pytest.param(e, 30, marks=pytest.mark.soak) for e in (0.01, 0.05))]
 )
 def test_nine_arms_the_one_named_is_within_epsilon_of_the_datasets_best(epsilon: float, seeds: int) -> None:
     """As stated: but with probability delta, .05; measured over 200 seeds: always, at 61 % savings."""
@@ -22,9 +22,14 @@ def test_nine_arms_the_one_named_is_within_epsilon_of_the_datasets_best(epsilon:
     assert np.mean([each.savings for each in played]) >= 0.55
 
 
-@pytest.mark.parametrize("seeds", [10, pytest.param(30, marks=pytest.mark.soak)])
-def test_arms_that_are_alike_are_wrong_by_more_than_epsilon_as_seldom_as_delta_says(seeds: int) -> None:
-    played = [play("epsilon_lucb", seed, (0.6, 0.6, 0.6), delta=0.2, epsilon=0.02) for seed in range(seeds)]
+@pytest.mark.parametrize(("seeds", "datapoints"), [(10, 100), pytest.param(30, 200, marks=pytest.mark.soak)])
+def test_arms_that_are_alike_are_wrong_by_more_than_epsilon_as_seldom_as_delta_says(
+    seeds: int, datapoints: int
+) -> None:
+    played = [
+        play("epsilon_lucb", seed, (0.6, 0.6, 0.6), datapoints, delta=0.2, epsilon=0.02)
+        for seed in range(seeds)
+    ]
     gaps = [each.table.mean(1).max() - each.table[each.named].mean() for each in played]
     assert np.mean(np.array(gaps) <= 0.02 + 1e-9) >= 0.8
 

@@ -83,7 +83,7 @@ def test_an_evaluation_may_itself_use_the_pool_of_threads() -> None:
 
 @pytest.mark.parametrize("name", ["arm_elimination", "epsilon_lucb", "threshold", "matrix_ucb"])
 @pytest.mark.parametrize(
-    ("size", "seeds"), [(100, 10), *(pytest.param(size, 40, marks=pytest.mark.soak) for size in (100, 200))]
+    ("size", "seeds"), [(100, 5), *(pytest.param(size, 40, marks=pytest.mark.soak) for size in (100, 200))]
 )
 def test_one_is_named_only_once_it_is_sure_to_fail_seldom_enough(name: str, size: int, seeds: int) -> None:
     """It answers nearly always right, and fails on more datapoints than it may, 12 % to 10 %: maybe late."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,14 +14,7 @@ from search.selectors.combination import Combination, plan_concurrency
 from search.selectors.registry import make_selector
 from search.selectors.selector import Evaluation, Selector
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 from tests.search.selectors.arms import play
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(Settings(slots=64, time_scale=0.001)) as started:
-        yield started
 
 
 def asking(dispatcher: Dispatcher) -> object:

@@ -25,9 +25,12 @@ def test_nine_arms_all_are_classified_right(seeds: int) -> None:
     assert np.mean([each.savings for each in played]) >= 0.55
 
 
-@pytest.mark.parametrize("seeds", [10, pytest.param(40, marks=pytest.mark.soak)])
-def test_arms_at_the_threshold_are_wrong_as_seldom_as_delta_says(seeds: int) -> None:
-    played = [play("threshold", seed, (0.5, 0.5, 0.5), threshold=0.5, delta=0.2) for seed in range(seeds)]
+@pytest.mark.parametrize(("seeds", "datapoints"), [(10, 100), pytest.param(40, 200, marks=pytest.mark.soak)])
+def test_arms_at_the_threshold_are_wrong_as_seldom_as_delta_says(seeds: int, datapoints: int) -> None:
+    played = [
+        play("threshold", seed, (0.5, 0.5, 0.5), datapoints, threshold=0.5, delta=0.2)
+        for seed in range(seeds)
+    ]
     assert np.mean([is_right(each, 0.5) for each in played]) >= 0.8
 
 
