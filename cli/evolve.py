@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from cli.search_settings import (
+    LimitedCallFlags,
     SearchConfig,
     load_task,
     located_prompt,
@@ -27,7 +28,6 @@ from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
 from records.settings import with_flags
 from search.genetics.config import PRESETS, AsyncEvolutionConfig
-from search.task import LimitedCallFlags
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -17,6 +17,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from cli.search_settings import (
+    LimitedCallFlags,
     SearchConfig,
     load_task,
     located_function,
@@ -39,7 +40,7 @@ from search.selectors.results import Prices
 from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.selectors.user_evaluation import check_prices, read_prices
-from search.task import SEED_INSTRUCTIONS, CallFlags, LimitedCallFlags, Task
+from search.task import SEED_INSTRUCTIONS, Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -220,7 +221,14 @@ class _Selection:
         search, choices = config.search, make_choices(models, prompts, config.mutators)
         dataset: Sequence[Any]
         if config.evaluate:
-            evaluate = UserEvaluation(config.evaluate, self._pool, config.calls, prices, search.seed)
+            evaluate = UserEvaluation(
+                config.evaluate,
+                self._pool,
+                prices,
+                search.seed,
+                options=config.calls.options,
+                think=config.calls.think,
+            )
             if search.task:
                 dataset = read_lines(Path(search.task))
             else:
@@ -404,7 +412,7 @@ def task_evaluation(
     pool: CallPool,
     mutator_model: str | None,
     seed: int,
-    calls: CallFlags,
+    calls: LimitedCallFlags,
 ) -> Evaluate:
     """Evaluates on the problems of a task.
 

@@ -12,10 +12,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from cyclopts import Parameter
-
 from ollama_utils.types import Call, is_text
-from records.settings import Count
 from records.user_file import error_line, load_function
 from scorers.answers import is_right
 
@@ -276,34 +273,3 @@ def _text(row: Mapping[str, Any], key: str, place: str) -> str:
 def _hash(question: str, seed: int) -> bytes:
     """What depends on nothing but the question and the seed."""
     return blake2b(f"{seed}:{question}".encode(), digest_size=16).digest()
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class CallFlags:
-    """What every call of a search carries, whatever is asked."""
-
-    num_ctx: Count | None = None
-    """Context length of the models [the server's]."""
-    think: bool | None = None
-    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored. --no-think goes
-    to the model that rewords, too."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Ollama's options; all calls to a model need the same context length, for a change reloads it."""
-        return {"num_ctx": self.num_ctx} if self.num_ctx else {}
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class LimitedCallFlags(CallFlags):
-    """Those of a search that has no other limit on the length of a reply."""
-
-    num_predict: Count = 512
-    """Most tokens of an answer or a rewording, thoughts included; a rewording that is cut is not taken."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Ollama's options of the calls that answer or reword."""
-        return super().options | {"num_predict": self.num_predict}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from search.hybrid import ActorCriticParams, HybridOptimizationFlow
 from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
 from search.optimizing.prompts import PromptSections, SectionRewording
 from search.optimizing.rewards import StepResult
-from search.task import CallFlags, Problem, Task, ask_problem
+from search.task import Problem, Task, ask_problem
 
 ActorKind = Literal["learning", "random", "fixed"]
 CriticKind = Literal["llm", "ridge", "both"]
@@ -70,7 +70,10 @@ class HybridRun:
     """What the population begins with, kept as it writes them; the first one is what the others are compared
     with."""
     roles: Roles
-    calls: CallFlags
+    options: Mapping[str, Any]
+    """Ollama's, of every call."""
+    think: bool | None
+    """Whether a thinking target thinks; None leaves it to the server."""
     encoder: Encoder
     llm: Model
     train: Task
@@ -142,7 +145,7 @@ class HybridRun:
                 raise UserError(
                     f"--critic {self.critic} asks a model: name it with --judge-model, or take ridge"
                 )
-            critics["llm"] = LLMCritic(self.llm, judge, seed=self.params.seed, options=self.calls.options)
+            critics["llm"] = LLMCritic(self.llm, judge, seed=self.params.seed, options=self.options)
         if self.critic != "llm":
             critics["ridge"] = RidgeCritic(self.encoder)
         return critics
@@ -163,11 +166,11 @@ class HybridRun:
             reword=SectionRewording(
                 llm=self.llm,
                 model=self.roles.mutator,
-                options=self.calls.options,
-                think=self.calls.think,
+                options=self.options,
+                think=self.think,
             ),
-            options=self.calls.options,
-            think=self.calls.think,
+            options=self.options,
+            think=self.think,
         )
 
     def _batches(self) -> list[list[str]]:
@@ -213,8 +216,8 @@ class HybridRun:
             problem,
             prompt,
             model=self.roles.target,
-            options={**self.calls.options, "num_predict": self.params.max_tokens},
-            think=self.calls.think,
+            options={**self.options, "num_predict": self.params.max_tokens},
+            think=self.think,
             seed=self.params.seed,
         )
         reply = self.llm.generate(call)

@@ -7,7 +7,7 @@ import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
 from itertools import islice
@@ -25,7 +25,7 @@ from search.chance import seed_of
 from search.selectors.combination import Combination
 from search.selectors.results import Evaluation, Prices, checked
 from search.selectors.selector import Evaluate
-from search.task import CallFlags, ScorerError, lines_of
+from search.task import ScorerError, lines_of
 
 
 class AskModel(Protocol):
@@ -88,15 +88,25 @@ class UserEvaluation:
     Args:
         spec: `FILE.py:NAME`, the function's place.
         pool: sends the calls.
-        calls: what a call carries that is asked for as a text.
         prices: of the models.
         seed: draws those of calls that name none, and no temperature of 0.
+        options: Ollama's of a call that is asked for as a text.
+        think: of such a call, whether a thinking model thinks; None leaves it to the server.
 
     Raises:
         UserError: there is no such function.
     """
 
-    def __init__(self, spec: str, pool: CallPool, calls: CallFlags, prices: Prices, seed: int) -> None:
+    def __init__(
+        self,
+        spec: str,
+        pool: CallPool,
+        prices: Prices,
+        seed: int,
+        *,
+        options: Mapping[str, Any],
+        think: bool | None,
+    ) -> None:
         try:
             with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
                 self._function: UserFunction = load_function(
@@ -104,7 +114,8 @@ class UserEvaluation:
                 )
         except ValueError as error:
             raise UserError(str(error)) from error
-        self._pool, self._calls, self._prices, self._seed = pool, calls, prices, seed
+        self._pool, self._prices, self._seed = pool, prices, seed
+        self._options, self._think = options, think
 
     def __call__(self, combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
         """What the function says, beside what its calls took where it says nothing of that.
@@ -150,8 +161,8 @@ class UserEvaluation:
             model=combination["model"] if model is None else model,
             prompt=question,
             system=combination.get("prompt") if system is None else system,
-            options={**self._calls.options, "temperature": 0},
-            think=self._calls.think,
+            options={**self._options, "temperature": 0},
+            think=self._think,
         )
 
 

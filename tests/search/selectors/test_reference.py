@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -134,7 +135,7 @@ def test_the_whole_cap_is_used_also_where_the_plan_leaves_slots_over(cap: int, b
     ],
 )
 def test_limits_are_recomputed_as_the_table_says(name: str, batches: list[int]) -> None:
-    options = {"threshold": 0.5} if name == "threshold" else {}
+    options: dict[str, Any] = {"threshold": 0.5} if name == "threshold" else {}
     found = [each.batch_size for each in play(name, 0, (0.5,) * 9, **options).selector.rounds]
     assert found == batches[: len(found)]
     assert len(found) >= min(4, len(batches))
