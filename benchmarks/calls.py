@@ -64,9 +64,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
     """What a call costs."""
     runs = 1 if quick else 3
     rows = measure(runs=runs)
-    through_dispatcher = {
-        row["in_flight"]: row for row in rows if row["client"] == "OllamaClient through a Dispatcher"
-    }[64]
+    (through_dispatcher,) = (
+        row for row in rows if (row["client"], row["in flight"]) == ("OllamaClient through a Dispatcher", 64)
+    )
     yield Section(
         title="What a call costs",
         about=(
@@ -74,17 +74,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
             f"not counted, but has to come from the same machine.\n\n{CHOICE}"
         ),
         rows=rows,
-        columns={
-            "client": "client",
-            "in_flight": "in flight",
-            "calls_per_s": "calls/s",
-            "most_calls_per_s": "at most",
-            "cpu_s_per_1000_calls": "CPU s per 1,000",
-            "failed": "failed",
-        },
         checks=[
-            at_least("calls/s through a Dispatcher, 64 in flight", 900, through_dispatcher["calls_per_s"]),
-            at_most("CPU s per 1,000 of them", 0.8, through_dispatcher["cpu_s_per_1000_calls"]),
+            at_least("calls/s through a Dispatcher, 64 in flight", 900, through_dispatcher["calls/s"]),
+            at_most("CPU s per 1,000 of them", 0.8, through_dispatcher["CPU s per 1,000"]),
         ],
     )
 
@@ -92,9 +84,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
 def measure(*, in_flight: Sequence[int] = IN_FLIGHT, runs: int) -> list[dict[str, Any]]:
     """One row for each client and number of calls in flight: medians over the runs, which take turns.
 
-    `calls_per_s` beside the `most_calls_per_s` that the server's time allows, `cpu_s_per_1000_calls` of this
-    process, and in `failed` how many calls of all runs had no reply (httpx's pool may close a connection that
-    it has just lent).
+    Calls a second beside the most that the server's time allows, CPU seconds of this process per 1,000 calls,
+    and in `failed` how many calls of all runs had no reply (httpx's pool may close a connection that it has
+    just lent).
     """
     measured: dict[tuple[str, int], list[_Figures]] = {}
     numbers = itertools.count()
@@ -146,10 +138,10 @@ def _make_calls(client: Client, numbers: Iterator[int], at_once: int, count: int
 def _row(name: str, at_once: int, figures: Sequence[_Figures]) -> dict[str, Any]:
     return {
         "client": name,
-        "in_flight": at_once,
-        "calls_per_s": round(median(each.calls_per_s for each in figures), 1),
-        "most_calls_per_s": round(at_once / REPLY_S, 1),
-        "cpu_s_per_1000_calls": round(median(each.cpu_s_per_1000_calls for each in figures), 3),
+        "in flight": at_once,
+        "calls/s": round(median(each.calls_per_s for each in figures), 1),
+        "at most": round(at_once / REPLY_S, 1),
+        "CPU s per 1,000": round(median(each.cpu_s_per_1000_calls for each in figures), 3),
         "failed": sum(each.failed for each in figures),
     }
 

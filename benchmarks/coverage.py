@@ -9,6 +9,7 @@ queries vary makes trials of one query alike.
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +27,7 @@ from scorers.statistics import Floats, clustered_interval, clustered_intervals, 
 Ends = tuple[Floats, Floats]
 Alike = Literal["no", "0.2", "0.6", "60 % certain", "90 % certain"]
 """The correlation of two trials of one query; `certain`: so many queries succeed always or never."""
-Effect = Literal["none", "0.05", "0.3", "mixed", "few"]
+Effect = Literal["no effect", "0.05", "0.3", "mixed", "few"]
 QUERIES, TRIALS = (20, 50, 180), (1, 4, 10)
 LOWEST, HIGHEST = 0.94, 0.965
 """Between which the share of intervals that hold the truth is to lie."""
@@ -41,15 +42,13 @@ _ENOUGH = 8
 _LEVEL = 0.05
 _COMPARED = 20
 """One experiment in so many is tested, too."""
-_CHECKED: Sequence[Effect] = ("none", "0.05", "0.3", "mixed")
+_CHECKED: Sequence[Effect] = ("no effect", "0.05", "0.3", "mixed")
 _MISSING = 0.3
 _CERTAIN = {"60 % certain": 0.6, "90 % certain": 0.9}
 _MOVED, _FEW = 0.3, 0.05
 _STEPS, _STEP_COST = 5, 0.1
 RETURN_SPAN = 1 + (_STEPS - 1) * _STEP_COST
 """How far two returns can lie apart: success at once, and none in all steps."""
-_CONDITION = {"queries": "queries", "trials": "trials a query", "alike": "alike"}
-"""Columns of all tables."""
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
@@ -89,7 +88,7 @@ class Condition:
 
     def row(self) -> dict[str, Any]:
         """The cells that name it."""
-        return {"queries": self.queries, "trials": self.trials, "alike": self.alike}
+        return {"queries": self.queries, "trials a query": self.trials, "alike": self.alike}
 
     def chances(self, stream: np.random.Generator, rate: Floats) -> Floats:
         """The chance of each query, (experiments, queries), of which `rate` (experiments, 1) is the mean."""
@@ -143,7 +142,7 @@ def lifted(stream: np.random.Generator, chances: Floats, rate: Floats, effect: E
     always succeeds.
     """
     failing = 1 - rate[:, 0]
-    if effect == "none":
+    if effect == "no effect":
         return chances, np.zeros(len(rate))
     if effect == "mixed":
         gains = stream.random(chances.shape) < 1 / 2
@@ -230,15 +229,7 @@ def _resamples(queries: int) -> Floats:
 def differences(experiments: int) -> Iterator[Section]:
     """Differences of two policies, where enough queries differ, and where too few do."""
     rows = [_difference_row(condition, experiments, number) for number, condition in enumerate(conditions())]
-    enough = [row for row in rows if row["differ"] >= _ENOUGH]
-    columns = _CONDITION | {
-        "differ": "queries that differ",
-        "none": "no effect",
-        **{effect: effect for effect in get_args(Effect)[1:]},
-        "studentised": "bootstrap-t",
-        "bootstrap": "percentile bootstrap",
-        "unpaired": "independent trials",
-    }
+    enough = [row for row in rows if row["queries that differ"] >= _ENOUGH]
     yield Section(
         title="Coverage: differences",
         about="The interval of `compare` for two policies that share the chances of the queries: both "
@@ -248,32 +239,30 @@ def differences(experiments: int) -> Iterator[Section]:
         f"conditions in which, without an effect, at least {_ENOUGH} queries come out differently on "
         "average. The checks leave out `few`: a sample may hold none of the few queries.",
         rows=enough,
-        columns=columns,
         checks=checks("differences", [row[effect] for row in enough for effect in _CHECKED]),
     )
     yield Section(
         title="Coverage: differences where few queries differ",
         about=f"The same where fewer than {_ENOUGH} do. No method can be exact here. Ours errs on the "
         "wide side, except where few queries differ and all of them to one side.",
-        rows=[row for row in rows if row["differ"] < _ENOUGH],
-        columns=columns,
+        rows=[row for row in rows if row["queries that differ"] < _ENOUGH],
     )
 
 
 def _difference_row(condition: Condition, experiments: int, number: int) -> dict[str, Any]:
     """How often each method holds the difference, under each effect."""
     stream = np.random.default_rng([3, number])
-    others: dict[str, list[float]] = {"studentised": [], "bootstrap": [], "unpaired": []}
+    others = defaultdict[str, list[float]](list)
     row = condition.row()
     for effect in get_args(Effect):
         a, b, truth = _pairs(stream, condition, experiments, effect)
         values = a - b
-        if effect == "none":
-            row["differ"] = round(float((values != 0).sum(-1).mean()), 1)
+        if effect == "no effect":
+            row["queries that differ"] = round(float((values != 0).sum(-1).mean()), 1)
         row[effect] = held(student_intervals(values, np.ones(experiments)), truth)
-        others["studentised"].append(held(studentised_bootstrap(values), truth))
-        others["bootstrap"].append(held(percentile_bootstrap(values, np.ones_like(values)), truth))
-        others["unpaired"].append(held(unpaired_normal(a, b, condition.trials), truth))
+        others["bootstrap-t"].append(held(studentised_bootstrap(values), truth))
+        others["percentile bootstrap"].append(held(percentile_bootstrap(values, np.ones_like(values)), truth))
+        others["independent trials"].append(held(unpaired_normal(a, b, condition.trials), truth))
     return row | {name: f"{min(shares):.3f} to {max(shares):.3f}" for name, shares in others.items()}
 
 
@@ -290,7 +279,7 @@ def _pairs(
 
 def agreement(experiments: int) -> Section:
     """Interval and test on the same data, without and with a difference."""
-    effects: Sequence[Effect] = ("none", "0.3")
+    effects: Sequence[Effect] = ("no effect", "0.3")
     rows = [
         _agreement_row(Condition(queries=queries, trials=trials, alike="0.2"), effect, experiments)
         for queries, trials, effect in product(QUERIES, TRIALS, effects)
@@ -302,30 +291,23 @@ def agreement(experiments: int) -> Section:
             "experiments; trials of a query are alike by 0.2."
         ),
         rows=rows,
-        columns={
-            "queries": "queries",
-            "trials": "trials a query",
-            "effect": "effect",
-            "test": "p < 0.05",
-            "interval": "interval without 0",
-            "largest": "largest p of these",
-            "missed": "p < 0.05, interval with 0",
-        },
     )
 
 
 def _agreement_row(condition: Condition, effect: Effect, experiments: int) -> dict[str, Any]:
-    stream = np.random.default_rng([5, condition.queries, condition.trials, effect == "none"])
+    stream = np.random.default_rng([5, condition.queries, condition.trials, effect == "no effect"])
     a, b, _ = _pairs(stream, condition, max(1, experiments // _COMPARED), effect)
     found = [compare(*_as_trials(x, y, condition.trials)) for x, y in zip(a, b, strict=True)]
     apart = [c.p_value for c in found if not c.low <= 0 <= c.high]
+    missed = sum(c.p_value < _LEVEL and c.low <= 0 <= c.high for c in found)
     return {
-        **condition.row(),
+        "queries": condition.queries,
+        "trials a query": condition.trials,
         "effect": effect,
-        "test": sum(c.p_value < _LEVEL for c in found) / len(found),
-        "interval": len(apart) / len(found),
-        "largest": max(apart, default=None),
-        "missed": sum(c.p_value < _LEVEL and c.low <= 0 <= c.high for c in found) / len(found),
+        "p < 0.05": sum(c.p_value < _LEVEL for c in found) / len(found),
+        "interval without 0": len(apart) / len(found),
+        "largest p of these": max(apart, default=None),
+        "p < 0.05, interval with 0": missed / len(found),
     }
 
 
@@ -342,7 +324,7 @@ def rates(experiments: int) -> Section:
     """Success rates, with all trials there and with some missing."""
     # With one trial a query none is alike another: the kinds are the same.
     rows = [_rate_row(c, experiments) for c in conditions() if c.trials > 1 or c.alike == "no"]
-    shares = [row[key] for row in rows for key in ("ours", "missing") if row[key] is not None]
+    shares = [row[key] for row in rows for key in ("ours", "ours, 30 % missing") if row[key] is not None]
     return Section(
         title="Coverage: rates",
         about=(
@@ -351,13 +333,6 @@ def rates(experiments: int) -> Section:
             "independent."
         ),
         rows=rows,
-        columns=_CONDITION
-        | {
-            "ours": "ours",
-            "missing": "ours, 30 % missing",
-            "bootstrap": "percentile bootstrap",
-            "plain": "plain Wilson",
-        },
         checks=checks("rates", shares),
     )
 
@@ -373,11 +348,11 @@ def _rate_row(condition: Condition, experiments: int) -> dict[str, Any]:
     return {
         **condition.row(),
         "ours": held(clustered_intervals(successes, trials), truth),
-        "missing": held(clustered_intervals(fewer, some.astype(float)), truth)
+        "ours, 30 % missing": held(clustered_intervals(fewer, some.astype(float)), truth)
         if condition.trials > 1
         else None,
-        "bootstrap": held(percentile_bootstrap(successes, trials), truth),
-        "plain": held(plain_wilson(successes, trials), truth),
+        "percentile bootstrap": held(percentile_bootstrap(successes, trials), truth),
+        "plain Wilson": held(plain_wilson(successes, trials), truth),
     }
 
 
@@ -391,13 +366,6 @@ def means(experiments: int) -> Section:
             "costs 0.1, and the rate is the chance of success at each step."
         ),
         rows=rows,
-        columns=_CONDITION
-        | {
-            "ours": "ours",
-            "student": "not moved for skewness",
-            "studentised": "bootstrap-t",
-            "bootstrap": "percentile bootstrap",
-        },
         checks=checks("returns", [row["ours"] for row in rows]),
     )
 
@@ -410,9 +378,9 @@ def _mean_row(condition: Condition, experiments: int) -> dict[str, Any]:
     return {
         **condition.row(),
         "ours": held(student_intervals(values, span, skewed=True), truth),
-        "student": held(student_intervals(values, span), truth),
-        "studentised": held(studentised_bootstrap(values), truth),
-        "bootstrap": held(percentile_bootstrap(values, np.ones_like(values)), truth),
+        "not moved for skewness": held(student_intervals(values, span), truth),
+        "bootstrap-t": held(studentised_bootstrap(values), truth),
+        "percentile bootstrap": held(percentile_bootstrap(values, np.ones_like(values)), truth),
     }
 
 
@@ -431,15 +399,6 @@ def corrected(experiments: int) -> Section:
             "a query are alike by 0.2."
         ),
         rows=rows,
-        columns={
-            "queries": "queries",
-            "trials": "trials a query",
-            "sensitivity": "sensitivity",
-            "specificity": "specificity",
-            "samples": "measured on",
-            "ours": "ours",
-            "raw": "not corrected",
-        },
         checks=checks("corrected rates", [row["ours"] for row in rows]),
     )
 
@@ -460,12 +419,13 @@ def _corrected_row(
     low, high, raw_low, raw_high = np.array(ends).T
     truth: Floats = rate[:, 0]
     return {
-        **condition.row(),
+        "queries": condition.queries,
+        "trials a query": condition.trials,
         "sensitivity": hit,
         "specificity": right,
-        "samples": f"{samples[0]} and {samples[1]}",
+        "measured on": f"{samples[0]} and {samples[1]}",
         "ours": held((low, high), truth),
-        "raw": held((raw_low, raw_high), truth),
+        "not corrected": held((raw_low, raw_high), truth),
     }
 
 

@@ -33,17 +33,6 @@ NONE = "no call fails"
 OURS = "did not happen"
 REFUSAL = "counts as a refusal"
 DROPPED = "episode dropped"
-COLUMNS = {
-    "failed_call": "a failed call",
-    "success": "success",
-    "interval": "95 % interval",
-    "off_by": "off by",
-    "off_by_interval": "95 % interval of that",
-    "refused": "refused steps",
-    "episodes": "agents' episodes",
-    "failed": "failed apart",
-    "share": "share of all steps",
-}
 WHY = """\
 A step of which a call failed did not happen: the agent acts again, with other seeds, and what failed is
 counted apart. That is for the rates' sake; earlier systems counted a failed call as a refusal, or dropped its
@@ -78,7 +67,6 @@ def sections(*, quick: bool) -> Iterator[Section]:
             "failures, paired by query."
         ),
         rows=rows,
-        columns=COLUMNS,
         checks=_checks({name: _difference(trials, truth) for name, trials in schemes.items()}),
     )
 
@@ -128,16 +116,17 @@ def _row(name: str, trials: Trials, truth: Trials, episodes: Sequence[Attempts])
     counts = [(sum(outcomes), len(outcomes)) for outcomes in trials.values()]
     count = sum(n for _, n in counts)
     off = None if name == NONE else _difference(trials, truth)
+    share_refused = (refused + failed) / len(steps) if name == REFUSAL else refused / (len(steps) - failed)
     return {
-        "failed_call": name,
+        "a failed call": name,
         "success": sum(happened for happened, _ in counts) / count,
-        "interval": _interval(*clustered_interval(counts)),
-        "off_by": off and off.difference,
-        "off_by_interval": off and _interval(off.low, off.high),
-        "refused": (refused + failed) / len(steps) if name == REFUSAL else refused / (len(steps) - failed),
-        "episodes": count,
-        "failed": failed if name == OURS else None,
-        "share": failed / len(steps) if name == OURS else None,
+        "95 % interval": _interval(*clustered_interval(counts)),
+        "off by": off and off.difference,
+        "95 % interval of that": off and _interval(off.low, off.high),
+        "refused steps": share_refused,
+        "agents' episodes": count,
+        "failed apart": failed if name == OURS else None,
+        "share of all steps": failed / len(steps) if name == OURS else None,
     }
 
 

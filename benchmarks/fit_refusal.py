@@ -36,8 +36,8 @@ import functools
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +55,8 @@ from simulator.personas.persona_file import load_persona
 from simulator.personas.target import LABELS
 
 Array = NDArray[Any]
+WORDS = 2
+"""The longest n-grams, in words."""
 FEWEST = 3
 """An n-gram that fewer replies of the fit have is not looked at: it would be noise, and swell the file."""
 DIGITS = 3
@@ -65,8 +67,6 @@ DIGITS = 3
 class Settings:
     """What is chosen by validation and not fitted."""
 
-    words: int
-    """The longest n-grams, in words."""
     c_ngrams: float
     """Inverse strength of the n-gram models' regularisation."""
     c_embeddings: float
@@ -89,18 +89,12 @@ class Replies:
     readings: Sequence[RuleReading]
     rows: Array
     """(N, 2 D): the embeddings of each reply's opening and ending."""
-    grams: Mapping[int, Sequence[Counter[str]]]
-    """The n-grams of each reply, by the longest n."""
+    grams: Sequence[Counter[str]]
+    """The n-grams of each reply, of up to `WORDS` words."""
 
-    def part(self, start: int, step: int) -> Replies:
-        """Every `step`-th reply from `start` on."""
-        return Replies(
-            texts=self.texts[start::step],
-            refused=self.refused[start::step],
-            readings=self.readings[start::step],
-            rows=self.rows[start::step],
-            grams={words: grams[start::step] for words, grams in self.grams.items()},
-        )
+    def half(self, start: int) -> Replies:
+        """Every second reply from `start` on."""
+        return Replies(**{item.name: getattr(self, item.name)[start::2] for item in fields(self)})
 
     @property
     def sure(self) -> Array:
@@ -113,10 +107,8 @@ class Replies:
         return np.array([reading.label != "answered" for reading in self.readings])
 
 
-def read_replies(
-    texts: Sequence[str], refused: Sequence[bool], encoder: Encoder, lengths: Sequence[int]
-) -> Replies:
-    """Replies with their n-grams up to each of the lengths, and their embeddings."""
+def read_replies(texts: Sequence[str], refused: Sequence[bool], encoder: Encoder) -> Replies:
+    """Replies with their n-grams and their embeddings."""
     readings = [read_by_rules(text) for text in texts]
     openings = [opening(plain_text(text)) for text in texts]
     rows = encoder.encode([piece for text in texts for piece in pieces(text)])
@@ -125,17 +117,14 @@ def read_replies(
         refused=np.array(refused),
         readings=readings,
         rows=rows.reshape(len(texts), -1).astype(np.float64),
-        grams={
-            words: [ngrams(o, words, r.signs) for o, r in zip(openings, readings, strict=True)]
-            for words in lengths
-        },
+        grams=[ngrams(o, WORDS, reading.signs) for o, reading in zip(openings, readings, strict=True)],
     )
 
 
 def fit(files: Sequence[Replies], own: Sequence[Replies], settings: Settings) -> RefusalModel:
     """Fit all stages: the expert `familiar` to the files, `wide` to our own wordings as well."""
     return RefusalModel(
-        words=settings.words,
+        words=WORDS,
         familiar=_fit_expert(tuple(files), settings),
         wide=_fit_expert((*files, *own), settings),
         gate=settings.gate,
@@ -146,27 +135,36 @@ def fit(files: Sequence[Replies], own: Sequence[Replies], settings: Settings) ->
 
 def _fit_expert(replies: tuple[Replies, ...], settings: Settings) -> Expert:
     coefficients, intercept = fit_embeddings(replies, settings.c_embeddings)
-    grams = fit_ngrams(replies, settings.words, settings.c_ngrams)
+    grams = fit_ngrams(replies, settings.c_ngrams)
     return Expert(ngrams=grams, coefficients=coefficients, intercept=intercept)
 
 
 @functools.cache
-def fit_ngrams(replies: tuple[Replies, ...], words: int, c: float) -> NgramModel:
-    """Logistic regression on tf-idf weights, refusals and answers weighing the same in all."""
-    counts = [grams for some in replies for grams in some.grams[words]]
-    seen_in = Counter(gram for grams in counts for gram in grams)
-    vocabulary = sorted(gram for gram, n in seen_in.items() if n >= FEWEST)
-    idf = {gram: 1 + math.log((1 + len(counts)) / (1 + seen_in[gram])) for gram in vocabulary}
-    unseen_idf = 1 + math.log((1 + len(counts)) / (1 + FEWEST))
-    refused = np.concatenate([some.refused for some in replies])
-    coefficients, intercept = _regression(_tf_idf(counts, idf, unseen_idf), refused, c)
+def fit_ngrams(replies: tuple[Replies, ...], c: float) -> NgramModel:
+    """Logistic regression on tf-idf weights, refusals and answers weighing the same in all.
+
+    An n-gram that fewer than `FEWEST` replies have takes part in the norm alone, as `NgramModel` has it.
+    """
+    from sklearn.feature_extraction import DictVectorizer  # type: ignore[import-untyped]  # it has no stubs
+    from sklearn.preprocessing import normalize  # type: ignore[import-untyped]  # likewise
+
+    vectorizer = DictVectorizer()
+    counts = vectorizer.fit_transform([grams for some in replies for grams in some.grams])
+    seen_in = counts.getnnz(axis=0)
+    idf = 1 + np.log((1 + counts.shape[0]) / (1 + np.maximum(seen_in, FEWEST)))
+    counts.data = 1 + np.log(counts.data)
+    kept = seen_in >= FEWEST
+    weights = normalize(counts.multiply(idf).tocsr())[:, kept]
+    coefficients, intercept = _regression(weights, np.concatenate([some.refused for some in replies]), c)
     return NgramModel(
         weights={
-            gram: (round(idf[gram], DIGITS), round(float(coefficient), DIGITS))
-            for gram, coefficient in zip(vocabulary, coefficients, strict=True)
+            gram: (round(float(weight), DIGITS), round(float(coefficient), DIGITS))
+            for gram, weight, coefficient in zip(
+                vectorizer.get_feature_names_out()[kept], idf[kept], coefficients, strict=True
+            )
         },
         intercept=round(intercept, DIGITS),
-        unseen_idf=round(unseen_idf, DIGITS),
+        unseen_idf=round(1 + math.log((1 + counts.shape[0]) / (1 + FEWEST)), DIGITS),
     )
 
 
@@ -180,7 +178,7 @@ def fit_embeddings(replies: tuple[Replies, ...], c: float) -> tuple[Array, float
 
 def odds_of(model: RefusalModel, replies: Replies) -> list[NgramOdds]:
     """What the n-grams make of each reply."""
-    return [model.join(counts) for counts in replies.grams[model.words]]
+    return [model.join(counts) for counts in replies.grams]
 
 
 def asks_embeddings(model: RefusalModel, replies: Replies, odds: Sequence[NgramOdds]) -> Array:
@@ -208,24 +206,6 @@ def to_json(model: RefusalModel) -> dict[str, Any]:
     return table
 
 
-def _tf_idf(counts: Sequence[Mapping[str, int]], idf: Mapping[str, float], unseen_idf: float) -> Any:  # noqa: ANN401 - a sparse matrix
-    """(N, V): as `NgramModel` weighs n-grams."""
-    from scipy.sparse import csr_array  # type: ignore[import-untyped]  # it has no stubs
-
-    column = {gram: k for k, gram in enumerate(idf)}
-    values: list[float] = []
-    columns: list[int] = []
-    ends = [0]
-    for grams in counts:
-        weights = {gram: (1 + math.log(n)) * idf.get(gram, unseen_idf) for gram, n in grams.items()}
-        norm = math.sqrt(sum(weight * weight for weight in weights.values())) or 1.0
-        known = {column[gram]: weight / norm for gram, weight in weights.items() if gram in column}
-        values.extend(known.values())
-        columns.extend(known.keys())
-        ends.append(len(values))
-    return csr_array((values, columns, ends), shape=(len(counts), len(idf)))
-
-
 def _regression(features: Any, refused: Array, c: float) -> tuple[Array, float]:  # noqa: ANN401 - dense or sparse
     from sklearn.linear_model import LogisticRegression  # type: ignore[import-untyped]  # likewise
 
@@ -235,12 +215,9 @@ def _regression(features: Any, refused: Array, c: float) -> tuple[Array, float]:
 
 OWN_WORDINGS = Path(__file__).parent / "data" / "refusal_wordings.csv"
 SOURCE = "fitted to the labels of paul-rottger/exaggerated-safety (CC BY 4.0) and to wordings of our own"
-LENGTHS = (2,)
 GRID = [
-    Settings(words=words, c_ngrams=cn, c_embeddings=ce, gate=gate, embedding_share=share)
-    for words, cn, ce, gate, share in product(
-        LENGTHS, (10.0, 30.0), (1.0, 3.0), (0.3, 0.35, 0.4, 0.45, 0.5), (0.5, 1.0)
-    )
+    Settings(c_ngrams=cn, c_embeddings=ce, gate=gate, embedding_share=share)
+    for cn, ce, gate, share in product((10.0, 30.0), (1.0, 3.0), (0.3, 0.35, 0.4, 0.45, 0.5), (0.5, 1.0))
 ]
 TOLERANCE = 0.01
 """F1 on the files that may be given for F1 on other voices: less than its standard error there."""
@@ -258,13 +235,13 @@ class Fold(NamedTuple):
     own: Sequence[Replies]
 
 
-class Own:
-    """What is added to every fit: our own wordings, also in halves, and the simulated target's replies."""
+class Own(NamedTuple):
+    """What is added to every fit."""
 
-    def __init__(self, wordings: Replies, simulated: Replies) -> None:
-        self.halves = [wordings.part(k, 2) for k in range(2)]
-        self.simulated = simulated
-        self.all = [wordings, simulated]
+    wordings: Replies
+    """Our own."""
+    simulated: Replies
+    """What the simulated target says."""
 
 
 def main() -> None:
@@ -285,7 +262,7 @@ def main() -> None:
     leave_one_out(files, own)
     settings = choose(list(files.values()), own)
     print(f"ships: {settings}")
-    table = {"source": SOURCE} | to_json(fit(list(files.values()), own.all, settings))
+    table = {"source": SOURCE} | to_json(fit(list(files.values()), own, settings))
     arguments.out.parent.mkdir(exist_ok=True)
     written = json.dumps(table, sort_keys=True, separators=(",", ":")).replace("],", "],\n")
     arguments.out.write_text(written + "\n", encoding="utf-8")
@@ -300,7 +277,7 @@ def leave_one_out(files: dict[str, Replies], own: Own) -> None:
     for name, test in files.items():
         others = [replies for other, replies in files.items() if other != name]
         settings = choose(others, own)
-        model = fit(others, own.all, settings)
+        model = fit(others, own, settings)
         odds = odds_of(model, test)
         whole = verdicts(model, test, odds)
         early = verdicts(replace(model, margin=0.0), test, odds)
@@ -324,8 +301,8 @@ def choose(files: Sequence[Replies], own: Own) -> Settings:
     and all files: what such a fit says of them shows what it makes of voices that it does not know.
     """
     folds = [
-        *(Fold(file, [other for other in files if other is not file], own.all) for file in files),
-        *(Fold(own.halves[k], list(files), [own.halves[1 - k], own.simulated]) for k in range(2)),
+        *(Fold(file, [other for other in files if other is not file], own) for file in files),
+        *(Fold(own.wordings.half(k), files, [own.wordings.half(1 - k), own.simulated]) for k in range(2)),
     ]
     found = [_validated(folds, len(files), settings) for settings in GRID]
     best = max(on_files for on_files, _, _ in found)
@@ -358,12 +335,8 @@ def f1(truth: Array, said: Array) -> float:
 
 def _labelled(path: Path, encoder: Encoder) -> Replies:
     samples = read_samples(path)
-    return read_replies(
-        [sample.completion for sample in samples],
-        [sample.human != "answered" for sample in samples],
-        encoder,
-        LENGTHS,
-    )
+    refused = [sample.human != "answered" for sample in samples]
+    return read_replies([sample.completion for sample in samples], refused, encoder)
 
 
 def _simulated(encoder: Encoder) -> Replies:
@@ -377,7 +350,7 @@ def _simulated(encoder: Encoder) -> Replies:
         form = target.grammar.features(query).form
         texts.append(target.wordings[label].compose(digest, form, target.slots(query, digest)))
         refused.append(label != "answered")
-    return read_replies(texts, refused, encoder, LENGTHS)
+    return read_replies(texts, refused, encoder)
 
 
 if __name__ == "__main__":

@@ -206,16 +206,6 @@ def report(plan: Plan, runs: Sequence[Run]) -> Section:
         title="The hybrid flow learns",
         about=_about(plan, by_arm[LEARNING]),
         rows=[_row(arm, by_arm.get(arm, []), final, plan) for arm in order],
-        columns={
-            "arm": "flow with",
-            "calls": "calls a run",
-            "online_first": "training, first quarter",
-            "online_last": "last quarter",
-            **{f"look_{n}": f"held out, {_after(plan, n)}" for n in range(plan.looks + 1)},
-            "by_question": "lead, by question",
-            "p_value": "p",
-            "by_seed": "lead, by seed",
-        },
         checks=_checks(runs, final),
     )
 
@@ -260,22 +250,21 @@ def _numbers(params: ActorCriticParams) -> str:
 
 
 def _row(arm: str, runs: Sequence[Run], final: Mapping[str, Sequence[Held]], plan: Plan) -> dict[str, Any]:
-    row: dict[str, Any] = {"arm": arm, f"look_{plan.looks}": _mean(run.values() for run in final[arm])}
-    if runs:
-        quarter = max(1, plan.steps // 4)
-        row |= {
-            "calls": round(fmean(run.calls for run in runs)),
-            "online_first": _mean(run.online[:quarter] for run in runs),
-            "online_last": _mean(run.online[-quarter:] for run in runs),
-            **{f"look_{n}": _mean(run.held[n].values() for run in runs) for n in range(plan.looks + 1)},
-        }
+    quarter = max(1, plan.steps // 4)
+    looks = [_mean(run.held[n].values() for run in runs) if runs else None for n in range(plan.looks)]
+    looks.append(_mean(run.values() for run in final[arm]))
+    row: dict[str, Any] = {
+        "flow with": arm,
+        "calls a run": round(fmean(run.calls for run in runs)) if runs else None,
+        "training, first quarter": _mean(run.online[:quarter] for run in runs) if runs else None,
+        "last quarter": _mean(run.online[-quarter:] for run in runs) if runs else None,
+        **{f"held out, {_after(plan, n)}": share for n, share in enumerate(looks)},
+    }
     if arm in RIVALS:
         by_question, by_seed = leads(final[RIVALS[arm]], final[arm])
-        row |= {
-            "by_question": _lead(by_question),
-            "p_value": by_question.p_value,
-            "by_seed": _lead(by_seed),
-        }
+        row["lead, by question"] = _lead(by_question)
+        row["p"] = by_question.p_value
+        row["lead, by seed"] = _lead(by_seed)
     return row
 
 

@@ -20,16 +20,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.commands import read_json, read_lines, run_mutagym
-from benchmarks.optimum import Game, Solution
+from benchmarks.optimum import Game, summarise
 from benchmarks.reporting import DOCS, Section, at_least, run
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from scorers.comparison import compare
+from scorers.comparison import Comparison, compare
 from simulator.personas.persona_file import load_persona
 
 RESAMPLES = 2000
@@ -51,13 +52,12 @@ def interquartile_mean(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def bootstrap_interval(
-    scores: NDArray[np.float64], *, confidence: float = 0.95, seed: int = 0
+    scores: NDArray[np.float64], *, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Percentile interval of the interquartile mean over runs.
+    """95 % percentile interval of the interquartile mean over runs.
 
     Args:
         scores: (runs, ...); runs are resampled.
-        confidence: how much of the resamples lies inside.
         seed: of the resampling.
 
     Returns:
@@ -66,8 +66,7 @@ def bootstrap_interval(
     stream = np.random.default_rng(seed)
     runs = len(scores)
     means = [interquartile_mean(scores[stream.integers(runs, size=runs)]) for _ in range(RESAMPLES)]
-    outside = (1 - confidence) / 2
-    low, high = np.quantile(np.array(means), (outside, 1 - outside), axis=0)
+    low, high = np.quantile(np.array(means), (0.025, 0.975), axis=0)
     return low, high
 
 
@@ -200,12 +199,6 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
     return {"world": world.name, "seed": seed, "curve": points, **results}
 
 
-def solve(world: World, queries: Sequence[str]) -> list[Solution]:
-    """What the best, the random and every fixed policy are worth on these queries."""
-    game = Game(persona=load_persona(world.persona), mutators=load_mutators(DEFAULT_MUTATORS))
-    return [game.solve(query) for query in queries]
-
-
 def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns and successes of each team, by query; the trained policy is called PPO."""
     names = ["PPO" if team["trained_on"] else team["name"] for team in results["teams"]]
@@ -241,104 +234,100 @@ SMOOTHED = 4
 """Rollouts that a point of a curve is the mean of."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ceiling:
-    """What the computed policies are worth on a set of queries: mean returns and successes."""
-
-    best: tuple[float, float]
-    best_fixed: tuple[float, float]
-    name: str
-    """The mutator that is the best fixed one on these queries."""
-    random: tuple[float, float]
-
-    def share(self, value: float) -> float:
-        """How far a return is on the way from the best fixed mutator (0) to the optimum (1)."""
-        return (value - self.best_fixed[0]) / (self.best[0] - self.best_fixed[0])
-
-
-def ceiling(world: World, queries: Sequence[str]) -> Ceiling:
-    """Solve the world's game on these queries."""
-    solutions = solve(world, queries)
-    fixed = {name: _mean([each.fixed[name] for each in solutions]) for name in solutions[0].fixed}
-    name = max(fixed, key=lambda each: fixed[each][0])
-    return Ceiling(
-        best=_mean([each.best for each in solutions]),
-        best_fixed=fixed[name],
-        name=name,
-        random=_mean([each.random for each in solutions]),
-    )
-
-
 def report(results: Sequence[Mapping[str, Any]], figure: Path) -> Iterator[Section]:
     """The sections of all worlds; the curves are drawn into `figure`."""
     curves, levels = {}, {}
     for world in WORLDS:
-        rows = [each for each in results if each["world"] == world.name]
-        held, own = (ceiling(world, rows[0][side]["queries"]) for side in ("held-out", "train"))
-        yield _seeds(world, rows, held, own)
-        yield _policies(world, rows, held)
-        curves[world.name] = _curve(rows)
-        levels[world.name] = {
-            "optimum": own.best[0],
-            f"best fixed ({own.name})": own.best_fixed[0],
-            "random": own.random[0],
-        }
+        runs = [each for each in results if each["world"] == world.name]
+        held_out, train = (solve(world, runs[0][split]["queries"]) for split in ("held-out", "train"))
+        yield _seeds(world, runs, held_out, train)
+        yield _policies(world, runs, held_out)
+        curves[world.name] = _curve(runs)
+        levels[world.name] = {name: value["return"] for name, value in _computed(train).items()}
     draw_curves(figure, curves, levels)
 
 
-def _seeds(world: World, results: Sequence[Mapping[str, Any]], held: Ceiling, own: Ceiling) -> Section:
-    rows = [_seed_row(result, held, own) for result in results]
-    shares = [row["held_share"] for row in rows]
-    beaten = [sum(row[f"{name}_low"] > 0 for row in rows) / len(rows) for name in BEATEN]
+def solve(world: World, queries: Sequence[str]) -> dict[str, Any]:
+    """What the best, the random and every fixed policy are worth on these queries, by `summarise`."""
+    game = Game(persona=load_persona(world.persona), mutators=load_mutators(DEFAULT_MUTATORS))
+    return summarise([game.solve(query) for query in queries])
+
+
+def _computed(solved: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
+    """What is compared with: the returns and successes of the computed policies."""
+    best_fixed = solved["best_fixed"]
+    return {
+        "optimum": solved["best"],
+        f"best fixed ({best_fixed['mutator']})": best_fixed,
+        "random": solved["random"],
+    }
+
+
+def _share(value: float, solved: Mapping[str, Any]) -> float:
+    """How far a return is on the way from the best fixed mutator (0) to the optimum (1)."""
+    best, best_fixed = solved["best"]["return"], solved["best_fixed"]["return"]
+    return float((value - best_fixed) / (best - best_fixed))
+
+
+def _seeds(
+    world: World,
+    runs: Sequence[Mapping[str, Any]],
+    held_out: Mapping[str, Any],
+    train: Mapping[str, Any],
+) -> Section:
+    trained = [_share(_overall(run["train"]["teams"]["PPO"]["return"]), train) for run in runs]
+    held = [_share(_overall(run["held-out"]["teams"]["PPO"]["return"]), held_out) for run in runs]
+    gains = {name: [_gain(run["held-out"]["teams"], name) for run in runs] for name in BEATEN}
     return Section(
         title=f"{world.name}: PPO by seed",
         about=(
-            f"{len(results[0]['held-out']['queries'])} held-out queries, "
-            f"{len(results[0]['train']['queries'])} training queries. *Share*: how far PPO's mean return is "
+            f"{len(runs[0]['held-out']['queries'])} held-out queries, "
+            f"{len(runs[0]['train']['queries'])} training queries. *Share*: how far PPO's mean return is "
             "on the way from the best fixed mutator to the computed optimum, on those queries. *Over*: by "
             "how much PPO's return on the held-out queries is higher, paired by query, with its interval."
         ),
-        rows=rows,
-        columns={
-            "seed": "seed",
-            "own_share": "share, training",
-            "held_share": "share, held out",
-            **{name: f"over {name}" for name in BEATEN},
-        },
+        rows=[
+            {
+                "seed": run["seed"],
+                "share, training": trained[place],
+                "share, held out": held[place],
+                **{
+                    f"over {name}": f"{gain.difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"
+                    for name, gain in ((name, gains[name][place]) for name in BEATEN)
+                },
+            }
+            for place, run in enumerate(runs)
+        ],
         checks=[
-            at_least(
-                "share on training queries, mean", SHARE_TRAIN, float(np.mean([r["own_share"] for r in rows]))
-            ),
-            at_least("share on held-out queries, mean", SHARE_HELD_OUT, float(np.mean(shares))),
-            at_least("share on held-out queries, least", SHARE_EACH, min(shares)),
+            at_least("share on training queries, mean", SHARE_TRAIN, fmean(trained)),
+            at_least("share on held-out queries, mean", SHARE_HELD_OUT, fmean(held)),
+            at_least("share on held-out queries, least", SHARE_EACH, min(held)),
             *(
-                at_least(f"share of seeds whose interval over {name} is above 0", 1.0, share)
-                for name, share in zip(BEATEN, beaten, strict=True)
+                at_least(
+                    f"share of seeds whose interval over {name} is above 0",
+                    1.0,
+                    fmean(gain.low > 0 for gain in gains[name]),
+                )
+                for name in BEATEN
             ),
         ],
     )
 
 
-def _seed_row(result: Mapping[str, Any], held: Ceiling, own: Ceiling) -> dict[str, Any]:
-    teams = result["held-out"]["teams"]
-    row: dict[str, Any] = {
-        "seed": result["seed"],
-        "own_share": own.share(_overall(result["train"]["teams"]["PPO"]["return"])),
-        "held_share": held.share(_overall(teams["PPO"]["return"])),
-    }
-    for name in BEATEN:
-        gain = compare(teams["PPO"]["return"], teams[name]["return"])
-        row |= {f"{name}_low": gain.low, name: f"{gain.difference:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]"}
-    return row
+def _gain(teams: Mapping[str, Any], name: str) -> Comparison:
+    """By how much PPO's return is higher than a baseline's, paired by query."""
+    return compare(teams["PPO"]["return"], teams[name]["return"])
 
 
-def _policies(world: World, results: Sequence[Mapping[str, Any]], held: Ceiling) -> Section:
-    names = list(results[0]["held-out"]["teams"])
-    computed = {"optimum": held.best, f"best fixed ({held.name})": held.best_fixed, "random": held.random}
-    rows = [_policy_row(name, results, held) for name in names]
+def _policies(world: World, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]) -> Section:
+    rows = [_policy_row(name, runs, held_out) for name in runs[0]["held-out"]["teams"]]
     rows += [
-        {"policy": f"{name}, computed", "return": _figure(value[0]), "success": f"{value[1]:.1%}"}
-        for name, value in computed.items()
+        {
+            "policy": f"{name}, computed",
+            "return": f"{value['return']:.3f}",
+            "success": f"{value['success']:.1%}",
+        }
+        for name, value in _computed(held_out).items()
     ]
     return Section(
         title=f"{world.name}: every policy on the held-out queries",
@@ -347,57 +336,38 @@ def _policies(world: World, results: Sequence[Mapping[str, Any]], held: Ceiling)
             "that are fitted had as many target calls on the training queries as PPO."
         ),
         rows=rows,
-        columns={
-            "policy": "policy",
-            "return": "return",
-            "success": "success",
-            "share": "share of the way",
-        },
     )
 
 
-def _policy_row(name: str, results: Sequence[Mapping[str, Any]], held: Ceiling) -> dict[str, Any]:
+def _policy_row(name: str, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]) -> dict[str, Any]:
     returns, success = (
-        np.array([_overall(result["held-out"]["teams"][name][key]) for result in results])
+        np.array([_overall(run["held-out"]["teams"][name][key]) for run in runs])
         for key in ("return", "success")
     )
     return {
         "policy": name,
-        "return": _with_interval(returns),
-        "success": _with_interval(success, percent=True),
-        "share": held.share(float(interquartile_mean(returns))),
+        "return": _with_interval(returns, ".3f"),
+        "success": _with_interval(success, ".1%"),
+        "share of the way": _share(float(interquartile_mean(returns)), held_out),
     }
 
 
-def _with_interval(scores: NDArray[np.float64], *, percent: bool = False) -> str:
-    """The interquartile mean of scores (runs,) and its interval."""
+def _with_interval(scores: NDArray[np.float64], spec: str) -> str:
+    """The interquartile mean of scores (runs,) and its interval, formatted by `spec`."""
     low, high = bootstrap_interval(scores)
-    ends = (interquartile_mean(scores), low, high)
-    middle, left, right = (f"{float(x):.1%}" if percent else _figure(float(x)) for x in ends)
-    return f"{middle} [{left}, {right}]"
+    return f"{interquartile_mean(scores):{spec}} [{low:{spec}}, {high:{spec}}]"
 
 
-def _curve(results: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _curve(runs: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Steps (P,) and smoothed returns (runs, P)."""
-    returns = np.array([[value for _, value in result["curve"]] for result in results])
+    steps, returns = np.moveaxis(np.array([run["curve"] for run in runs], float), -1, 0)
     width = min(SMOOTHED, returns.shape[1])
-    window = np.ones(width) / width
-    smooth = np.array([np.convolve(row, window, mode="valid") for row in returns])
-    return np.array([step for step, _ in results[0]["curve"]], float)[width - 1 :], smooth
-
-
-def _mean(values: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    returns, success = np.mean(np.array(values), axis=0)
-    return float(returns), float(success)
+    return steps[0, width - 1 :], np.lib.stride_tricks.sliding_window_view(returns, width, axis=1).mean(-1)
 
 
 def _overall(by_query: Sequence[Sequence[float]]) -> float:
     """The mean over queries of the mean over episodes, as the computed values are."""
-    return float(np.mean([np.mean(values) for values in by_query if values]))
-
-
-def _figure(value: float) -> str:
-    return f"{value:.3f}"
+    return fmean(fmean(values) for values in by_query if values)
 
 
 def sections(*, quick: bool) -> Iterator[Section]:

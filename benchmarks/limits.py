@@ -19,7 +19,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.commands import LOGNORMAL
-from benchmarks.reporting import Check, Rows, Section, at_least, at_most, run
+from benchmarks.reporting import Check, Section, at_least, at_most, run
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call, Usage
@@ -51,15 +51,6 @@ def time_limits(slots: Sequence[int], seconds: float) -> Section:
             f"wait for a slot, in mean service times. {seconds:g} s a row."
         ),
         rows=rows,
-        columns={
-            "slots": "slots",
-            "limit": "limit",
-            "busy_slots": "busy slots",
-            "relative": "of the best fixed one",
-            "median_wait_in_services": "wait",
-            "slots_found": "slots found",
-            "limit_at_end": "limit at the end",
-        },
         checks=[check for row in rows if row["limit"] == "auto" for check in _limit_checks(row)],
     )
 
@@ -67,50 +58,25 @@ def time_limits(slots: Sequence[int], seconds: float) -> Section:
 def _limit_checks(row: dict[str, Any]) -> list[Check]:
     slots, most = row["slots"], 0.6 if row["slots"] == 1 else 0.3
     return [
-        at_least(f"`auto` on {slots} slots, of the best fixed limit", 0.95, row["relative"]),
-        at_most(f"`auto` on {slots} slots, wait", most, row["median_wait_in_services"]),
+        at_least(f"`auto` on {slots} slots, of the best fixed limit", 0.95, row["of the best fixed one"]),
+        at_most(f"`auto` on {slots} slots, wait", most, row["wait"]),
     ]
+
+
+def compare_limits(slots: int, seconds: float) -> list[dict[str, Any]]:
+    """A row a limit, `auto` last."""
+    fixed = sorted({max(1, slots // 2), slots, slots + 2, 2 * slots})
+    with EmbeddedServer(Settings(slots=slots, reply_tokens=LOGNORMAL)) as server:
+        rows = [_measure(server, limit, seconds) for limit in (*fixed, "auto")]  # type: ignore[arg-type]
+    best = max(row["busy slots"] for row in rows[:-1])
+    for row in rows:
+        row["of the best fixed one"] = round(row["busy slots"] / best, 3)
+    return rows
 
 
 def time_changes(seconds: int) -> Section:
     """Slots that change while calls are under way; so many seconds between changes."""
-    rows = follow_slots(seconds)
-    cut, back = rows[seconds : 2 * seconds], rows[2 * seconds :]
-    found = [row["second"] for row in cut if row["limit"] <= CHANGES[1] + 1]  # the slots and a probe
-    busy = [row["second"] for row in back if row["relative"] >= 0.95]  # noqa: PLR2004 - as for a limit
-    return Section(
-        title="Slots that change",
-        about=(
-            "Under `auto` a server of 8 slots is cut to 2 and given back its 8. A row is a second; calls "
-            "that began before a cut count as busy slots, too."
-        ),
-        rows=rows,
-        columns={
-            "slots": "slots",
-            "second": "second",
-            "busy_slots": "busy slots",
-            "slots_found": "slots found",
-            "limit": "limit",
-        },
-        checks=[
-            at_most("seconds until 2 slots are found", 10, min(found, default=99)),
-            at_most("seconds until 8 slots are busy again", 10, min(busy, default=99)),
-        ],
-    )
-
-
-def compare_limits(slots: int, seconds: float) -> list[dict[str, Any]]:
-    """A row a limit, `auto` last; `relative` is to the best fixed one."""
-    fixed = sorted({max(1, slots // 2), slots, slots + 2, 2 * slots})
-    with EmbeddedServer(Settings(slots=slots, reply_tokens=LOGNORMAL)) as server:
-        rows = [_measure(server, limit, seconds) for limit in (*fixed, "auto")]  # type: ignore[arg-type]
-    best = max(row["busy_slots"] for row in rows[:-1])
-    return [{**row, "relative": round(row["busy_slots"] / best, 3)} for row in rows]
-
-
-def follow_slots(seconds: int) -> Rows:
-    """A row for each second in which the slots stay, and then change; `relative` is to all slots busy."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     with (
         EmbeddedServer(Settings(slots=CHANGES[0], reply_tokens=LOGNORMAL)) as server,
         under_load(server, "auto", 4 * max(CHANGES)) as (dispatcher, _),
@@ -121,9 +87,31 @@ def follow_slots(seconds: int) -> Rows:
             for second in range(1, seconds + 1):
                 time.sleep(1.0)
                 busy = _busy(server.reset_stats())
-                row = {"slots": slots, "second": second, "busy_slots": busy, **_found(dispatcher)}
-                rows.append({**row, "relative": round(busy / slots, 3)})
-    return rows
+                found, limit = _found(dispatcher)
+                rows.append(
+                    {
+                        "slots": slots,
+                        "second": second,
+                        "busy slots": busy,
+                        "slots found": found,
+                        "limit": limit,
+                    }
+                )
+    cut, back = rows[seconds : 2 * seconds], rows[2 * seconds :]
+    settled = [row["second"] for row in cut if row["limit"] <= CHANGES[1] + 1]  # the slots and a probe
+    busy_again = [row["second"] for row in back if row["busy slots"] >= 0.95 * row["slots"]]
+    return Section(
+        title="Slots that change",
+        about=(
+            "Under `auto` a server of 8 slots is cut to 2 and given back its 8. A row is a second; calls "
+            "that began before a cut count as busy slots, too."
+        ),
+        rows=rows,
+        checks=[
+            at_most("seconds until 2 slots are found", 10, min(settled, default=99)),
+            at_most("seconds until 8 slots are busy again", 10, min(busy_again, default=99)),
+        ],
+    )
 
 
 @contextmanager
@@ -160,22 +148,24 @@ def _measure(server: EmbeddedServer, limit: MaxInFlight, seconds: float) -> dict
         server.reset_stats()
         before = len(all_usages)
         time.sleep(seconds)
-        stats, usages, found = server.stats(), all_usages[before:], _found(dispatcher)
+        stats, usages = server.stats(), all_usages[before:]
+        slots_found, limit_at_end = _found(dispatcher)
     service_s = mean(usage.prefill_s + usage.decode_s for usage in usages)
     return {
         "slots": slots,
         "limit": limit,
-        "busy_slots": _busy(stats),
-        "median_wait_in_services": round(median(usage.queue_s for usage in usages) / service_s, 3),
-        "limit_at_end": found["limit"],
-        "slots_found": found["slots_found"],
+        "busy slots": _busy(stats),
+        "of the best fixed one": None,  # known when all limits were measured
+        "wait": round(median(usage.queue_s for usage in usages) / service_s, 3),
+        "slots found": slots_found,
+        "limit at the end": limit_at_end,
     }
 
 
-def _found(dispatcher: Dispatcher) -> dict[str, Any]:
-    """What the dispatcher knows of its one server and model."""
+def _found(dispatcher: Dispatcher) -> tuple[float | None, float]:
+    """The slots that the dispatcher found on its one server, and the limit that it sets."""
     (capacity,) = dispatcher.capacities().values()
-    return {"limit": capacity.limit, "slots_found": capacity.slots}
+    return capacity.slots, capacity.limit
 
 
 def _busy(stats: dict[str, Any]) -> float:

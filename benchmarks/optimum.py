@@ -24,6 +24,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from records.errors import UserError
 from records.run_folder import check_writable
 from simulator.personas.language import Features
-from simulator.personas.mutator import read_task
+from simulator.personas.mutator import Operator, read_task
 from simulator.personas.persona import Persona
 from simulator.personas.persona_file import load_persona
 
@@ -75,7 +76,7 @@ class Game:
     max_steps: int = 5
     step_cost: float = 0.05
     _solutions: dict[object, Solution] = field(default_factory=dict)
-    _operators: dict[tuple[str, Features], Outcomes] = field(default_factory=dict)
+    _outcomes: dict[tuple[str, Features], Outcomes] = field(default_factory=dict)
 
     def solve(self, query: str) -> Solution:
         """The solution for a query; queries that cannot be told apart share one."""
@@ -90,12 +91,19 @@ class Game:
         if mutator.kind == "rule":
             return texts.outcomes(mutator, features)
         key = (mutator.name, features)
-        if key not in self._operators:
-            task = read_task(mutator.prompt("query", ("other",), 0))
-            operators = self.persona.mutator
-            operator = operators.find_operator(task.instruction) or next(iter(operators.operators.values()))
-            self._operators[key] = tuple(operator.outcomes(features))
-        return self._operators[key]
+        if key not in self._outcomes:
+            self._outcomes[key] = tuple(self._operators[mutator.name].outcomes(features))
+        return self._outcomes[key]
+
+    @cached_property
+    def _operators(self) -> Mapping[str, Operator]:
+        """For each mutator by model the operator that the persona takes its prompt for."""
+        known, found = self.persona.mutator, {}
+        for mutator in self.mutators:
+            if mutator.kind == "model":
+                instruction = read_task(mutator.prompt("query", ("other",), 0)).instruction
+                found[mutator.name] = known.find_operator(instruction) or next(iter(known.operators.values()))
+        return found
 
 
 class Texts:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Rows = Sequence[Mapping[str, Any]]
+"""The rows of a table: the keys are the headings."""
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PACKAGES = ("gymnasium", "numpy", "ollama", "scikit-learn", "stable-baselines3", "torch")
 """Whose versions stand below a section."""
@@ -61,39 +62,29 @@ class Section:
     title: str
     about: str
     rows: Rows = ()
-    columns: Mapping[str, str] | None = None
-    """Keys of the rows that are shown, and what they are called."""
     checks: Sequence[Check] = ()
 
     def markdown(self) -> str:
         """The section as it stands in the document."""
-        parts = [f"## {self.title}", self.about]
-        if self.rows:
-            parts.append(table(self.rows, self.columns or {}))
-        if self.checks:
-            parts.append(check_table(self.checks))
-        return "\n\n".join(parts)
+        targets = [
+            {
+                "to be shown": check.what,
+                "target": f"{check.sense} {_cell(check.target)}",
+                "measured": check.measured,
+                "met": "yes" if check.met else "**no**",
+            }
+            for check in self.checks
+        ]
+        tables = [table(rows) for rows in (self.rows, targets) if rows]
+        return "\n\n".join([f"## {self.title}", self.about, *tables])
 
 
-def table(rows: Rows, columns: Mapping[str, str]) -> str:
-    """The rows as a table of Markdown; a value that is missing or None is a dash."""
-    lines = [list(columns.values()), ["---"] * len(columns)]
-    lines += [[_cell(row.get(key)) for key in columns] for row in rows]
+def table(rows: Rows) -> str:
+    """The rows as a table of Markdown, headed by their keys; a value that is missing or None is a dash."""
+    headings = list(dict.fromkeys(heading for row in rows for heading in row))
+    lines = [headings, ["---"] * len(headings)]
+    lines += [[_cell(row.get(heading)) for heading in headings] for row in rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def check_table(checks: Sequence[Check]) -> str:
-    """Targets beside what was measured."""
-    rows = [
-        {
-            "what": check.what,
-            "target": f"{check.sense} {_cell(check.target)}",
-            "measured": check.measured,
-            "met": "yes" if check.met else "**no**",
-        }
-        for check in checks
-    ]
-    return table(rows, {"what": "to be shown", "target": "target", "measured": "measured", "met": "met"})
 
 
 def _cell(value: object) -> str:

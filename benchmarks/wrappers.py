@@ -142,7 +142,7 @@ def sections(*, quick: bool) -> Iterator[Section]:
     step_s, steps, runs = (0.01, 2, 1) if quick else (STEP_S, 20, 3)
     cases = cases_for(step_s, steps)
     rows = [row for case in cases for row in measure(case, agents=AGENTS, runs=runs)]
-    faster = {(row["policy"], row["wrapper"]): row["times_faster"] for row in rows}
+    faster = {(row["policy"], row["wrapper"]): row["times faster"] for row in rows}
     waits, computes = (case.policy for case in cases[:2])
     yield Section(
         title="Policies side by side",
@@ -152,15 +152,6 @@ def sections(*, quick: bool) -> Iterator[Section]:
             "gains from as many processes as there are cores."
         ),
         rows=rows,
-        columns={
-            "policy": "policy",
-            "episodes": "episodes",
-            "wrapper": "wrapper",
-            "serial_ms": "ms a step, serial",
-            "step_ms": "ms a step",
-            "times_faster": "times faster",
-            "picked": "what auto said",
-        },
         checks=[
             at_least(f"times faster on threads: {waits}", 6, faster[waits, "thread"]),
             at_least(f"times faster in processes: {computes}", 1.2, faster[computes, "process"]),
@@ -208,8 +199,8 @@ def cases_for(step_s: float, steps: int) -> list[Case]:
 def measure(case: Case, *, agents: int, runs: int) -> list[dict[str, Any]]:
     """One row for each wrapper; figures are medians over runs, which take turns.
 
-    `serial_ms` and `step_ms` are what a step of all agents takes, `times_faster` their ratio in the same
-    run, and `picked` is what `auto` says. Wrappers are warm: processes run, and `auto` has picked.
+    A step is one of all agents; how many times faster it is, is the ratio in the same run. Wrappers are warm:
+    processes run, and `auto` has picked.
     """
     reports: list[str] = []
     with ExitStack() as stack:
@@ -227,13 +218,12 @@ def measure(case: Case, *, agents: int, runs: int) -> list[dict[str, Any]]:
     return [
         {
             "policy": case.policy,
-            "agents": agents,
             "episodes": case.episodes,
             "wrapper": name,
-            "serial_ms": round(1000 * median(each["serial"] for each in taken), 2),
-            "step_ms": round(1000 * median(each[name] for each in taken), 2),
-            "times_faster": round(median(each["serial"] / each[name] for each in taken), 2),
-            "picked": " ".join(reports) if name == "auto" else None,
+            "ms a step, serial": round(1000 * median(each["serial"] for each in taken), 2),
+            "ms a step": round(1000 * median(each[name] for each in taken), 2),
+            "times faster": round(median(each["serial"] / each[name] for each in taken), 2),
+            "what auto said": " ".join(reports) if name == "auto" else None,
         }
         for name in case.wrappers
     ]

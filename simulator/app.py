@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -74,8 +72,7 @@ def run(settings: Settings, announce: Callable[[str], None], *, parent: int | No
         OSError: the address or port cannot be had.
         PersonaError: the persona file cannot be used.
     """
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_serve(settings, announce, parent))
+    asyncio.run(_serve(settings, announce, parent))
 
 
 async def _serve(settings: Settings, announce: Callable[[str], None], parent: int | None) -> None:
@@ -123,11 +120,3 @@ def _host(address: tuple[str, int]) -> str:
     if name == "0.0.0.0":  # noqa: S104 - compared, not bound
         name = "127.0.0.1"
     return f"http://[{'::1' if name == '::' else name}]:{port}" if ":" in name else f"http://{name}:{port}"
-
-
-def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of uvloop where it is installed, else the standard one."""
-    if find_spec("uvloop") is None:
-        return None
-    factory: Callable[[], asyncio.AbstractEventLoop] = importlib.import_module("uvloop").new_event_loop
-    return factory

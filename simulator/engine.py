@@ -1,7 +1,7 @@
 """Loading and queueing: a call's way through the server, in virtual time that follows a clock.
 
-A call waits for its model (`ModelMemory`), then for one of the model's slots, has its prompt read and its
-reply written (`simulator.decoding`), and leaves (`Turn`). All of it happens on an agenda: a slot passes on,
+A call waits for its model (`Server`), then for one of the model's slots, has its prompt read and its reply
+written (`simulator.decoding`), and leaves (`Turn`). All of it happens on an agenda: a slot passes on,
 and a model falls idle, at the very moment a call ends, not when anybody looks, so late wake-ups do not add up
 and a queue of n calls of s seconds on one slot ends after n * s. `Engine` brings the agenda up to the event
 loop's clock whenever somebody comes or goes and at the next moment due: the loop's timers decide only when a
@@ -154,40 +154,36 @@ BUSY = "server busy, please try again.  maximum pending requests exceeded"
 """What the 503 says when the queue for loading is full."""
 
 
-class ModelMemory:
-    """The models in memory and the requests that wait for one.
+class Server:
+    """The models in memory, the requests that wait for one, and the machine that all calls share.
 
     Args:
         agenda: whose time it follows.
-        pace: how long loading and unloading take.
-        limits: how much there is room for.
-        models: the size of each model and whether it has one slot.
-        counters: count loads and swaps.
+        pace: how long everything takes.
+        limits: what the server's environment sets.
+        models: the models that are here, by full name.
+        counters: count what happens.
     """
 
     def __init__(
         self, *, agenda: Agenda, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters
     ) -> None:
-        self._agenda = agenda
+        self.agenda = agenda
+        self.counters = counters
         self._pace = pace
         self._limits = limits
         self._slots = limits.slots
         self._models = models
-        self._counters = counters
+        self._machine = Machine(agenda)
         self._runners: dict[str, Runner] = {}
         self._queue: list[ModelRequest] = []
         self._load: Entry | None = None
         self._victim: Runner | None = None
 
-    @property
-    def waiting_for_model(self) -> int:
-        """How many requests wait for a model."""
-        return len(self._queue)
-
-    @property
-    def waiting_for_slot(self) -> int:
-        """How many calls wait for a slot of a model in memory."""
-        return sum(runner.slots.waiting for runner in self._runners.values())
+    def waiting(self) -> dict[str, int]:
+        """How many requests wait for a model, and how many calls for a slot of a model in memory."""
+        waiting_for_slot = sum(runner.slots.waiting for runner in self._runners.values())
+        return {"waiting_for_load": len(self._queue), "waiting_for_slot": waiting_for_slot}
 
     def loaded_models(self) -> list[LoadedModel]:
         """The models in memory, also one on its way there; the longest to stay comes first."""
@@ -196,6 +192,28 @@ class ModelMemory:
             for each in self._runners.values()
         ]
         return sorted(shown, key=lambda each: -each.stays_s)
+
+    def begin(self, call: Call, *, started: Action, arrived_s: float | None = None) -> Turn:
+        """Let a call in.
+
+        Args:
+            call: what it asks for.
+            started: is called when it holds a slot.
+            arrived_s: when it came; now when left out.
+
+        Raises:
+            ApiError: there is no room for the request, or none for the model.
+        """
+        now_s = self.agenda.now_s
+        turn = Turn(call, now_s if arrived_s is None else min(arrived_s, now_s), self, started)
+        self.request(turn.model_request)
+        return turn
+
+    def workplace(self, runner: Runner) -> tuple[Machine, Batch]:
+        """Where a call is worked on: with the model's other calls, or alone where nothing is shared."""
+        if self._pace.profile.shared:
+            return self._machine, runner.batch
+        return Machine(self.agenda), Batch(self._pace, runner.options.num_batch)
 
     def request(self, request: ModelRequest) -> None:
         """Use a model as soon as it can be; `ready` is called at once if it is loaded.
@@ -224,7 +242,7 @@ class ModelMemory:
         if request is self._queue[0]:
             if self._load is not None:
                 del self._runners[request.call.model]
-            self._agenda.cancel(self._load)
+            self.agenda.cancel(self._load)
             self._load = self._victim = None
         self._queue.remove(request)
         self._serve()
@@ -283,25 +301,25 @@ class ModelMemory:
             keep_alive_s=self._limits.keep_alive_s if call.keep_alive_s is None else call.keep_alive_s,
         )
         load_s = self._pace.load_s(needs.size_gb)
-        self._load = self._agenda.at(self._agenda.now_s + load_s, self._end_load)
+        self._load = self.agenda.at(self.agenda.now_s + load_s, self._end_load)
 
     def _end_load(self) -> None:
         self._load = None
         request = self._queue[0]
         self._runners[request.call.model].loading = False
-        self._counters.loads += 1
+        self.counters.loads += 1
         self._serve()
 
     def _use(self, runner: Runner, request: ModelRequest) -> None:
         runner.users += 1
-        self._agenda.cancel(runner.expiry)
+        self.agenda.cancel(runner.expiry)
         if request.call.keep_alive_s is not None:
             runner.keep_alive_s = request.call.keep_alive_s
         request.ready(runner)
 
     def _unload_when_idle(self, runner: Runner) -> None:
         """Have a model unloaded as soon as it is idle."""
-        self._agenda.cancel(runner.expiry)
+        self.agenda.cancel(runner.expiry)
         runner.keep_alive_s = 0.0
         if not runner.users:
             self._unload(runner)
@@ -310,20 +328,20 @@ class ModelMemory:
         if runner.keep_alive_s <= 0:
             self._unload(runner)
             return
-        runner.expires_s = self._agenda.now_s + runner.keep_alive_s
+        runner.expires_s = self.agenda.now_s + runner.keep_alive_s
         if runner.keep_alive_s < FOR_EVER_S:
-            runner.expiry = self._agenda.at(runner.expires_s, lambda: self._unload(runner))
+            runner.expiry = self.agenda.at(runner.expires_s, lambda: self._unload(runner))
 
     def _unload(self, runner: Runner) -> None:
         del self._runners[runner.model]
         if self._victim is not None:
-            self._counters.swaps += 1
-            self._agenda.at(self._agenda.now_s + self._pace.settle_s, self._go_on)
+            self.counters.swaps += 1
+            self.agenda.at(self.agenda.now_s + self._pace.settle_s, self._go_on)
 
     def _stays_s(self, runner: Runner) -> float:
         if runner.loading or runner.users:
             return runner.keep_alive_s
-        return runner.expires_s - self._agenda.now_s
+        return runner.expires_s - self.agenda.now_s
 
     def _go_on(self) -> None:
         """There is room, or may be: whoever waited for it looks again."""
@@ -361,7 +379,7 @@ class Turn:
         """When the last token was written and the slot passed on."""
         self._server = server
         self._started = started
-        self._request = ModelRequest(call, self._take_slot)
+        self.model_request = ModelRequest(call, self._take_slot)
         self._sequence = Sequence(call.prompt_tokens, call.reply_tokens, self._decode, self._end)
         self._runner: Runner | None = None
         self._work: tuple[Machine, Batch] | None = None
@@ -389,14 +407,6 @@ class Turn:
         """Seconds from its arrival to its end; what the other three leave of it is the wait for a slot."""
         return self.due_s - self.arrived_s
 
-    def begin(self) -> None:
-        """Ask for the model.
-
-        Raises:
-            ApiError: there is no room for the request, or none for the model.
-        """
-        self._server.memory.request(self._request)
-
     def mark(self, tokens: float, action: Action) -> None:
         """Have an action called when so many tokens are written; at once when the call has ended.
 
@@ -416,7 +426,7 @@ class Turn:
             return
         self.over = True
         if self._runner is None:
-            self._server.memory.withdraw(self._request)
+            self._server.withdraw(self.model_request)
             return
         if self._work is None or self._slot_use is None:
             self._runner.slots.give_up(self)
@@ -428,7 +438,7 @@ class Turn:
                 self._slot_use, self._server.agenda.now_s, int(round(decoded, 6))
             )
             self._runner.slots.give_back()
-        self._server.memory.release(self._runner)
+        self._server.release(self._runner)
 
     def _take_slot(self, runner: Runner) -> None:
         self._runner = runner
@@ -450,49 +460,6 @@ class Turn:
     def _end(self) -> None:
         self.due_s = self._server.agenda.now_s
         self.leave()
-
-
-class Server:
-    """The parts that every call goes through, on one agenda.
-
-    Args:
-        agenda: whose time all of them follow.
-        pace: how long everything takes.
-        limits: what the server's environment sets.
-        models: the models that are here, by full name.
-        counters: count what happens.
-    """
-
-    def __init__(
-        self, *, agenda: Agenda, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters
-    ) -> None:
-        self.agenda = agenda
-        self.counters = counters
-        self.memory = ModelMemory(agenda=agenda, pace=pace, limits=limits, models=models, counters=counters)
-        self._pace = pace
-        self._machine = Machine(agenda)
-
-    def begin(self, call: Call, *, started: Action, arrived_s: float | None = None) -> Turn:
-        """Let a call in.
-
-        Args:
-            call: what it asks for.
-            started: is called when it holds a slot.
-            arrived_s: when it came; now when left out.
-
-        Raises:
-            ApiError: there is no room for the request, or none for the model.
-        """
-        now_s = self.agenda.now_s
-        turn = Turn(call, now_s if arrived_s is None else min(arrived_s, now_s), self, started)
-        turn.begin()
-        return turn
-
-    def workplace(self, runner: Runner) -> tuple[Machine, Batch]:
-        """Where a call is worked on: with the model's other calls, or alone where nothing is shared."""
-        if self._pace.profile.shared:
-            return self._machine, runner.batch
-        return Machine(self.agenda), Batch(self._pace, runner.options.num_batch)
 
 
 _LONGEST_S = 3600.0
@@ -522,24 +489,23 @@ class Engine:
     def loaded_models(self) -> list[LoadedModel]:
         """The models in memory, the longest to stay first."""
         with self._present():
-            return self._server.memory.loaded_models()
+            return self._server.loaded_models()
 
     def waiting(self) -> dict[str, int]:
         """How many calls wait now, for a model and for a slot."""
         with self._present():
-            memory = self._server.memory
-            return {"waiting_for_load": memory.waiting_for_model, "waiting_for_slot": memory.waiting_for_slot}
+            return self._server.waiting()
 
     def resize(self, slots: int) -> None:
         """Give every model `slots` slots from now on, but for those that have one whatever is set."""
         self.slots = slots
         with self._present():
-            self._server.memory.resize(slots)
+            self._server.resize(slots)
 
     def unload(self, model: str) -> None:
         """Unload a model as soon as no call uses it."""
         with self._present():
-            self._server.memory.expire(model)
+            self._server.expire(model)
 
     async def load(self, call: Call) -> None:
         """Bring a model into memory, for a call without words.
@@ -548,20 +514,19 @@ class Engine:
             ApiError: there is no room for the request, or none for the model.
         """
         loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        memory = self._server.memory
 
         def give_back(runner: Runner) -> None:
-            memory.release(runner)
+            self._server.release(runner)
             _settle(loaded)
 
         request = ModelRequest(call, give_back)
         try:
             with self._present():
-                memory.request(request)
+                self._server.request(request)
             await loaded
         finally:
             with self._present():
-                memory.withdraw(request)
+                self._server.withdraw(request)
 
     @asynccontextmanager
     async def turn(self, call: Call, *, arrived_s: float) -> AsyncIterator[Turn]:

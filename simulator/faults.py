@@ -1,20 +1,41 @@
-"""The faults that can be asked for, and which calls they strike.
+"""The faults that can be asked for, which calls they strike, and how they are played.
 
 A list of faults comes as JSON (`[{"kind": "error_500", "rate": 0.1}]`); whether one strikes a call is a
-function of the seed, the request, and how often it came. `simulator.fault_injection` plays them.
+function of the seed, the request, and how often it came.
+
+In place of a reply, at once: `error_500` (a runner crash), `busy_503` (a full queue), `not_json` (a
+gateway's page, with `status`); after `seconds` without a byte: `stall` (a load that is stuck until Ollama
+gives it up).
+
+The reply that would have come, in its time: `latency` (`seconds` late), `empty` (without words), `enormous`
+(`bytes` long: words over and over, or blanks before embeddings), `wrong_type` (a `field` of another type),
+`not_done` (it says that more will come, as after Ollama's repeat guard), `cut_json` (half of its JSON in a
+body of the right length). All but the first come in one line when the reply is streamed.
+
+That reply on a connection that fails: `hang` (no more bytes come), `drop` (a reset), both `at` a point of
+the reply, or with `drop` an orderly end `after` it, which the client's next call meets; `truncated` (an
+orderly end halfway through the body); `dribble` (its bytes come one by one, or few by few, in `seconds`
+altogether: all of them, or those of the body).
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
+import socket
+import struct
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, cast, get_args
 
+from aiohttp import web
+
+from simulator import wire
 from simulator.chance import digest_of, share_of
+from simulator.engine import BUSY
 from simulator.names import full_name
 
 FaultKind = Literal[
@@ -33,7 +54,7 @@ FaultKind = Literal[
     "truncated",
     "wrong_type",
 ]
-"""What can go wrong with a call; `simulator.fault_injection` describes each."""
+"""What can go wrong with a call."""
 
 Point = Literal["start", "body", "end", "after"]
 """Where a reply is struck: before its first byte, halfway through its body, before its last bytes (the
@@ -72,16 +93,12 @@ class Fault:
     def fits(self, endpoint: str) -> bool:
         """Whether the endpoint's replies can be so struck."""
         if self.kind == "not_done" or self.field in {"done", "eval_count"}:
-            return endpoint in WITH_WORDS
-        if self.field in {"model", "total_duration"}:
-            return endpoint != "embeddings"
-        return self.field is None or CONTENT[endpoint] == self.field
+            return endpoint != "embed"
+        return self.field in {None, "model", "total_duration", CONTENT[endpoint]}
 
 
-CONTENT = {"generate": "response", "chat": "message", "embed": "embeddings", "embeddings": "embedding"}
+CONTENT = {"generate": "response", "chat": "message", "embed": "embeddings"}
 """For each endpoint the field with the content of its replies."""
-WITH_WORDS = frozenset({"generate", "chat"})
-"""The endpoints whose replies are words, which can be streamed."""
 
 
 class FaultPlan:
@@ -115,7 +132,7 @@ class FaultPlan:
         """The failure that this call meets, if any.
 
         Args:
-            endpoint: `generate`, `chat`, `embed` or `embeddings`.
+            endpoint: `generate`, `chat` or `embed`.
             body: the request's body as it came.
             model: the model's full name.
         """
@@ -239,3 +256,210 @@ def _is_number(value: object) -> bool:
 
 def _is_whole(value: object, least: int, most: float) -> bool:
     return type(value) is int and least <= value <= most
+
+
+_CRASH = (
+    "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
+    "error, check ollama server logs for details"
+)
+_STUCK = "timed out waiting for llama runner to start - progress 0.00 - "
+_PAGE = b"<html><head><title>Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
+_SHORTEST_GAP_S = 0.01
+
+
+class Work(Protocol):
+    """Does what a request asks for: takes its time in a slot and gives the reply."""
+
+    async def __call__(self, *, stream: bool) -> web.StreamResponse:
+        """The reply, already under way when it is streamed."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyCall:
+    """One call and the fault that it meets."""
+
+    fault: Fault
+    request: web.Request
+    endpoint: str
+    work: Work
+    stream: bool
+
+    async def answer(self) -> web.StreamResponse:
+        """What the client gets; a client that leaves ends it wherever it is."""
+        kind = self.fault.kind
+        if kind in {"error_500", "busy_503", "stall", "not_json"}:
+            return await self._no_reply()
+        if kind == "latency":
+            await asyncio.sleep(self.fault.seconds)
+            return await self.work(stream=self.stream)
+        if kind == "dribble":
+            return await self._dribble()
+        if kind in {"hang", "drop", "truncated"}:
+            return await self._break_off()
+        return await self._damage()
+
+    async def _no_reply(self) -> web.Response:
+        if self.fault.kind == "not_json":
+            return web.Response(body=_PAGE, status=self.fault.status, content_type="text/html")
+        if self.fault.kind == "busy_503":
+            return wire.json_reply({"error": BUSY}, 503)
+        await asyncio.sleep(self.fault.seconds)
+        return wire.json_reply({"error": _STUCK if self.fault.kind == "stall" else _CRASH}, 500)
+
+    async def _damage(self) -> web.Response:
+        """A body that came whole but is no good; a stream is one line."""
+        reply = cast("web.Response", await self.work(stream=False))
+        body = _damaged(self.fault, self.endpoint, json.loads(cast("bytes", reply.body)))
+        streamed = self.stream and self.endpoint != "embed"
+        return web.Response(
+            body=body + b"\n" if streamed else body,
+            content_type="application/x-ndjson" if streamed else reply.content_type,
+            charset=None if streamed else reply.charset,
+        )
+
+    async def _break_off(self) -> web.StreamResponse:
+        """The reply up to a point, and then no more of it."""
+        at: Point = "body" if self.fault.kind == "truncated" else self.fault.at
+        response, pipe, rest = await self._write(at)
+        if self.fault.kind == "hang":
+            await asyncio.Event().wait()
+        if self.fault.kind == "drop" and at != "after":
+            _reset(pipe)
+        else:
+            pipe.write(rest if at == "after" else b"")  # goes out with the orderly end
+            pipe.write_eof()
+            pipe.close()
+        return response
+
+    async def _dribble(self) -> web.StreamResponse:
+        """The reply, the rest of it bit by bit."""
+        response, pipe, rest = await self._write("start" if self.fault.at == "start" else "head")
+        pieces = min(len(rest), math.ceil(self.fault.seconds / _SHORTEST_GAP_S))
+        for piece in range(pieces):
+            await asyncio.sleep(self.fault.seconds / pieces)
+            pipe.write(rest[piece * len(rest) // pieces : (piece + 1) * len(rest) // pieces])
+        return response
+
+    async def _write(
+        self, until: Point | Literal["head"]
+    ) -> tuple[web.StreamResponse, asyncio.Transport, bytes]:
+        """Write the whole reply, which goes out up to a point: the reply, its connection and the rest."""
+        pipe = self.request.transport
+        if pipe is None:
+            raise ConnectionResetError("the client left")
+        partial = PartialTransport(pipe, until)
+        self.request.protocol.transport = cast("asyncio.Transport", partial)
+        try:
+            response = await self.work(stream=self.stream)
+            await response.prepare(self.request)
+            await response.write_eof()
+        finally:
+            if cast("object", self.request.transport) is partial:
+                self.request.protocol.transport = pipe
+        return response, pipe, partial.held
+
+
+Buffer = bytes | bytearray | memoryview
+_HEAD_END = b"\r\n\r\n"
+_LAST_BYTES = 5
+"""The terminating chunk of a stream, `0\\r\\n\\r\\n`; of another reply as much of its JSON."""
+
+
+class PartialTransport:
+    """Stands in for a connection while a reply is written, and passes on a part; the rest stays in `held`.
+
+    Args:
+        pipe: the connection, whose other methods are its own.
+        until: the point of the reply up to which its bytes pass.
+    """
+
+    def __init__(self, pipe: asyncio.Transport, until: Point | Literal["head"]) -> None:
+        self._pipe = pipe
+        self._until = until
+        self._written = bytearray()
+        self._passed = 0
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the connection has
+        return getattr(self._pipe, name)
+
+    @property
+    def held(self) -> bytes:
+        """What did not pass so far."""
+        return bytes(self._written[self._passed :])
+
+    def write(self, data: Buffer) -> None:
+        """Take bytes of the reply, and pass on what may pass by now."""
+        self._written += data
+        passing = _passing(self._written, self._until)
+        if passing > self._passed:
+            self._pipe.write(bytes(self._written[self._passed : passing]))
+            self._passed = passing
+
+    def writelines(self, list_of_data: Iterable[Buffer]) -> None:
+        """As `write`."""
+        self.write(b"".join(list_of_data))
+
+
+def _passing(written: bytearray, until: Point | Literal["head"]) -> int:
+    """How many bytes of a reply, as far as it is written, come before a point; `head`: before its body."""
+    if until == "start":
+        return 0
+    if until in {"end", "after"}:
+        return max(0, len(written) - _LAST_BYTES)
+    head, end_of_head, _ = written.partition(_HEAD_END)
+    if not end_of_head:
+        return 0
+    before_body = len(head) + len(end_of_head)
+    return before_body if until == "head" else (before_body + len(written)) // 2
+
+
+def _reset(pipe: asyncio.Transport) -> None:
+    """Break a connection off so that the client sees a reset and no orderly end."""
+    connection = pipe.get_extra_info("socket")
+    if connection is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    pipe.abort()
+
+
+_OTHER_TYPES: Mapping[str, Any] = {
+    "response": 5,
+    "message": "Yes.",
+    "embeddings": [["one", "two"]],
+    "model": 5,
+    "done": "perhaps",
+    "eval_count": "many",
+    "total_duration": "long",
+}
+"""For each field a value that it never has."""
+
+
+def _damaged(fault: Fault, endpoint: str, reply: wire.Body) -> bytes:
+    """The body of a reply, struck by a fault of kind cut_json, empty, enormous, not_done or wrong_type."""
+    content = CONTENT[endpoint]
+    changed = dict(reply)
+    if fault.kind == "empty":
+        changed[content] = _without_words(reply[content])
+    elif fault.kind == "enormous":
+        changed[content] = _repeated(reply[content], fault.bytes)
+    elif fault.kind == "not_done":
+        changed = {name: value for name, value in reply.items() if name != "done_reason"} | {"done": False}
+    elif fault.kind == "wrong_type":
+        field = fault.field or content
+        changed[field] = _OTHER_TYPES[field]
+    body = wire.dumps(changed).rjust(fault.bytes)
+    return body[: len(body) // 2] if fault.kind == "cut_json" else body
+
+
+def _without_words(content: Any) -> Any:  # noqa: ANN401 - a field of JSON
+    """A reply's content with no text, or no embeddings."""
+    if isinstance(content, dict):
+        return content | {"content": ""}
+    return "" if isinstance(content, str) else []
+
+
+def _repeated(content: Any, size: int) -> Any:  # noqa: ANN401 - a field of JSON
+    """A reply's content with its text over and over, at least `size` bytes; embeddings as they are."""
+    if isinstance(content, dict):
+        return content | {"content": _repeated(content["content"], size)}
+    return f"{content} " * (size // max(1, len(content)) + 1) if isinstance(content, str) else content

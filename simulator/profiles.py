@@ -182,34 +182,19 @@ def parse_reply_length(spec: str) -> ReplyLength:
         ValueError: the text names no distribution.
     """
     kind, _, rest = spec.strip().partition(":")
-    if not rest:
-        return _constant(kind, spec)
-    if kind != "lognormal":
-        raise ValueError(f"{_EXPECTED}, got {spec!r}")
-    return _lognormal(_values(rest, spec), spec)
-
-
-def _constant(text: str, spec: str) -> ReplyLength:
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"{_EXPECTED}, got {spec!r}")
-    count = int(text)
-    return lambda _share: count
-
-
-def _values(rest: str, spec: str) -> dict[str, float]:
+    if not rest and kind.isdecimal() and int(kind) >= 1:
+        count = int(kind)
+        return lambda _share: count
     try:
-        pairs = (item.partition("=") for item in rest.split(","))
-        return {name.strip(): float(value) for name, _, value in pairs}
+        values = {name.strip(): float(value) for name, value in (item.split("=") for item in rest.split(","))}
     except ValueError:
         raise ValueError(f"{_EXPECTED}, got {spec!r}") from None
-
-
-def _lognormal(values: dict[str, float], spec: str) -> ReplyLength:
-    sound = set(values) == {"mean", "sigma"} and all(map(math.isfinite, values.values()))
-    if not sound or values["mean"] < 1 or values["sigma"] < 0:
+    if kind != "lognormal" or set(values) != {"mean", "sigma"}:
+        raise ValueError(f"{_EXPECTED}, got {spec!r}")
+    mean, sigma = values["mean"], values["sigma"]
+    if not (1 <= mean < math.inf and 0 <= sigma < math.inf):
         raise ValueError(f"{_EXPECTED} (mean at least 1, sigma at least 0), got {spec!r}")
-    sigma = values["sigma"]
-    location = math.log(values["mean"]) - sigma**2 / 2
+    location = math.log(mean) - sigma**2 / 2
     quantile = NormalDist().inv_cdf
 
     def draw(share: float) -> int:

@@ -7,8 +7,10 @@ empty ones among them. A chunk of a stream is such a token.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import Any, Literal, NamedTuple
 
 from simulator import wire
@@ -34,88 +36,44 @@ class Part:
     count: int
     """Into how many tokens the text is divided."""
 
-    def until(self, place: int) -> int:
-        """How many characters come before the token at a place."""
-        return place * len(self.text) // self.count
-
-    def begun(self, length: int) -> int:
-        """How many tokens begin in the first `length` characters."""
-        if length >= len(self.text):
-            return self.count
-        return -(-length * self.count // len(self.text))
+    def tokens(self) -> Iterator[Token]:
+        """The text in pieces as long as each other, but for one character."""
+        ends = [place * len(self.text) // self.count for place in range(self.count + 1)]
+        for start, end in pairwise(ends):
+            yield Token(self.text[start:end], self.kind)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
     """What is left of a reply, and why it ends there."""
 
-    parts: Sequence[Part]
-    length: int
-    """The characters that are shown: those before a stop sequence, and within the limit."""
-    shown: int
-    """The tokens that are shown, the last of them cut."""
+    tokens: Sequence[Token]
+    """Those that are shown: within the limit, the last of them cut before a stop sequence."""
     count: int
-    """The tokens that were generated; those of a stop sequence count."""
+    """How many were generated; those of a stop sequence count."""
     reason: Literal["stop", "length"]
 
     def text(self, kind: Kind) -> str:
-        """What is shown of the parts of a kind."""
-        left, found = self.length, []
-        for part in self.parts:
-            if part.kind == kind:
-                found.append(part.text[:left])
-            left = max(0, left - len(part.text))
-        return "".join(found)
-
-    def tokens(self) -> Iterator[Token]:
-        """The tokens that are shown."""
-        left, places = self.length, self.shown
-        for part in self.parts:
-            for place in range(min(part.count, places)):
-                text = part.text[part.until(place) : part.until(place + 1)][:left]
-                left -= len(text)
-                yield Token(text, part.kind)
-            places = max(0, places - part.count)
+        """What is shown of a kind."""
+        return "".join(token.text for token in self.tokens if token.kind == kind)
 
 
 def end(parts: Sequence[Part], limit: int | None, stops: Sequence[str]) -> Ending:
     """The reply up to the first stop sequence, and of at most `limit` tokens (None is no limit)."""
-    total = sum(part.count for part in parts)
-    count = total if limit is None else min(limit, total)
-    length = _characters(parts, count)
-    if stops:
-        text = "".join(part.text for part in parts)[:length]
-        if found := [(at, at + len(stop)) for stop in stops if (at := text.find(stop)) >= 0]:
-            shown, generated = min(found)
-            return Ending(
-                parts=parts,
-                length=shown,
-                shown=_tokens(parts, shown),
-                count=min(count, _tokens(parts, generated)),
-                reason="stop",
-            )
-    return Ending(
-        parts=parts, length=length, shown=count, count=count, reason="stop" if count == total else "length"
-    )
-
-
-def _characters(parts: Sequence[Part], count: int) -> int:
-    """How many characters the first `count` tokens have."""
-    length = 0
-    for part in parts:
-        length += part.until(min(count, part.count))
-        count = max(0, count - part.count)
-    return length
-
-
-def _tokens(parts: Sequence[Part], length: int) -> int:
-    """How many tokens begin in the first `length` characters."""
-    count = 0
-    for part in parts:
-        if length > 0:
-            count += part.begun(length)
-        length -= len(part.text)
-    return count
+    every = [token for part in parts for token in part.tokens()]
+    kept = every[:limit]
+    text = "".join(token.text for token in kept)
+    found = [(at, at + len(stop)) for stop in stops if (at := text.find(stop)) >= 0]
+    if not found:
+        reason: Literal["stop", "length"] = "stop" if len(kept) == len(every) else "length"
+        return Ending(tokens=kept, count=len(kept), reason=reason)
+    shown_until, generated_until = min(found)
+    starts = list(accumulate((len(token.text) for token in kept[:-1]), initial=0))
+    shown = kept[: bisect_left(starts, shown_until)]
+    if shown:
+        last = shown[-1]
+        shown[-1] = last._replace(text=last.text[: shown_until - starts[len(shown) - 1]])
+    return Ending(tokens=shown, count=bisect_left(starts, generated_until), reason="stop")
 
 
 Endpoint = Literal["generate", "chat"]
@@ -151,7 +109,7 @@ class Reply:
 
     def pieces(self) -> Iterator[Piece]:
         """The reply in chunks: one for each token with something to show."""
-        for count, token in enumerate(self.ending.tokens(), 1):
+        for count, token in enumerate(self.ending.tokens, 1):
             if token.text and token.kind == "word":
                 yield Piece(tokens=count, text=token.text)
             elif token.text:

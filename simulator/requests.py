@@ -58,11 +58,6 @@ def parse_body(raw: bytes, request: str) -> Body:
     return body
 
 
-def request_name(endpoint: str) -> str:
-    """What Ollama's messages call a request to `/api/<endpoint>`."""
-    return f"{endpoint.removesuffix('s').title()}Request"
-
-
 def json_name(value: object) -> str:
     """What Go's messages call the type of a JSON value."""
     return _JSON_NAMES.get(type(value), "null")

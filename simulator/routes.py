@@ -9,17 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from simulator import wire
 from simulator.composing import compose
 from simulator.engine import Call, Turn
-from simulator.fault_injection import Answer, Job, with_faults
-from simulator.faults import listed, parse_faults
+from simulator.faults import FaultyCall, Work, listed, parse_faults
 from simulator.models import VERSION, count_tokens
 from simulator.names import is_name, registry_name
 from simulator.replies import Endpoint, Reply, empty_reply
@@ -38,34 +37,58 @@ from simulator.wire import ApiError, Body, json_reply
 _BLIND = "image input is not supported - hint: if this is unexpected, you may need to provide the mmproj"
 
 
+class Job(NamedTuple):
+    """A request that passed the endpoint's checks."""
+
+    model: str
+    """The full name."""
+    work: Work
+
+
+Check = Callable[[web.Request, State, Body, float], Job]
+"""An endpoint's checks: the request, the state, the JSON body and the moment of arrival in seconds. It
+raises ApiError for what Ollama rejects."""
+
+
 def call_routes() -> list[web.RouteDef]:
     """The routes that cost a model's time."""
+    checks: dict[str, Check] = {"generate": check_generate, "chat": check_chat, "embed": check_embed}
     return [
-        web.post("/api/generate", _counted(with_faults("generate", post_generate))),
-        web.post("/api/chat", _counted(with_faults("chat", post_chat))),
-        web.post("/api/embed", _counted(with_faults("embed", post_embed))),
-        web.post("/api/embeddings", _counted(with_faults("embeddings", post_embeddings))),
+        web.post(f"/api/{endpoint}", partial(_answer_call, endpoint, check))
+        for endpoint, check in checks.items()
     ]
 
 
-def _counted(answer: Answer) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-    """The endpoint as a handler that counts its calls."""
+async def _answer_call(endpoint: str, check: Check, request: web.Request) -> web.StreamResponse:
+    """Check a request, count it, and do its work; or fail where a fault strikes it.
 
-    async def handle(request: web.Request) -> web.StreamResponse:
-        state = request.app[STATE]
-        failed = True
-        state.counters.arrived()
-        try:
-            response = await answer(request, state, state.engine.clock())
-            failed = False
-        except (asyncio.CancelledError, ConnectionError):
-            state.counters.disconnected()
-            raise
-        finally:
-            state.counters.left(failed=failed)
-        return response
-
-    return handle
+    A request that Ollama rejects meets no fault.
+    """
+    state = request.app[STATE]
+    counters, arrived_s = state.counters, state.engine.clock()
+    failed = True
+    counters.arrived()
+    try:
+        raw = await request.read()
+        body = parse_body(raw, f"{endpoint.title()}Request")
+        model, work = check(request, state, body, arrived_s)
+        counters.calls[model] += 1
+        stream = body.get("stream") is not False
+        fault = state.faults.strike(endpoint, raw, model)
+        if fault is None:
+            response = await work(stream=stream)
+        else:
+            counters.faults[fault.kind] += 1
+            call = FaultyCall(fault=fault, request=request, endpoint=endpoint, work=work, stream=stream)
+            response = await call.answer()
+        failed = fault is not None and fault.fails_call
+    except (asyncio.CancelledError, ConnectionError):
+        counters.disconnected += 1
+        raise
+    finally:
+        counters.in_flight -= 1
+        counters.failed += failed
+    return response
 
 
 def find_model(state: State, name: str, missing: str = "model '{}' not found") -> str:
@@ -93,7 +116,7 @@ def require_name(name: str | None) -> str:
     return name
 
 
-def post_generate(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+def check_generate(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Words for a prompt."""
     model = find_model(state, body.get("model") or "")
     if not body.get("prompt"):
@@ -107,7 +130,7 @@ def post_generate(request: web.Request, state: State, body: Body, arrived_s: flo
     return Job(model, partial(_answer, request, state, "generate", body, question, arrived_s))
 
 
-def post_chat(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+def check_chat(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Words for the last turn of a conversation."""
     model = find_model(state, require_name(body.get("model")))
     if not body.get("messages"):
@@ -164,7 +187,8 @@ async def _answer(
     async with state.engine.turn(call, arrived_s=arrived_s) as turn:
         response = await _send_pieces(request, state, reply, turn) if stream else None
         await state.engine.written(turn, reply.tokens)
-    state.counters.answered(reply.prompt_tokens, reply.tokens)
+    state.counters.prompt_tokens += reply.prompt_tokens
+    state.counters.completion_tokens += reply.tokens
     if response is None:
         return json_reply(reply.whole(turn))
     await response.write(wire.dumps(reply.final(turn)) + b"\n")
@@ -181,7 +205,7 @@ async def _send_pieces(request: web.Request, state: State, reply: Reply, turn: T
     return response
 
 
-def post_embed(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+def check_embed(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
     """Vectors for texts; without a text the model is only loaded."""
     del request
     name = body.get("model") or ""
@@ -189,63 +213,30 @@ def post_embed(request: web.Request, state: State, body: Body, arrived_s: float)
         raise ApiError(404, f"model '{name}' not found")
     texts = read_inputs(body)
     model = find_model(state, name, 'model "{}" not found, try pulling it first')
-    tokens = _count_texts(texts, body, truncate=body.get("truncate") is not False)
+    num_ctx = int(check_options(body.get("options")).get("num_ctx") or 0)
+    truncate = body.get("truncate") is not False
+    tokens = sum(count_tokens(text, num_ctx, truncate=truncate) for text in texts)
+    call = Call.of(model, body, prompt_tokens=tokens)
 
     async def work(*, stream: bool) -> web.StreamResponse:
         del stream  # embeddings come whole
-        call = Call.of(model, body, prompt_tokens=tokens)
-        rows, turn = await _embed(state, call, texts, arrived_s)
-        reply: dict[str, Any] = {"model": body["model"]}
+        reply: dict[str, Any] = {"model": body["model"], "embeddings": []}
+        if not texts:
+            await state.engine.load(call)
+            return json_reply(reply)
+        async with state.engine.turn(call, arrived_s=arrived_s) as turn:
+            rows = [state.persona.embed(text) for text in texts]
+            await state.engine.written(turn, 0)
+        state.counters.prompt_tokens += tokens
         reply["embeddings"] = [_cut(row, body.get("dimensions") or 0) for row in rows]
-        if turn is not None:
-            counts = {
-                "total_duration": wire.nanoseconds(turn.total_s),
-                "load_duration": wire.nanoseconds(turn.load_s),
-                "prompt_eval_count": tokens,
-            }
-            reply |= wire.without_zeros(counts)
-        return json_reply(reply)
+        counts = {
+            "total_duration": wire.nanoseconds(turn.total_s),
+            "load_duration": wire.nanoseconds(turn.load_s),
+            "prompt_eval_count": tokens,
+        }
+        return json_reply(reply | wire.without_zeros(counts))
 
     return Job(model, work)
-
-
-def post_embeddings(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
-    """The vector of one text, as Ollama gave it before `/api/embed`."""
-    del request
-    name = require_name(body.get("model"))
-    model = find_model(state, name, 'model "{}" not found, try pulling it first')
-    texts = [body["prompt"]] if body.get("prompt") else []
-    try:
-        tokens = _count_texts(texts, body, truncate=False)
-    except ApiError as error:
-        raise ApiError(500, error.text) from None
-
-    async def work(*, stream: bool) -> web.StreamResponse:
-        del stream  # as above
-        rows, _ = await _embed(state, Call.of(model, body, prompt_tokens=tokens), texts, arrived_s)
-        return json_reply({"embedding": rows[0] if rows else []})
-
-    return Job(model, work)
-
-
-def _count_texts(texts: list[str], body: Body, *, truncate: bool) -> int:
-    """The tokens of all texts together, each cut at the context's length."""
-    num_ctx = int(check_options(body.get("options")).get("num_ctx") or 0)
-    return sum(count_tokens(text, num_ctx, truncate=truncate) for text in texts)
-
-
-async def _embed(
-    state: State, call: Call, texts: list[str], arrived_s: float
-) -> tuple[list[list[float]], Turn | None]:
-    """A vector for each text, and the turn in which they were made; without a text the model is loaded."""
-    if not texts:
-        await state.engine.load(call)
-        return [], None
-    async with state.engine.turn(call, arrived_s=arrived_s) as turn:
-        rows = [state.persona.embed(text) for text in texts]
-        await state.engine.written(turn, 0)
-    state.counters.answered(call.prompt_tokens, 0)
-    return rows, turn
 
 
 def _cut(row: list[float], dimensions: int) -> list[float]:
@@ -258,6 +249,8 @@ def _cut(row: list[float], dimensions: int) -> list[float]:
 
 
 _NOT_PLAYED = (
+    "/api/embeddings",
+    "/api/pull",
     "/api/create",
     "/api/copy",
     "/api/delete",
@@ -270,8 +263,7 @@ _NOT_PLAYED = (
     "/api/experimental/{rest:.*}",
     "/v1/{rest:.*}",
 )
-"""What Ollama serves beside its models' time: making models, its cloud, and the APIs of others."""
-_NO_MANIFEST = "pull model manifest: file does not exist"
+"""What else Ollama serves: the embeddings of old, making models, its cloud, and the APIs of others."""
 
 
 def listing_routes() -> list[web.RouteDef]:
@@ -282,7 +274,6 @@ def listing_routes() -> list[web.RouteDef]:
         web.get("/api/tags", get_tags),
         web.get("/api/ps", get_ps),
         web.post("/api/show", post_show),
-        web.post("/api/pull", post_pull),
         *(web.route("*", path, refuse) for path in _NOT_PLAYED),
     ]
 
@@ -316,15 +307,6 @@ async def post_show(request: web.Request) -> web.Response:
     body = parse_body(await request.read(), "ShowRequest")
     model = find_model(state, require_name(body.get("model") or body.get("name")))
     return json_reply(state.catalogue.show(model))
-
-
-async def post_pull(request: web.Request) -> web.Response:
-    """The persona's models are all here, and no other can be had."""
-    body = parse_body(await request.read(), "PullRequest")
-    find = request.app[STATE].catalogue.find
-    if find(body.get("model") or body.get("name") or "") is None:
-        raise ApiError(500, _NO_MANIFEST)
-    return json_reply({"status": "success"})
 
 
 async def refuse(request: web.Request) -> web.Response:

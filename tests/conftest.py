@@ -19,6 +19,10 @@ from simulator.settings import Settings
 
 # As the commands do: torch's threads must not spin beside other work.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Small networks on one thread, in child processes too: beside other work several threads wait for each other
+# most of the time, and the bits do not depend on how many cores the machine has.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(1)
 # A shell's job in the background ignores Ctrl-C, and its children do; tests of Ctrl-C need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # A law holds or it does not, however busy the machine is.
@@ -46,15 +50,6 @@ def dispatcher(simulator: EmbeddedServer) -> Iterator[Dispatcher]:
 def encoder() -> Encoder:
     """The hashing encoder: no model to load."""
     return make_encoder("hashing")
-
-
-@pytest.fixture(scope="module")
-def one_torch_thread() -> Iterator[None]:
-    """The bits of a small network do not depend on how many cores the machine has."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="session")

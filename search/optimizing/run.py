@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ollama_utils.connect import Roles
 from ollama_utils.encoders import Encoder
-from records.errors import UserError
+from records.errors import UserError, as_user_error
 from records.metrics import finite
 from scorers.comparison import compare, holm
 from scorers.critic import Critic, LLMCritic, RidgeCritic
@@ -132,10 +132,8 @@ class HybridRun:
             UserError: something cannot be made of these settings.
         """
         self._critics()
-        try:
+        with as_user_error(ValueError):
             self._flow(MeanCritic([]))
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
     def _critics(self) -> dict[str, LLMCritic | RidgeCritic]:
         critics: dict[str, LLMCritic | RidgeCritic] = {}

@@ -18,7 +18,7 @@ from ollama_utils.errors import OllamaError, ReplyLogError
 from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
 from ollama_utils.types import Call, Completion, short_name
-from records.errors import UserError, nearest
+from records.errors import UserError, as_user_error, nearest
 from records.user_file import error_line, load_function
 from search.call_pool import CallPool
 from search.chance import seed_of
@@ -107,13 +107,10 @@ class UserEvaluation:
         options: Mapping[str, Any],
         think: bool | None,
     ) -> None:
-        try:
-            with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
-                self._function: UserFunction = load_function(
-                    spec, ("combination", "datapoint", "ask"), "evaluation"
-                )
-        except ValueError as error:
-            raise UserError(str(error)) from error
+        arguments = ("combination", "datapoint", "ask")
+        # A user's file may print; stdout is the report's.
+        with as_user_error(ValueError), redirect_stdout(sys.stderr):
+            self._function: UserFunction = load_function(spec, arguments, "evaluation")
         self._pool, self._prices, self._seed = pool, prices, seed
         self._options, self._think = options, think
 

@@ -128,15 +128,6 @@ class _Writer:
         rest = {name: item for name, item in schema.items() if name != "$ref"}
         return self.fit(wanted, _merged(_lookup(self._root, ref), rest), refs | {ref})
 
-    def _tried(self, wanted: object, schema: Schema, refs: frozenset[str]) -> object:
-        """As `fit`; where nothing fits, the text is still there for others."""
-        before = self._text
-        try:
-            return self.fit(wanted, schema, refs)
-        except SchemaError:
-            self._text = before
-            raise
-
     def _first_that_fits(
         self, wanted: object, options: list[Schema], bare: Mapping[str, Any], refs: frozenset[str]
     ) -> object:
@@ -146,7 +137,7 @@ class _Writer:
         for option in options:
             self._text = before
             try:
-                value = self._tried(wanted, _merged(bare, option), refs)
+                value = self.fit(wanted, _merged(bare, option), refs)
             except SchemaError as error:
                 why = why or error
                 continue
@@ -225,7 +216,13 @@ class _Writer:
         return made
 
     def _inside(self, wish: object, schema: Schema, refs: frozenset[str]) -> object:
-        return self._tried(wish, schema, refs if wish is _NOTHING else _NO_REFS)
+        """A value inside another; where nothing fits, the text is still there for others."""
+        before = self._text
+        try:
+            return self.fit(wish, schema, refs if wish is _NOTHING else _NO_REFS)
+        except SchemaError:
+            self._text = before
+            raise
 
 
 def _part(schema: Mapping[str, Any], key: str, kind: type[T]) -> T:

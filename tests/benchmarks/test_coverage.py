@@ -21,7 +21,7 @@ def test_the_means_that_intervals_are_held_against_are_the_true_ones(
     assert chances.mean() == pytest.approx(rate, abs=0.01)
     paid = returns(stream, chances, 1)
     assert paid.mean() == pytest.approx(condition.mean_return(rates)[0], abs=0.02)
-    effects: list[Effect] = ["none", "0.3", "mixed", "few"]
+    effects: list[Effect] = ["no effect", "0.3", "mixed", "few"]
     for effect in effects:
         better, truth = lifted(stream, chances, rates, effect)
         assert (better - chances).mean() == pytest.approx(truth[0], abs=0.01)

@@ -10,7 +10,7 @@ from benchmarks.hybrid_learning import ARMS, FIXED, LEARNING, Plan, Run, favouri
 from search.optimizing.actors import PromptChoice
 from search.task import bundled_task
 
-PLAN = Plan(seeds=2, steps=3, looks=1, encoder="hashing")
+PLAN = Plan(seeds=2, steps=3, looks=1, held_out=0.1, encoder="hashing")
 
 
 @pytest.fixture(scope="module")

@@ -27,12 +27,12 @@ TEXTS = [
     "a free walk today",
 ] * 4
 REFUSED = [True, False, True, False] * 4
-SETTINGS = Settings(words=2, c_ngrams=10.0, c_embeddings=1.0, gate=0.4, embedding_share=1.0, margin=0.5)
+SETTINGS = Settings(c_ngrams=10.0, c_embeddings=1.0, gate=0.4, embedding_share=1.0, margin=0.5)
 
 
 @pytest.fixture(scope="module")
 def replies() -> Replies:
-    return read_replies(TEXTS, REFUSED, HashingEncoder(64), [2])
+    return read_replies(TEXTS, REFUSED, HashingEncoder(64))
 
 
 def test_ngrams_weigh_as_scikit_learns_own_vectorizer_weighs_them(replies: Replies) -> None:
@@ -47,9 +47,9 @@ def test_ngrams_weigh_as_scikit_learns_own_vectorizer_weighs_them(replies: Repli
     ).fit(TEXTS)
     coefficients = [model.weights[gram][1] for gram in vectorizer.get_feature_names_out()]
     expected = vectorizer.transform(TEXTS) @ np.array(coefficients) + model.intercept
-    found = [model(counts).log_odds for counts in replies.grams[2]]
+    found = [model(counts).log_odds for counts in replies.grams]
     assert np.allclose(found, expected, atol=1e-2)  # the weights are rounded
-    assert [model(counts).known for counts in replies.grams[2]] == pytest.approx([1.0] * len(TEXTS))
+    assert [model(counts).known for counts in replies.grams] == pytest.approx([1.0] * len(TEXTS))
 
 
 def test_what_was_fitted_tells_its_own_replies_apart_and_survives_its_file(replies: Replies) -> None:
@@ -61,6 +61,6 @@ def test_what_was_fitted_tells_its_own_replies_apart_and_survives_its_file(repli
 
 
 def test_both_halves_together_are_the_whole(replies: Replies) -> None:
-    halves = [replies.part(k, 2) for k in range(2)]
+    halves = [replies.half(k) for k in range(2)]
     assert sorted([*halves[0].texts, *halves[1].texts]) == sorted(TEXTS)
     assert sum(len(half.rows) for half in halves) == len(TEXTS)

@@ -53,10 +53,9 @@ def test_a_selector_sees_no_more_cells_than_it_asks_for() -> None:
     assert found.savings == pytest.approx(0.75, abs=1 / (len(MEANS) * DATAPOINTS))
 
 
-@pytest.mark.parametrize("world", list(WORLDS))
-def test_every_selector_has_its_row(world: str) -> None:
-    made = compare_selectors(world, tables=2, processes=1)
-    assert made.title == WORLDS[world].title
-    assert [row["label"] for row in made.rows] == [each.label for each in CONTESTANTS]
+def test_every_selector_has_its_row() -> None:
+    made = compare_selectors("correlated", tables=2, processes=1)
+    assert made.title == WORLDS["correlated"].title
+    assert [row["selector"] for row in made.rows] == [each.label for each in CONTESTANTS]
     assert len(made.checks) == 4
     assert "2 tables" in made.markdown()

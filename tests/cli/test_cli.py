@@ -118,7 +118,7 @@ def test_a_run_folder_that_holds_something_is_refused(
 def test_help_imports_neither_torch_nor_sentence_transformers() -> None:
     code = (
         "import sys; from cli.main import execute; execute(['--help']); execute(['train', '--help']);"
-        "heavy = {'torch', 'sentence_transformers', 'stable_baselines3', 'gymnasium', 'scipy'};"
+        "heavy = {'torch', 'sentence_transformers', 'stable_baselines3', 'scipy'};"
         "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
     )
     done = subprocess.run(  # noqa: S603 - our own words
@@ -149,11 +149,6 @@ def test_a_benchmark_is_stopped_by_a_signal_with_one_line_and_its_code() -> None
 def test_a_benchmark_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--schedules" in refused(capsys, "bench", "--schedules", "")
     assert "--sweep-lanes" in refused(capsys, "bench", "--sweep-lanes", "4,none")
-
-
-def test_a_benchmark_with_an_unknown_encoder_ends_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(("bench", "--encoder", "nope", "--num-steps", "1")) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("mutagym: no encoder 'nope': expected")
 
 
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer) -> None:

@@ -32,8 +32,8 @@ def test_the_limit_found_gives_nearly_the_throughput_of_the_best_fixed_one_at_a_
 def test_the_limit_follows_the_slots_down_and_up(seed: int) -> None:
     scene = Scene(slots=8)
     traffic = Traffic(scene, Capacity(), seed=seed)
-    scene.agenda.at(15, lambda: scene.server.memory.resize(2))
-    scene.agenda.at(35, lambda: scene.server.memory.resize(8))
+    scene.agenda.at(15, lambda: scene.server.resize(2))
+    scene.agenda.at(35, lambda: scene.server.resize(8))
     traffic.run(60)
     assert traffic.limits_within(20, 35) <= {1, 2, 3, 4}
     assert traffic.wait(20, 35) <= 0.3

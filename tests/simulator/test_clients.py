@@ -181,15 +181,13 @@ def test_a_context_goes_on_from_the_one_before_and_a_raw_reply_has_none(say: Say
     assert say("generate", "sim-target", QUESTION, raw=True).context is None
 
 
-def test_embeddings_have_length_one_and_the_old_endpoint_gives_the_same(say: Say) -> None:
+def test_embeddings_have_length_one_also_when_they_are_cut(say: Say) -> None:
     rows = say("embed", "sim-embed", ["a tea", ""]).embeddings
     assert all(math.isclose(math.hypot(*row), 1) for row in rows)
     assert say("embed", "sim-embed", "a tea").embeddings == rows[:1]
-    assert say("embeddings", "sim-embed", "a tea").embedding == rows[0]
-    assert say("embeddings", "sim-embed", "").embedding == []
     assert say("embed", "sim-embed", []).embeddings == []
-    cut = say("embed", "sim-embed", "a tea", dimensions=9).embeddings[0]
-    assert (len(cut), math.isclose(math.hypot(*cut), 1)) == (9, True)
+    cut = say("embed", "sim-embed", ["a tea", ""], dimensions=9).embeddings
+    assert [(len(row), math.isclose(math.hypot(*row), 1)) for row in cut] == [(9, True)] * 2
 
 
 def test_the_lists_show_what_there_is_and_what_is_loaded(say: Say) -> None:
@@ -207,11 +205,3 @@ def test_the_lists_show_what_there_is_and_what_is_loaded(say: Say) -> None:
     running = {model.model: model for model in say("ps").models}
     assert running["sim-embed:latest"].digest == listed["sim-embed:latest"].digest
     assert running["sim-embed:latest"].expires_at > datetime.now(UTC)
-
-
-def test_only_a_model_of_the_persona_can_be_pulled(say: Say) -> None:
-    assert say("pull", "sim-target").status == "success"
-    assert [step.status for step in say("pull", "sim-target:latest", stream=True)] == ["success"]
-    for stream in (False, True):
-        with pytest.raises(ollama.ResponseError, match="pull model manifest: file does not exist"):
-            say("pull", "absent", stream=stream)

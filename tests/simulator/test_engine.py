@@ -216,7 +216,7 @@ def test_a_model_that_only_embeds_has_one_slot_whatever_is_set() -> None:
     for model in ("embed", "words"):
         for _ in range(8):
             scene.call(model, prompt_tokens=1000)
-    scene.agenda.at(0.9, lambda: scene.server.memory.resize(16))
+    scene.agenda.at(0.9, lambda: scene.server.resize(16))
     turns = scene.run(60)
     assert len({turn.started_s for turn in turns[:8]}) == 8
     assert len({turn.started_s for turn in turns[8:]}) == 1

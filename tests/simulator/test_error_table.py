@@ -5,7 +5,7 @@ from __future__ import annotations
 from simulator.process import EmbeddedServer
 from tests.simulator.conftest import Ask
 
-ENDPOINTS = ["generate", "chat", "embed", "embeddings", "show", "pull"]
+ENDPOINTS = ["generate", "chat", "embed", "show"]
 MISSING = "model 'x' not found"
 UNPULLED = 'model "x" not found, try pulling it first'
 CRASH = (
@@ -31,7 +31,6 @@ TABLE = [
         chat=(404, MISSING),
         show=(404, MISSING),
         embed=(404, UNPULLED),
-        embeddings=(404, UNPULLED),
     ),
     *every(
         {"model": ""},
@@ -39,7 +38,6 @@ TABLE = [
         embed=(404, "model '' not found"),
         chat=(400, "model is required"),
         show=(400, "model is required"),
-        embeddings=(400, "model is required"),
     ),
     *every(
         {"model": "sim-embed"},
@@ -59,7 +57,7 @@ TABLE = [
     *every({"model": "sim-embed", "input": 5}, embed=(400, "invalid input type")),
     *every(
         {"model": "sim-target", "options": {"temperature": "hot"}},
-        **dict.fromkeys(["generate", "chat", "embed", "embeddings"], (500, HOT)),
+        **dict.fromkeys(["generate", "chat", "embed"], (500, HOT)),
     ),
 ]
 
@@ -78,7 +76,7 @@ def test_every_row_of_ollama_s_table_of_errors(ask: Ask) -> None:
 def test_a_crash_and_a_full_queue_have_ollama_s_words(server: EmbeddedServer, ask: Ask) -> None:
     for kind, status, error in (("error_500", 500, CRASH), ("busy_503", 503, BUSY)):
         server.set_faults([{"kind": kind, "rate": 1.0}])
-        for path in ("generate", "chat", "embed", "embeddings"):
+        for path in ("generate", "chat", "embed"):
             for stream in (False, True):
                 body = HELLO | {"model": "sim-target", "stream": stream}
                 assert ask("POST", f"/api/{path}", body) == (status, {"error": error})

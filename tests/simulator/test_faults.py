@@ -99,13 +99,12 @@ def test_a_fault_names_its_model_with_or_without_the_tag() -> None:
     ("fault", "endpoints"),
     [
         ({"kind": "not_done"}, {"generate", "chat"}),
-        ({"kind": "wrong_type"}, {"generate", "chat", "embed", "embeddings"}),
+        ({"kind": "wrong_type"}, {"generate", "chat", "embed"}),
         ({"kind": "wrong_type", "field": "total_duration"}, {"generate", "chat", "embed"}),
         ({"kind": "wrong_type", "field": "eval_count"}, {"generate", "chat"}),
         ({"kind": "wrong_type", "field": "response"}, {"generate"}),
         ({"kind": "wrong_type", "field": "message"}, {"chat"}),
         ({"kind": "wrong_type", "field": "embeddings"}, {"embed"}),
-        ({"kind": "wrong_type", "field": "embedding"}, {"embeddings"}),
     ],
 )
 def test_a_fault_strikes_only_replies_that_have_what_it_changes(

@@ -23,7 +23,7 @@ def rtx(**limits: Any) -> Scene:  # noqa: ANN401 - the fields of Limits
 
 
 def models(scene: Scene) -> set[str]:
-    return {each.model for each in scene.server.memory.loaded_models()}
+    return {each.model for each in scene.server.loaded_models()}
 
 
 def counts(scene: Scene) -> tuple[int, int]:
@@ -104,7 +104,7 @@ def test_a_victim_whose_callers_say_keep_alive_is_not_unloaded_when_it_falls_idl
     if served:
         assert starved.loaded_s == pytest.approx(scene.turns[0].due_s + keep_alive_s + SWAP_S)
     else:
-        assert scene.server.memory.waiting_for_model == 1
+        assert scene.server.waiting()["waiting_for_load"] == 1
 
 
 def test_the_victim_is_idle_if_one_is_and_the_soonest_to_go() -> None:
@@ -178,7 +178,7 @@ def test_a_use_in_time_keeps_a_model() -> None:
 def test_a_model_asked_to_go_goes_when_its_last_call_ends() -> None:
     scene = rtx()
     scene.call(reply_tokens=1000)
-    scene.agenda.at(2, lambda: scene.server.memory.expire("m"))
+    scene.agenda.at(2, lambda: scene.server.expire("m"))
     scene.run(5)
     assert models(scene) == {"m"}
     (turn,) = scene.run(8)
@@ -284,8 +284,8 @@ def test_whoever_comes_and_goes_all_that_stay_are_served_and_there_is_never_more
         assert len(loaded) <= min(max_loaded_models, memory_gb // 4)
     for turn, (_, _, _, _, leaves_s) in zip(scene.turns, calls, strict=True):
         assert turn.due_s >= turn.arrived_s or leaves_s is not None
-    memory = scene.server.memory
-    assert (memory.waiting_for_model, memory.waiting_for_slot, memory.loaded_models()) == (0, 0, [])
+    assert scene.server.waiting() == {"waiting_for_load": 0, "waiting_for_slot": 0}
+    assert scene.server.loaded_models() == []
 
 
 def test_a_model_larger_than_the_memory_is_an_error() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -9,12 +10,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import ollama
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
+from simulator.app import build_app
 from simulator.process import EmbeddedServer, SimulatorError
 from simulator.settings import Settings
 from tests.simulator.conftest import TLS
@@ -32,10 +35,26 @@ time.sleep(60)
 """
 
 
-def test_the_settings_reach_the_process() -> None:
+def _in_every_python(folder: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have every interpreter that starts from now on run `code` first."""
+    (folder / "sitecustomize.py").write_text(code, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+
+
+@pytest.fixture(scope="module")
+def among_others(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server started where others print before it does, and where the file of TLS keys is gone."""
     settings = Settings(slots=3, reply_tokens="lognormal:mean=8,sigma=0.5", time_scale=0.5, seed=7)
-    with EmbeddedServer(settings) as server:
-        stats = server.stats()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        _in_every_python(tmp_path_factory.mktemp("site"), monkeypatch, "print('hello'); print('[1]')")
+        monkeypatch.setenv("SSLKEYLOGFILE", "/gone/keys")
+        server = EmbeddedServer(settings)
+    with server:
+        yield server
+
+
+def test_the_settings_reach_the_process_whatever_others_print_before_it(among_others: EmbeddedServer) -> None:
+    stats = among_others.stats()
     told = {
         name: stats[name] for name in ("slots", "reply_tokens", "time_scale", "seed", "profile", "persona")
     }
@@ -49,17 +68,27 @@ def test_the_settings_reach_the_process() -> None:
     }
 
 
+def test_a_running_server_leaves_ctrl_c_to_its_parent(among_others: EmbeddedServer) -> None:
+    os.kill(among_others.pid, signal.SIGINT)
+    assert [among_others.stats()["calls"] for _ in range(3)] == [0, 0, 0]
+
+
 def test_two_servers_of_one_seed_say_the_same_and_another_seed_says_something_else(
     server: EmbeddedServer,
 ) -> None:
-    def say(host: str) -> list[str]:
-        with ollama.Client(host, timeout=10, trust_env=False, verify=TLS) as client:
-            return [client.generate("sim-target", f"What is tea {k}?").response or "" for k in range(5)]
+    questions = [f"What is tea {k}?" for k in range(5)]
 
-    said = say(server.host)
-    for seed, same in ((server.settings.seed, True), (server.settings.seed + 1, False)):
-        with EmbeddedServer(Settings(time_scale=0, seed=seed)) as other:
-            assert (say(other.host) == said) is same
+    async def say(seed: int) -> list[str]:
+        """What a server in this process says; `server` has one of its own."""
+        async with TestClient(TestServer(build_app(Settings(time_scale=0, seed=seed)))) as client:
+            bodies = [{"model": "sim-target", "prompt": each, "stream": False} for each in questions]
+            replies = [await (await client.post("/api/generate", json=body)).json() for body in bodies]
+        return [reply["response"] for reply in replies]
+
+    with ollama.Client(server.host, timeout=10, trust_env=False, verify=TLS) as client:
+        said = [client.generate("sim-target", each).response for each in questions]
+    assert asyncio.run(say(server.settings.seed)) == said
+    assert asyncio.run(say(server.settings.seed + 1)) != said
 
 
 def test_a_closed_server_is_gone_and_can_be_closed_again() -> None:
@@ -113,27 +142,7 @@ def test_an_interpreter_that_is_gone_is_a_clear_error(monkeypatch: pytest.Monkey
         EmbeddedServer(Settings())
 
 
-def test_what_others_print_before_the_announcement_does_not_matter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _in_every_python(tmp_path, monkeypatch, "print('hello'); print('[1]')")
-    with EmbeddedServer(Settings()) as server:
-        assert server.stats()["calls"] == 0
-
-
-def test_a_file_of_tls_that_is_gone_spoils_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SSLKEYLOGFILE", "/gone/keys")
-    with EmbeddedServer(Settings()) as server:
-        assert server.stats()["calls"] == 0
-
-
-def _in_every_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) -> None:
-    """Have every interpreter that starts from now on run `code` first."""
-    (tmp_path / "sitecustomize.py").write_text(code, encoding="utf-8")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
-
-@pytest.mark.parametrize("also", ["alone", "fork"])
+@pytest.mark.parametrize("also", [pytest.param("alone", marks=pytest.mark.soak), "fork"])
 def test_the_server_leaves_when_its_parent_is_killed_even_if_a_fork_of_it_stays(also: str) -> None:
     command = [sys.executable, "-c", PARENT, also]
     parent = subprocess.Popen(command, stdout=subprocess.PIPE, process_group=0)  # noqa: S603 - our own text
@@ -149,7 +158,7 @@ def test_the_server_leaves_when_its_parent_is_killed_even_if_a_fork_of_it_stays(
         os.killpg(parent.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("sent", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_a_signal_during_the_start_leaves_no_orphan_and_no_complaint_of_the_child(
     tmp_path: Path, sent: signal.Signals
 ) -> None:
@@ -177,12 +186,6 @@ def test_a_signal_during_the_start_leaves_no_orphan_and_no_complaint_of_the_chil
     assert complaint.endswith(b"KeyboardInterrupt\n" if sent == signal.SIGINT else b"")
 
 
-def test_a_running_server_leaves_ctrl_c_to_its_parent() -> None:
-    with EmbeddedServer(Settings()) as server:
-        os.kill(server.pid, signal.SIGINT)
-        assert [server.stats()["calls"] for _ in range(3)] == [0, 0, 0]
-
-
 def _wait_until(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 20
     while not condition():
@@ -203,21 +206,20 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_in_the_foreground_it_announces_its_host_and_ends_on_a_signal(sent: signal.Signals) -> None:
+def test_in_the_foreground_it_announces_its_host_and_ends_on_ctrl_c() -> None:
     command = [sys.executable, "-m", "simulator"]
     environment = os.environ | {"OLLAMA_NUM_PARALLEL": "5"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)  # noqa: S603 - our own module
     assert process.stdout is not None
     announced = json.loads(process.stdout.readline())
-    process.send_signal(sent)
+    process.send_signal(signal.SIGINT)
     assert process.wait(20) == 0
     process.stdout.close()
     assert announced["host"].startswith("http://127.0.0.1:")
     assert announced["slots"] == 5
 
 
-def test_what_is_no_http_is_told_so_and_the_server_says_nothing_of_it() -> None:
+def test_what_is_no_http_is_told_so_and_the_server_says_nothing_of_it_until_it_is_terminated() -> None:
     post = b"POST /api/generate HTTP/1.1\r\n"
     junk = [
         b"\x00\xff\r\n\r\n",
@@ -237,3 +239,4 @@ def test_what_is_no_http_is_told_so_and_the_server_says_nothing_of_it() -> None:
                 assert b" 400 Bad Request" in connection.recv(100)
         process.terminate()
         assert process.communicate() == (b"", b"")
+    assert process.returncode == 0

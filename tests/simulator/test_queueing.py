@@ -111,9 +111,17 @@ def test_more_slots_admit_at_once_and_fewer_let_calls_finish() -> None:
 # Over HTTP: a server on which nothing ends by itself, so that what a call waits for is no matter of luck.
 
 
-@contextmanager
-def stuck(**settings: Any) -> Iterator[EmbeddedServer]:  # noqa: ANN401 - the fields of Settings
-    with EmbeddedServer(Settings(profile="cpu16", time_scale=1000, **settings)) as server:
+@pytest.fixture(scope="module")
+def never_loaded() -> Iterator[EmbeddedServer]:
+    """A server whose first load does not end, with room for two requests that wait for it."""
+    with EmbeddedServer(Settings(profile="cpu16", time_scale=1000, max_queue=2)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def one_endless_slot() -> Iterator[EmbeddedServer]:
+    """A server of one slot in which no reply ends."""
+    with EmbeddedServer(Settings(slots=1, time_scale=100_000)) as server:
         yield server
 
 
@@ -139,35 +147,43 @@ def until(server: EmbeddedServer, holds: Callable[[dict[str, Any]], bool]) -> di
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_place_in_the_load_queue_at_once(*, stream: bool) -> None:
-    with stuck(max_queue=3) as server:
-        with calling(server, stream=stream), calling(server, "sim-judge", stream=stream):
-            until(server, lambda stats: stats["waiting_for_load"] == 2)
-        stats = until(server, lambda stats: stats["in_flight"] == 0)
-        assert (stats["waiting_for_load"], stats["disconnected"], stats["loads"]) == (0, 2, 0)
+def test_a_client_that_leaves_frees_its_place_in_the_load_queue_at_once(
+    never_loaded: EmbeddedServer, *, stream: bool
+) -> None:
+    never_loaded.reset_stats()
+    with calling(never_loaded, stream=stream), calling(never_loaded, "sim-judge", stream=stream):
+        until(never_loaded, lambda stats: stats["waiting_for_load"] == 2)
+    stats = until(never_loaded, lambda stats: stats["in_flight"] == 0)
+    assert (stats["waiting_for_load"], stats["disconnected"], stats["loads"]) == (0, 2, 0)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_slot_and_its_place_in_line_at_once(*, stream: bool) -> None:
-    with EmbeddedServer(Settings(slots=1, time_scale=100_000)) as server:
+def test_a_client_that_leaves_frees_its_slot_and_its_place_in_line_at_once(
+    one_endless_slot: EmbeddedServer, *, stream: bool
+) -> None:
+    server = one_endless_slot
+    server.reset_stats()
+    with calling(server, stream=stream):
+        until(server, lambda stats: stats["in_flight"] == 1)
         with calling(server, stream=stream):
-            until(server, lambda stats: stats["in_flight"] == 1)
-            with calling(server, stream=stream):
-                until(server, lambda stats: stats["waiting_for_slot"] == 1)
-            stats = until(server, lambda stats: stats["waiting_for_slot"] == 0)
-            assert (stats["in_flight"], stats["disconnected"]) == (1, 1)
-            with calling(server, stream=stream):
-                until(server, lambda stats: stats["waiting_for_slot"] == 1)
-                before_s = server.stats()["wait_s"]
-        stats = until(server, lambda stats: stats["in_flight"] == 0)
-        assert stats["waiting_for_slot"] == 0
-        assert stats["wait_s"] >= before_s
+            until(server, lambda stats: stats["waiting_for_slot"] == 1)
+        stats = until(server, lambda stats: stats["waiting_for_slot"] == 0)
+        assert (stats["in_flight"], stats["disconnected"]) == (1, 1)
+        with calling(server, stream=stream):
+            until(server, lambda stats: stats["waiting_for_slot"] == 1)
+            before_s = server.stats()["wait_s"]
+    stats = until(server, lambda stats: stats["in_flight"] == 0)
+    assert stats["waiting_for_slot"] == 0
+    assert stats["wait_s"] >= before_s
 
 
-def test_a_call_beyond_the_load_queue_gets_ollama_s_503_and_the_clients_see_it() -> None:
-    with stuck(max_queue=2) as server, calling(server), calling(server):
-        until(server, lambda stats: stats["waiting_for_load"] == 2)
-        client = ollama.Client(server.host, timeout=10, trust_env=False, verify=TLS)
+def test_a_call_beyond_the_load_queue_gets_ollama_s_503_and_the_clients_see_it(
+    never_loaded: EmbeddedServer,
+) -> None:
+    never_loaded.reset_stats()
+    with calling(never_loaded), calling(never_loaded):
+        until(never_loaded, lambda stats: stats["waiting_for_load"] == 2)
+        client = ollama.Client(never_loaded.host, timeout=10, trust_env=False, verify=TLS)
         for stream in (False, True):
             with pytest.raises(ollama.ResponseError) as caught:
                 list(client.generate("sim-judge", "Why?", stream=stream))
@@ -175,7 +191,8 @@ def test_a_call_beyond_the_load_queue_gets_ollama_s_503_and_the_clients_see_it()
         with pytest.raises(ollama.ResponseError, match="maximum pending requests exceeded"):
             client.embed("sim-embed", "x")
         client._client.close()
-        assert server.stats()["failed"] == 3
+        assert never_loaded.stats()["failed"] == 3
+    until(never_loaded, lambda stats: stats["in_flight"] == 0)
 
 
 @pytest.fixture(scope="module")

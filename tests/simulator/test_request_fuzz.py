@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-ENDPOINTS = ("generate", "chat", "embed", "embeddings", "show", "pull")
+ENDPOINTS = ("generate", "chat", "embed", "show")
 OPTIONS = ("temperature", "seed", "num_predict", "num_ctx", "stop", "top_k", "num_gpu", "use_mmap", "unknown")
 SCHEMA_WORDS = ("type", "properties", "items", "enum", "const", "anyOf", "oneOf", "$ref", "$defs", "required")
 MORE_SCHEMA_WORDS = ("minimum", "maximum", "minLength", "maxLength", "pattern", "minItems", "maxItems")

@@ -13,7 +13,7 @@ COUNTS = st.integers(1, 30)
 
 @given(text=TEXTS, count=COUNTS)
 def test_the_tokens_of_a_text_are_as_many_as_asked_and_make_up_the_text(text: str, count: int) -> None:
-    tokens = list(end([Part(text, "word", count)], None, []).tokens())
+    tokens = list(end([Part(text, "word", count)], None, []).tokens)
     assert len(tokens) == count
     assert "".join(token.text for token in tokens) == text
     lengths = {len(token.text) for token in tokens}
@@ -31,14 +31,14 @@ def test_a_reply_ends_before_the_first_stop_sequence_within_its_limit(
     thought: str, text: str, counts: tuple[int, int], limit: int | None, stops: list[str]
 ) -> None:
     parts = [Part(thought, "thought", counts[0]), Part(text, "word", counts[1])]
-    everything = list(end(parts, None, []).tokens())
+    everything = list(end(parts, None, []).tokens)
     ending = end(parts, limit, stops)
     kept = "".join(token.text for token in everything[:limit])
     places = [kept.find(stop) for stop in stops if stop in kept]
-    shown = list(ending.tokens())
+    shown = list(ending.tokens)
     assert "".join(token.text for token in shown) == kept[: min(places, default=len(kept))]
     for kind in ("thought", "word"):
         assert "".join(token.text for token in shown if token.kind == kind) == ending.text(kind)
     assert shown[:-1] == everything[: len(shown)][:-1], "only the last is cut"
     assert ending.reason == ("length" if limit and limit < sum(counts) and not places else "stop")
-    assert len(shown) == ending.shown <= ending.count <= sum(counts)
+    assert len(shown) <= ending.count <= sum(counts)
