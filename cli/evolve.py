@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from cli.reports import new_table, number, p_value, percent, with_interval
 from cli.search_settings import (
+    LimitedCallFlags,
     SearchConfig,
     load_task,
     located_prompt,
@@ -27,7 +28,6 @@ from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
 from records.settings import with_flags
 from search.genetics.config import PRESETS, AsyncEvolutionConfig
-from search.task import LimitedCallFlags
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 
 from cli.reports import new_table, number, p_value, percent, with_interval
 from cli.search_settings import (
+    CallFlags,
     SearchConfig,
     load_task,
     located_prompt,
@@ -30,7 +31,7 @@ from records.settings import Count, Share, absolute
 from search.call_pool import CallPool, callers_for
 from search.hybrid import ActorCriticParams, HybridSettings
 from search.optimizing.run import ActorKind, CriticKind, HybridRun
-from search.task import SEED_INSTRUCTIONS, CallFlags
+from search.task import SEED_INSTRUCTIONS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -130,7 +131,8 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
             critic=config.critic or ("both" if connection.roles.judge else "ridge"),
             prompts=seeds or [SEED_INSTRUCTIONS],
             roles=connection.roles,
-            calls=config.calls,
+            options=config.calls.options,
+            think=config.calls.think,
             encoder=encoder,
             llm=CallPool(connection.dispatcher, workers) if workers else connection.dispatcher,
             train=train,

@@ -8,14 +8,14 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from cli.reports import Format, check_format
 from records.errors import UserError, as_user_error
 from records.run_folder import check_places
-from records.settings import NotNegative, Seed, Share, absolute, with_flags
+from records.settings import Count, NotNegative, Seed, Share, absolute, with_flags
 
 if TYPE_CHECKING:
     from search.task import Task
@@ -73,6 +73,37 @@ class SearchConfig:
             )
         check_format(self.format)
         check_places(resume=self.resume, run_dir=self.run_dir, json=self.json, cache=self.cache)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class CallFlags:
+    """What every call of a search carries, whatever is asked."""
+
+    num_ctx: Count | None = None
+    """Context length of the models [the server's]."""
+    think: bool | None = None
+    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored. --no-think goes
+    to the model that rewords, too."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Ollama's options; all calls to a model need the same context length, for a change reloads it."""
+        return {"num_ctx": self.num_ctx} if self.num_ctx else {}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class LimitedCallFlags(CallFlags):
+    """Those of a search that has no other limit on the length of a reply."""
+
+    num_predict: Count = 512
+    """Most tokens of an answer or a rewording, thoughts included; a rewording that is cut is not taken."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Ollama's options of the calls that answer or reword."""
+        return super().options | {"num_predict": self.num_predict}
 
 
 def load_task(config: SearchConfig) -> Task:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -18,6 +18,7 @@ from cyclopts.validators import Number
 
 from cli.reports import new_table, number, with_interval
 from cli.search_settings import (
+    LimitedCallFlags,
     SearchConfig,
     load_task,
     located_function,
@@ -35,10 +36,11 @@ from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
 from search.call_pool import CallPool
 from search.selectors.registry import SELECTORS, make_selector, settings_of
+from search.selectors.results import Prices
 from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
-from search.selectors.user_evaluation import Prices, check_prices, read_prices
-from search.task import SEED_INSTRUCTIONS, LimitedCallFlags, Task
+from search.selectors.user_evaluation import check_prices, read_prices
+from search.task import SEED_INSTRUCTIONS, Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -210,20 +212,30 @@ class _Selection:
         task: Task | None,
         connection: Connection,
     ) -> None:
-        from search.selectors.user_evaluation import WatchedEvaluation, own_evaluation
+        from search.selectors.user_evaluation import UserEvaluation, WatchedEvaluation, read_lines
 
+        evaluate: Evaluate
         self._config, self._prices, self._task = config, prices, task
         self._pool = CallPool(connection.dispatcher, config.max_concurrent)
         self._names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
         search, choices = config.search, make_choices(models, prompts, config.mutators)
         dataset: Sequence[Any]
         if config.evaluate:
-            evaluate, dataset = own_evaluation(
-                config.evaluate, search.task, task, prices, self._pool, search.seed, config.calls
+            evaluate = UserEvaluation(
+                config.evaluate,
+                self._pool,
+                prices,
+                search.seed,
+                options=config.calls.options,
+                think=config.calls.think,
             )
+            if search.task:
+                dataset = read_lines(Path(search.task))
+            else:
+                dataset = [asdict(problem) for problem in (task or load_task(search)).problems]
         else:
             task = task or load_task(search)
-            evaluate = TaskEvaluation(
+            evaluate = on_task = TaskEvaluation(
                 self._pool,
                 task,
                 prices,
@@ -234,7 +246,7 @@ class _Selection:
                 seed=search.seed,
             )
             with as_user_error(ValueError):
-                evaluate.check(choices)
+                on_task.check(choices)
             dataset = list(task.problems)
         self._watched: WatchedEvaluation = WatchedEvaluation(evaluate, config.evaluate)
         options = {"seed": search.seed, **config.options()}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.types import Call, Completion
+from scorers.json_replies import Model
 from search.chance import seed_of
 
 T = TypeVar("T")
@@ -17,14 +18,6 @@ R = TypeVar("R")
 
 MAX_TOKENS = 512
 TEMPERATURE = 0.7
-
-
-class Llm(Protocol):
-    """Answers calls on any thread: a `Dispatcher`, a `CallPool`."""
-
-    def generate(self, call: Call) -> Completion:
-        """The reply; a failure stands in its `error`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +63,7 @@ class CandidateSettings:
 
 
 def generate_candidates(  # noqa: PLR0913 - what a reader of the original expects, and what a call says
-    llm: Llm,
+    llm: Model,
     query: str,
     system_prompts: Sequence[str],
     max_tokens: int = MAX_TOKENS,
@@ -115,7 +108,7 @@ def generate_candidates(  # noqa: PLR0913 - what a reader of the original expect
 
 
 def generate_candidates_parallel(  # noqa: PLR0913 - likewise
-    llm: Llm,
+    llm: Model,
     query: str,
     system_prompts: Sequence[str],
     max_tokens: int = MAX_TOKENS,
@@ -127,25 +120,9 @@ def generate_candidates_parallel(  # noqa: PLR0913 - likewise
     options: Mapping[str, Any] | None = None,
     think: bool | None = None,
 ) -> list[str | None]:
-    """K replies to a query, many at once: the same replies as `generate_candidates` gets.
+    """`generate_candidates`, but many at once: it gets the same replies.
 
-    Args:
-        llm: answers the calls.
-        query: the user's turn.
-        system_prompts: K of them.
-        max_tokens: a reply is cut after so many.
-        temperature: see `generate_candidates`.
-        max_workers: the most calls at once; None: all K, as far as the dispatcher's gate admits them.
-        model: as the server lists it.
-        seed: see `generate_candidates`.
-        options: more of Ollama's options.
-        think: see `generate_candidates`.
-
-    Returns:
-        The replies in the order of `system_prompts`; None in the place of one that failed.
-
-    Raises:
-        ValueError: no model, or a number out of range.
+    `max_workers` is the most calls at once; None: all K, as far as the dispatcher's gate admits them.
     """
     asking = CandidateSettings(
         model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think

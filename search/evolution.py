@@ -22,7 +22,7 @@ from typing import Any
 from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.types import Call
+from ollama_utils.errors import CallCancelledError
 from records.metrics import finite
 from scorers.comparison import compare
 from search.call_pool import CallPool
@@ -30,7 +30,6 @@ from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics.fitness import (
     AsyncEvaluationPipeline,
     Evaluated,
-    EvolutionStoppedError,
     Problems,
     Trial,
     divide,
@@ -39,6 +38,7 @@ from search.genetics.genome import Example, Genome
 from search.genetics.offspring import Offspring
 from search.genetics.population import Generation, Population
 from search.genetics.variation import Variation
+from search.rewording import Rewriter
 from search.task import SEED_INSTRUCTIONS, Task, bundled_task
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -58,7 +58,8 @@ __all__ = [
 
 SOLVER = "sim-solver"
 """The embedded server's model that solves problems."""
-
+MUTATOR = "sim-mutator"
+"""The embedded server's model that rewords prompts."""
 TIME_SCALE = 0.1
 """The embedded server's seconds are so long, as in the commands: trying a search takes no patience."""
 
@@ -66,15 +67,12 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def embedded_dispatcher(
-    slots: int, *, timeout_s: float = 120.0, rate_limit_per_minute: float | None = None
-) -> Iterator[Dispatcher]:
+def embedded_dispatcher(slots: int, *, timeout_s: float) -> Iterator[Dispatcher]:
     """A dispatcher to a simulator in a process of its own; both end with the `with` block.
 
     Args:
         slots: calls that each of its models serves at once.
         timeout_s: the seconds after which an attempt without a whole reply counts as failed.
-        rate_limit_per_minute: the most requests that go out a minute.
 
     Raises:
         SimulatorError: it does not start.
@@ -85,12 +83,7 @@ def embedded_dispatcher(
             server.host,
             TIME_SCALE,
         )
-        with Dispatcher(
-            [server.host],
-            timeout_s=timeout_s,
-            exit_reason=server.exit_reason,
-            rate_limit_per_minute=rate_limit_per_minute,
-        ) as dispatcher:
+        with Dispatcher([server.host], timeout_s=timeout_s, exit_reason=server.exit_reason) as dispatcher:
             yield dispatcher
 
 
@@ -144,7 +137,7 @@ class Evolution:
                 reason = self._generation()
             if reason is None:
                 held_out = self._compare()
-        except EvolutionStoppedError:
+        except CallCancelledError:
             reason = "it was told to stop"
         return self._results(reason, held_out)
 
@@ -242,10 +235,6 @@ class Evolution:
         )
 
 
-MUTATOR = "sim-mutator"
-"""The embedded server's model that rewords prompts."""
-
-
 class EvolutionController:
     """Runs an evolution.
 
@@ -293,9 +282,10 @@ class EvolutionController:
         prompts = [SEED_INSTRUCTIONS] if seed_prompts is None else seed_prompts
         self._seeds = [each if isinstance(each, Genome) else Genome(each) for each in prompts]
         self._model = model or SOLVER
-        self._mutator_model = mutator_model or model or MUTATOR
-        self._options, self._mutator_options = options, dict(mutator_options or {})
-        self._think = think
+        self._rewriter = Rewriter(
+            model=mutator_model or model or MUTATOR, options=mutator_options or {}, think=think
+        )
+        self._options, self._think = options, think
         self._mutators, self._crossovers = tuple(mutators), tuple(crossovers)
         self._on_generation, self._tick = on_generation, tick
         self._pool: CallPool | None = None
@@ -327,7 +317,7 @@ class EvolutionController:
         variation = Variation(
             mutators=self._mutators,
             crossovers=self._crossovers,
-            ask=self._ask_mutator,
+            rewriter=self._rewriter,
             examples=problems.examples,
             max_examples=self.config.max_examples,
         )
@@ -367,11 +357,6 @@ class EvolutionController:
             think=self._think,
             tick=self._tick,
         )
-
-    def _ask_mutator(self, prompt: str, seed: int) -> Call:
-        options = {**self._mutator_options, "seed": seed}
-        # Who rewords is never made to think: it may be a model that cannot.
-        return Call(model=self._mutator_model, prompt=prompt, options=options, think=self._think and None)
 
     @contextmanager
     def _connection(self) -> Iterator[Dispatcher]:

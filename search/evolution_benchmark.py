@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import IO, Any
 
 from ollama_utils.dispatcher import Dispatcher
@@ -26,47 +26,32 @@ _TIMES = ("metrics", "total_time")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchmarkConfig:
-    """What is played, and on what server."""
+class BenchmarkConfig(AsyncEvolutionConfig):
+    """What is played, and on what server, which has as many slots as `max_concurrent_requests`.
+
+    The rate limit is of the server's minutes, which pass sooner where `time_scale` is below 1.
+    """
 
     population_size: int = 30
     """Genomes to score; all but the first are made by mutation."""
-    num_problems: int = 50
-    """Problems of the bundled task that each is scored on."""
-    async_batch_size: int = 20
-    """As in `AsyncEvolutionConfig`."""
-    max_concurrent_requests: int = 10
-    """As in `AsyncEvolutionConfig`; the server has as many slots."""
-    genome_batch_size: int = 10
-    """As in `AsyncEvolutionConfig`."""
-    max_concurrent_genomes: int = 5
-    """As in `AsyncEvolutionConfig`."""
-    rate_limit_per_minute: float | None = 3500
-    """Of the server's minutes, which pass sooner where `time_scale` is below 1."""
     max_generations: int = 0
     """Generations of children after the first population."""
+    held_out: float = 0.0
+    max_examples: int = 0
+    num_problems: int = 50
+    """Problems of the bundled task that each genome is scored on."""
     reply_tokens: str = "64"
     """Tokens of a reply: `64`, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 0.5
     """The server's seconds are so long: 64 tokens take 0.26 of them."""
-    seed: int = 0
-    """Of the search."""
 
     def evolution(self, *, concurrent: bool) -> AsyncEvolutionConfig:
         """The configuration of one of the two runs."""
         rate = self.rate_limit_per_minute
-        return AsyncEvolutionConfig(
-            population_size=self.population_size,
-            max_generations=self.max_generations,
+        return replace(
+            self,
             panel_size=self.num_problems,
-            held_out=0.0,
-            max_examples=0,
-            seed=self.seed,
             enable_async_evaluation=concurrent,
-            async_batch_size=self.async_batch_size,
-            max_concurrent_requests=self.max_concurrent_requests,
-            genome_batch_size=self.genome_batch_size,
-            max_concurrent_genomes=self.max_concurrent_genomes,
             rate_limit_per_minute=rate / self.time_scale if rate and self.time_scale else None,
         )
 

@@ -9,6 +9,7 @@ takes part in none of that. The whole is a pure function of the seed and of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -19,17 +20,17 @@ from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.types import Completion
 from records.settings import Count, CountOrZero, NotNegative, Share, without_flag
 from scorers.critic import RidgeCritic
-from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, Llm, do_all, raise_if_cancelled
+from scorers.json_replies import Model
+from search.candidates import MAX_TOKENS, TEMPERATURE, CandidateSettings, do_all, raise_if_cancelled
 from search.chance import seed_of
 from search.optimizing.actors import ENTROPY, LEARNING_RATE, Actor, PolicyActor
-from search.optimizing.prompts import PromptPopulation, PromptSections, Reword
+from search.optimizing.prompts import PromptPopulation, Reword
 from search.optimizing.rewards import (
     AskedStep,
     Candidate,
     CandidateReward,
     FeedbackAggregator,
     RewardFn,
-    Rewarding,
     RewardWeights,
     Scoring,
     Signal,
@@ -87,31 +88,6 @@ class ActorCriticParams:
     seed: Annotated[int, without_flag()] = 0
     """Of all chance."""
 
-    def actor(self, encoder: Encoder) -> PolicyActor:
-        """The actor that learns."""
-        return PolicyActor(
-            encoder,
-            seed=self.seed,
-            exploration=self.exploration,
-            learning_rate=self.learning_rate,
-            entropy=self.entropy,
-        )
-
-    def population(
-        self, prompts: Sequence[str | PromptSections], reword: Reword | None = None
-    ) -> PromptPopulation:
-        """The population that begins with these prompts."""
-        return PromptPopulation(
-            prompts,
-            size=self.population_size,
-            elite_size=self.elite_size,
-            mutation_rate=self.mutation_rate,
-            crossover_rate=self.crossover_rate,
-            seed=self.seed,
-            reword=reword,
-            model_share=self.model_share,
-        )
-
 
 @Parameter(name="*", group="Hybrid search")
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +131,7 @@ class HybridOptimizationFlow:
 
     def __init__(  # noqa: PLR0913, PLR0917 - what the original takes, and one keyword for each thing a user can set
         self,
-        llm: Llm,
+        llm: Model,
         population: PromptPopulation,
         actor: Actor,
         critic: Scoring,
@@ -189,12 +165,9 @@ class HybridOptimizationFlow:
         """How many candidates had no score."""
         self._llm = llm
         self._workers = max_workers if parallel_eval else 1
-        self._rewarding = Rewarding(
-            reward_fn=reward_fn or RewardWeights(),
-            aggregate=feedback_aggregator or mean,
-            feedback_for_all=feedback_for_all,
-            max_workers=self._workers if feedback_for_all else 1,
-        )
+        self._reward_fn = reward_fn or RewardWeights()
+        self._aggregate = feedback_aggregator or mean
+        self._feedback_for_all = feedback_for_all
         self._asking = CandidateSettings(
             model=model, max_tokens=max_tokens, temperature=temperature, options=options or {}, think=think
         )
@@ -207,7 +180,7 @@ class HybridOptimizationFlow:
     def from_params(
         cls,
         params: ActorCriticParams,
-        llm: Llm,
+        llm: Model,
         *,
         model: str,
         prompts: Sequence[str] = (SEED_INSTRUCTIONS,),
@@ -234,10 +207,27 @@ class HybridOptimizationFlow:
             ValueError: a number is out of range.
         """
         encoder = encoder or make_encoder("hashing")
+        population = PromptPopulation(
+            prompts,
+            size=params.population_size,
+            elite_size=params.elite_size,
+            mutation_rate=params.mutation_rate,
+            crossover_rate=params.crossover_rate,
+            seed=params.seed,
+            reword=reword,
+            model_share=params.model_share,
+        )
+        learning = PolicyActor(
+            encoder,
+            seed=params.seed,
+            exploration=params.exploration,
+            learning_rate=params.learning_rate,
+            entropy=params.entropy,
+        )
         return cls(
             llm,
-            params.population(prompts, reword),
-            actor or params.actor(encoder),
+            population,
+            actor or learning,
             critic or RidgeCritic(encoder),
             top_k_prompts=params.num_candidates,
             max_tokens=params.max_tokens,
@@ -292,7 +282,7 @@ class HybridOptimizationFlow:
         """
         signals = Signals(human_feedback, coherence, tokens_used, safety_penalty)
         tried = self._answered([self._asked(query, self.steps + i) for i, query in enumerate(queries)])
-        rewarded = self._rewarding(tried, signals)
+        rewarded = self._rewards(tried, signals)
         self.steps += len(tried)
         return [self._learn(*each, rewards) for each, rewards in zip(tried, rewarded, strict=True)]
 
@@ -337,7 +327,7 @@ class HybridOptimizationFlow:
             candidates = do_all(lambda each: scored(self.critic, asked.query, each), bare, self._workers)
         else:
             candidates = [given_score(each, score) for each, score in zip(bare, scores, strict=True)]
-        (rewarded,) = self._rewarding([(asked, candidates)], Signals(**said))
+        (rewarded,) = self._rewards([(asked, candidates)], Signals(**said))
         self._open.remove(asked.step)
         return self._learn(asked, candidates, rewarded)
 
@@ -365,6 +355,40 @@ class HybridOptimizationFlow:
         """The reply to one prompt, scored."""
         completion = raise_if_cancelled(self._llm.generate(asked.calls[place]))
         return scored(self.critic, asked.query, Candidate(prompt=asked.prompts[place], completion=completion))
+
+    def _rewards(self, tried: Sequence[Tried], signals: Signals) -> list[list[CandidateReward | None]]:
+        """The rewards of the candidates of some steps, in order; None for a candidate without a score."""
+        cases = [
+            (asked.query, candidate, place == best)
+            for asked, candidates in tried
+            for best in [asked.best_of(candidates)]
+            for place, candidate in enumerate(candidates)
+        ]
+        if self._feedback_for_all and self._workers != 1:
+            rewards = do_all(lambda case: self._reward(*case, signals), cases, self._workers)
+        else:  # on this thread: people are asked one by one, and nothing more once that failed
+            rewards = [self._reward(*case, signals) for case in cases]
+        left = iter(rewards)
+        return [[next(left) for _ in candidates] for _, candidates in tried]
+
+    def _reward(
+        self,
+        query: str,
+        candidate: Candidate,
+        is_best: bool,  # noqa: FBT001 - of a case
+        signals: Signals,
+    ) -> CandidateReward | None:
+        text, score = candidate.text, candidate.score
+        if text is None or score is None:
+            return None
+        asked = is_best or (self._feedback_for_all and callable(signals.human_feedback))
+        feedback = signals.feedback(query, text, self._aggregate) if asked else None
+        foreseen = score if feedback is None else feedback
+        parts = {"feedback": foreseen, "critic": score, **signals.parts(query, text, candidate.tokens)}
+        reward = self._reward_fn(parts)
+        if not math.isfinite(reward):
+            raise ValueError(f"a reward must be finite; the reward function gave {reward!r} for {parts}")
+        return CandidateReward(reward=float(reward), parts=parts, feedback=feedback)
 
     def _learn(
         self, asked: AskedStep, candidates: Sequence[Candidate], rewarded: Sequence[CandidateReward | None]

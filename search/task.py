@@ -10,12 +10,9 @@ from functools import cache
 from hashlib import blake2b
 from importlib import resources
 from pathlib import Path
-from typing import Any, SupportsFloat
-
-from cyclopts import Parameter
+from typing import Any
 
 from ollama_utils.types import Call, is_text
-from records.settings import Count
 from records.user_file import error_line, load_function
 from scorers.answers import is_right
 
@@ -26,59 +23,43 @@ def score_of(value: object) -> float | None:
     Args:
         value: what a user's function returned; a bool, or a number of numpy or torch, is a number.
     """
-    if isinstance(value, str | bytes) or not isinstance(value, SupportsFloat):
+    if isinstance(value, str | bytes) or not hasattr(type(value), "__float__"):
         return None
     try:
-        score = float(value)
+        score = float(value)  # type: ignore[arg-type] # it has __float__
     except Exception:  # noqa: BLE001 - whatever a user's object raises, it is not a score
         return None
     return score if 0 <= score <= 1 else None  # nan is in no range
 
 
-def load_scorer(spec: str) -> UserScorer:
+def load_scorer(spec: str) -> Scorer:
     """The function that `FILE.py:NAME` names, with every value checked to be a number from 0 to 1.
 
     Raises:
         ValueError: no such file or function, it fails while it is imported, it is an async def, or it cannot
             be called with (problem, reply).
     """
-    return UserScorer(spec, load_function(spec, ("problem", "reply"), "scorer"))
+    function = load_function(spec, ("problem", "reply"), "scorer")
+
+    def scorer(problem: Problem, reply: str) -> float:
+        try:
+            value = function(problem, reply)
+        except (Exception, SystemExit) as error:
+            raise bad(problem, f"failed: {error_line(spec, error)}") from error
+        score = score_of(value)
+        if score is None:
+            raise bad(problem, f"returned {value!r:.60}")
+        return score
+
+    def bad(problem: Problem, what: str) -> ScorerError:
+        place = f"problem {problem.id!r:.60}: {' '.join(problem.question.split())!r:.60}"
+        return ScorerError(f"scorer {spec!r} {what}; expected a number from 0 to 1 ({place})")
+
+    return scorer
 
 
 class ScorerError(ValueError):
     """A user's scorer raised, or did not return a number from 0 to 1."""
-
-
-class UserScorer:
-    """A user's scorer whose values are checked.
-
-    Args:
-        spec: how it was named, for messages.
-        function: the user's own.
-    """
-
-    def __init__(self, spec: str, function: Callable[[Any, str], Any]) -> None:
-        self.spec = spec
-        self._function = function
-
-    def __call__(self, problem: Problem, reply: str) -> float:
-        """What a reply is worth.
-
-        Raises:
-            ScorerError: the function raised, or returned anything but a number from 0 to 1.
-        """
-        try:
-            value = self._function(problem, reply)
-        except (Exception, SystemExit) as error:
-            raise self._error(f"failed: {error_line(self.spec, error)}", problem) from error
-        score = score_of(value)
-        if score is None:
-            raise self._error(f"returned {value!r:.60}", problem)
-        return score
-
-    def _error(self, what: str, problem: Problem) -> ScorerError:
-        place = f"problem {problem.id!r:.60}: {' '.join(problem.question.split())!r:.60}"
-        return ScorerError(f"scorer {self.spec!r} {what}; expected a number from 0 to 1 ({place})")
 
 
 SEED_INSTRUCTIONS = 'Solve the problem. End with "Answer:" and the answer alone.'
@@ -292,34 +273,3 @@ def _text(row: Mapping[str, Any], key: str, place: str) -> str:
 def _hash(question: str, seed: int) -> bytes:
     """What depends on nothing but the question and the seed."""
     return blake2b(f"{seed}:{question}".encode(), digest_size=16).digest()
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class CallFlags:
-    """What every call of a search carries, whatever is asked."""
-
-    num_ctx: Count | None = None
-    """Context length of the models [the server's]."""
-    think: bool | None = None
-    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored. --no-think goes
-    to the model that rewords, too."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Ollama's options; all calls to a model need the same context length, for a change reloads it."""
-        return {"num_ctx": self.num_ctx} if self.num_ctx else {}
-
-
-@Parameter(name="*")
-@dataclass(frozen=True, kw_only=True)
-class LimitedCallFlags(CallFlags):
-    """Those of a search that has no other limit on the length of a reply."""
-
-    num_predict: Count = 512
-    """Most tokens of an answer or a rewording, thoughts included; a rewording that is cut is not taken."""
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Ollama's options of the calls that answer or reword."""
-        return super().options | {"num_predict": self.num_predict}

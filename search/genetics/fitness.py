@@ -7,16 +7,16 @@ genome that is surely worse than its rival is stopped. A call that failed has no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from ollama_utils.errors import CallCancelledError
-from ollama_utils.plans import play_plans
+from ollama_utils.plans import Plan, play_plans
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
+from search.candidates import raise_if_cancelled
 from search.chance import chance
 from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics.genome import Example, Genome
@@ -54,36 +54,26 @@ class ScoredCall:
         return Answer(completion, float(self.score(completion.text)))
 
 
-CallPlan = Generator[Sequence[ScoredCall], Sequence[Answer], T]
+CallPlan = Plan[ScoredCall, Answer, T]
 """Yields batches of what to ask, is sent what came of each in order, returns its result."""
-
-
-class EvolutionStoppedError(Exception):
-    """The evolution was stopped before it was through."""
 
 
 def asked_twice(calls: Sequence[ScoredCall]) -> CallPlan[list[Answer]]:
     """What comes of these; the calls that fail are asked once more.
 
     Raises:
-        EvolutionStoppedError: a call was cancelled.
+        CallCancelledError: a call was cancelled.
         Exception: whatever was raised in place of an answer.
     """
     answers = list((yield calls))
-    _check_not_cancelled(answers)
-    failed = [index for index, answer in enumerate(answers) if answer.completion.error is not None]
+    errors = [raise_if_cancelled(answer.completion).error for answer in answers]
+    failed = [index for index, error in enumerate(errors) if error is not None]
     if failed:
         again = yield [calls[index] for index in failed]
-        _check_not_cancelled(again)
         for index, answer in zip(failed, again, strict=True):
+            raise_if_cancelled(answer.completion)
             answers[index] = answer
     return answers
-
-
-def _check_not_cancelled(answers: Sequence[Answer]) -> None:
-    for answer in answers:
-        if isinstance(answer.completion.error, CallCancelledError):
-            raise EvolutionStoppedError("the calls were cancelled") from answer.completion.error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +254,7 @@ class AsyncEvaluationPipeline:
             rival: what is surely worse than this one is stopped; None lets all finish.
 
         Raises:
-            EvolutionStoppedError: the calls were cancelled.
+            CallCancelledError: the calls were cancelled.
             Exception: whatever the scorer raises.
         """
         return self.play([self._try(Trial(genome, self.panel, rival)) for genome in genomes])

@@ -11,12 +11,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from random import Random
 
-from mutators import cleaning
 from mutators.mutator import Mutator
-from ollama_utils.types import Call
 from search.chance import chance, seed_of
 from search.genetics.fitness import CallPlan, ScoredCall, asked_twice
 from search.genetics.genome import Example, Genome
+from search.rewording import Rewriter, reworded
 
 MAX_CHARS = 4_000
 """Longer instructions are not taken from a model: it ran on."""
@@ -57,7 +56,7 @@ class Variation:
         crossovers: of two; the other stands in `earlier[0]`.
         examples: what may be shown as worked examples.
         max_examples: the most in a genome.
-        ask: makes the call for a prompt and a seed.
+        rewriter: the model of the mutators that ask one.
 
     Raises:
         ValueError: two operators have one name, or there is no mutator.
@@ -68,11 +67,11 @@ class Variation:
         *,
         mutators: tuple[Mutator, ...],
         crossovers: tuple[Mutator, ...],
-        ask: Callable[[str, int], Call],
+        rewriter: Rewriter,
         examples: tuple[Example, ...] = (),
         max_examples: int = 0,
     ) -> None:
-        self._examples, self._max_examples, self._ask = examples, max_examples, ask
+        self._examples, self._max_examples, self._rewriter = examples, max_examples, rewriter
         by_example: dict[str, Callable[[Genome, Random], Genome]] = (
             {"add_example": self._add, "drop_example": self._drop, "swap_example": self._swap}
             if examples and max_examples
@@ -135,13 +134,12 @@ class Variation:
         earlier = () if other is None else (other.instructions,)
         if mutator.kind == "rule":
             return _if_new(mutator.apply(genome.instructions, earlier, seed), genome), ""
-        prompt = mutator.prompt(genome.instructions, earlier, seed)
-        (answer,) = yield from asked_twice([ScoredCall(self._ask(prompt, seed))])
+        call = self._rewriter.call(mutator, genome.instructions, earlier, seed)
+        (answer,) = yield from asked_twice([ScoredCall(call)])
         reply = answer.completion
         if reply.error is not None:
             return "", str(reply.error) or type(reply.error).__name__
-        text = "" if reply.truncated else cleaning.clean(reply.text, genome.instructions)
-        return _if_new(text, genome), ""
+        return _if_new(reworded(reply, genome.instructions), genome), ""
 
     def _by_rule(self, genome: Genome, others: list[Genome], rng: Random) -> Genome:
         """The genome after a rule that changes it, tried in an order drawn by chance."""

@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from mutators.cleaning import clean
 from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_MUTATORS, combine_instructions
-from ollama_utils.types import Call
-from search.candidates import Llm, do_all, raise_if_cancelled
+from scorers.json_replies import Model
+from search.candidates import do_all, raise_if_cancelled
 from search.genetics.selection import fittest
+from search.rewording import Rewriter, reworded
 
 SECTIONS = ("role", "task", "method", "check", "format")
 """In the order in which a prompt has them."""
@@ -425,7 +425,7 @@ REWORDING_TEMPERATURE = 0.8
 class SectionRewording:
     """Rewords a section; stands as `reword` of a `PromptPopulation`."""
 
-    llm: Llm
+    llm: Model
     """Answers the calls."""
     model: str
     """The mutator, as the server lists it."""
@@ -434,7 +434,7 @@ class SectionRewording:
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options; `temperature` and `seed` are set here."""
     think: bool | None = None
-    """Whether a thinking model thinks; None leaves it to the server."""
+    """As of `Rewriter`."""
 
     def __call__(self, section: str, text: str, others: Sequence[str], seed: int) -> str | None:  # noqa: ARG002 - any section
         """The section reworded; None where the call failed, or its reply was cut or empty.
@@ -446,8 +446,7 @@ class SectionRewording:
         mutator = random.Random(seed).choice(self.mutators)
         if mutator.kind == "rule":
             return mutator.apply(text, others, seed) or None
-        options = {**self.options, "temperature": REWORDING_TEMPERATURE, "seed": seed}
-        prompt = mutator.prompt(text, others, seed)
-        call = Call(model=self.model, prompt=prompt, options=options, think=self.think)
-        completion = raise_if_cancelled(self.llm.generate(call))
-        return None if completion.error or completion.truncated else clean(completion.text, text) or None
+        options = {**self.options, "temperature": REWORDING_TEMPERATURE}
+        rewriter = Rewriter(model=self.model, options=options, think=self.think)
+        completion = raise_if_cancelled(self.llm.generate(rewriter.call(mutator, text, others, seed)))
+        return reworded(completion, text) or None

@@ -16,7 +16,6 @@ from cyclopts import Parameter
 from ollama_utils.errors import CallCancelledError, EncodingError, OllamaError, ReplyLogError
 from ollama_utils.types import Call, Completion
 from records.settings import Finite, without_flag
-from search.candidates import do_all
 from search.optimizing.actors import PromptChoice
 
 Parts = Mapping[str, float]
@@ -246,67 +245,6 @@ class Signals:
         return {
             name: _checked(name, value, high) for name, (value, high) in given.items() if value is not None
         }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rewarding:
-    """How candidates are rewarded."""
-
-    reward_fn: RewardFn
-    aggregate: FeedbackAggregator
-    feedback_for_all: bool
-    """Whether a feedback function is called for each scored candidate, and not for the chosen one alone."""
-    max_workers: int | None = 1
-    """The most candidates that are rewarded at once; None: all. 1: one after another, in this thread."""
-
-    def __call__(self, tried: Sequence[Tried], signals: Signals) -> list[list[CandidateReward | None]]:
-        """The rewards of the candidates of some steps, in order; None for a candidate without a score.
-
-        Args:
-            tried: what was asked, and what came.
-            signals: what is said of the replies.
-
-        Raises:
-            ValueError: a signal is out of range, or a reward is not finite.
-            Exception: whatever a signal's function raises.
-        """
-        cases = [
-            (asked.query, candidate, place == best)
-            for asked, candidates in tried
-            for best in [asked.best_of(candidates)]
-            for place, candidate in enumerate(candidates)
-        ]
-        rewarded = iter(self._each(cases, signals))
-        return [[next(rewarded) for _ in candidates] for _, candidates in tried]
-
-    def _each(self, cases: Sequence[_Case], signals: Signals) -> list[CandidateReward | None]:
-        def one(case: _Case) -> CandidateReward | None:
-            query, candidate, is_best = case
-            return self._rewarded(query, candidate, signals, is_best=is_best)
-
-        if self.max_workers == 1:  # people are asked nothing more once that failed
-            return [one(case) for case in cases]
-        return do_all(one, cases, self.max_workers)
-
-    def _rewarded(
-        self, query: str, candidate: Candidate, signals: Signals, *, is_best: bool
-    ) -> CandidateReward | None:
-        text, score = candidate.text, candidate.score
-        if text is None or score is None:
-            return None
-        asked = is_best or (self.feedback_for_all and callable(signals.human_feedback))
-        feedback = signals.feedback(query, text, self.aggregate) if asked else None
-        foreseen = score if feedback is None else feedback
-        others = signals.parts(query, text, candidate.tokens)
-        parts = {"feedback": foreseen, "critic": score, **others}
-        reward = self.reward_fn(parts)
-        if not math.isfinite(reward):
-            raise ValueError(f"a reward must be finite; the reward function gave {reward!r} for {parts}")
-        return CandidateReward(reward=float(reward), parts=parts, feedback=feedback)
-
-
-_Case = tuple[str, Candidate, bool]
-"""A query, a reply to it, and whether that is the chosen one."""
 
 
 def mean(values: Sequence[float]) -> float:

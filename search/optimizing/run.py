@@ -9,17 +9,18 @@ from typing import Any, Literal
 
 from ollama_utils.connect import Roles
 from ollama_utils.encoders import Encoder
-from records.errors import UserError
+from records.errors import UserError, as_user_error
 from records.metrics import finite
 from scorers.comparison import compare, holm
 from scorers.critic import Critic, LLMCritic, RidgeCritic
-from search.candidates import Llm, do_all
+from scorers.json_replies import Model
+from search.candidates import do_all
 from search.chance import chance
 from search.hybrid import ActorCriticParams, HybridOptimizationFlow
 from search.optimizing.actors import Actor, FixedActor, PolicyActor, RandomActor
-from search.optimizing.prompts import PromptPopulation, PromptSections, SectionRewording
+from search.optimizing.prompts import PromptSections, SectionRewording
 from search.optimizing.rewards import StepResult
-from search.task import CallFlags, Problem, Task, ask_problem
+from search.task import Problem, Task, ask_problem
 
 ActorKind = Literal["learning", "random", "fixed"]
 CriticKind = Literal["llm", "ridge", "both"]
@@ -53,37 +54,6 @@ class MeanCritic:
             critic.feedback(prompt, query, response, value)
 
 
-def critics_by_name(
-    kind: CriticKind, llm: Llm, roles: Roles, encoder: Encoder, seed: int, options: Mapping[str, Any]
-) -> dict[str, LLMCritic | RidgeCritic]:
-    """The critics of a kind.
-
-    Args:
-        kind: which.
-        llm: answers the calls of a model.
-        roles: whose judge is asked.
-        encoder: of the regression.
-        seed: of the model's calls.
-        options: Ollama's for them.
-
-    Raises:
-        UserError: a model is needed, and none is named.
-    """
-    made: dict[str, LLMCritic | RidgeCritic] = {}
-    if kind != "ridge":
-        if roles.judge is None:
-            raise UserError(f"--critic {kind} asks a model: name it with --judge-model, or take ridge")
-        made["llm"] = LLMCritic(llm, roles.judge, seed=seed, options=options)
-    if kind != "llm":
-        made["ridge"] = RidgeCritic(encoder)
-    return made
-
-
-def calibrations(critics: dict[str, LLMCritic | RidgeCritic]) -> dict[str, dict[str, Any]]:
-    """How well each critic's scores held against the feedback, raw and calibrated."""
-    return {name: asdict(critic.calibration()) for name, critic in critics.items()}
-
-
 SEED_PROMPT, BEST_PROMPT, ACTOR = "seed prompt", "best prompt", "actor"
 LATELY = 50
 """The progress line tells what share of so many last questions was solved."""
@@ -100,9 +70,12 @@ class HybridRun:
     """What the population begins with, kept as it writes them; the first one is what the others are compared
     with."""
     roles: Roles
-    calls: CallFlags
+    options: Mapping[str, Any]
+    """Ollama's, of every call."""
+    think: bool | None
+    """Whether a thinking target thinks; None leaves it to the server."""
     encoder: Encoder
-    llm: Llm
+    llm: Model
     train: Task
     held_out: Task | None
     steps: int
@@ -142,10 +115,13 @@ class HybridRun:
             "unscored": flow.unscored,
             "generations": flow.population.generation,
             "rewards": rewards,
-            "population": _ranked(flow.population),
+            "population": [
+                {"prompt": each.prompt, "edge": each.edge, "fitness": each.fitness, "tries": each.tries}
+                for each in flow.population.ranked
+            ],
             "best_prompt": flow.population.best.prompt,
             "seed_prompt": self.prompts[0],
-            "calibration": finite(calibrations(critics)),
+            "calibration": finite({name: asdict(critic.calibration()) for name, critic in critics.items()}),
             "held_out": self._compare(flow) if self.held_out else None,
         }
 
@@ -156,17 +132,27 @@ class HybridRun:
             UserError: something cannot be made of these settings.
         """
         self._critics()
-        try:
+        with as_user_error(ValueError):
             self._flow(MeanCritic([]))
-        except ValueError as error:
-            raise UserError(str(error)) from error
 
     def _critics(self) -> dict[str, LLMCritic | RidgeCritic]:
-        return critics_by_name(
-            self.critic, self.llm, self.roles, self.encoder, self.params.seed, self.calls.options
-        )
+        critics: dict[str, LLMCritic | RidgeCritic] = {}
+        if self.critic != "ridge":
+            judge = self.roles.judge
+            if judge is None:
+                raise UserError(
+                    f"--critic {self.critic} asks a model: name it with --judge-model, or take ridge"
+                )
+            critics["llm"] = LLMCritic(self.llm, judge, seed=self.params.seed, options=self.options)
+        if self.critic != "llm":
+            critics["ridge"] = RidgeCritic(self.encoder)
+        return critics
 
     def _flow(self, critic: MeanCritic) -> HybridOptimizationFlow:
+        actors: dict[str, Actor] = {
+            "random": RandomActor(self.params.seed),
+            "fixed": FixedActor(self.prompts[0]),
+        }
         return HybridOptimizationFlow.from_params(
             self.params,
             self.llm,
@@ -174,25 +160,16 @@ class HybridRun:
             prompts=self.prompts,
             encoder=self.encoder,
             critic=critic,
-            actor=self._actor(),
+            actor=actors.get(self.actor),
             reword=SectionRewording(
                 llm=self.llm,
                 model=self.roles.mutator,
-                options=self.calls.options,
-                think=self.calls.think and None,  # never made to think: it may be a model that cannot
+                options=self.options,
+                think=self.think,
             ),
-            options=self.calls.options,
-            think=self.calls.think,
+            options=self.options,
+            think=self.think,
         )
-
-    def _actor(self) -> Actor | None:
-        match self.actor:
-            case "learning":
-                return None
-            case "random":
-                return RandomActor(self.params.seed)
-            case "fixed":
-                return FixedActor(self.prompts[0])
 
     def _batches(self) -> list[list[str]]:
         """The questions in the order they are asked: all of them in one order, then in another."""
@@ -237,8 +214,8 @@ class HybridRun:
             problem,
             prompt,
             model=self.roles.target,
-            options={**self.calls.options, "num_predict": self.params.max_tokens},
-            think=self.calls.think,
+            options={**self.options, "num_predict": self.params.max_tokens},
+            think=self.think,
             seed=self.params.seed,
         )
         reply = self.llm.generate(call)
@@ -251,14 +228,6 @@ def _choice(flow: HybridOptimizationFlow, problem: Problem, place: int) -> str:
     if isinstance(actor, PolicyActor):
         return prompts[int(actor.probabilities(problem.question, prompts).argmax())]
     return actor.choose(problem.question, prompts, 1, flow.steps + place).chosen[0]
-
-
-def _ranked(population: PromptPopulation) -> list[dict[str, Any]]:
-    """The prompts as the population ranks them: the first is its best."""
-    return [
-        {"prompt": each.prompt, "edge": each.edge, "fitness": each.fitness, "tries": each.tries}
-        for each in population.ranked
-    ]
 
 
 def _lately(solved: Sequence[float]) -> str | None:

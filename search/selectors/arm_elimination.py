@@ -27,13 +27,9 @@ class ArmEliminationSelector(Selector):
     and so sure to fail seldom enough: with nine combinations and the usual settings that takes 42 of 50
     datapoints where none fails, 79 of 200.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         n_initial: datapoints of the first round; None: a tenth of the dataset, at least 1.
         growth_factor: how many times as large as the last batch the next one is, at least 1.
-        **common: see there.
 
     Raises:
         ValueError: a setting is out of range.

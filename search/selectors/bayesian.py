@@ -116,13 +116,9 @@ class BayesianSelector(Selector):
     `propose`). It learns what a choice is worth whatever it is combined with; where one name alone has
     choices, there is nothing to learn, and it searches at random.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         budget: the share of all combinations that is evaluated, rounded up; above 0 and at most 1.
         batch_size: combinations proposed together, at least 1: the fewer, the more each one knows.
-        **common: see there.
 
     Raises:
         ValueError: as of `Selector`, or one of these is out of range.

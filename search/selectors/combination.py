@@ -95,9 +95,14 @@ class Combination(Mapping[str, Any]):
         return f"Combination({self.label})"
 
     @property
+    def labels(self) -> dict[str, str]:
+        """What each choice is called for people, in one line, by its name."""
+        return {name: _label(choice) for name, choice in self._choices.items()}
+
+    @property
     def label(self) -> str:
         """For people, in one line: `model=large prompt=Think step by step.`."""
-        return " ".join(f"{name}={_label(choice)}" for name, choice in self._choices.items())
+        return " ".join(f"{name}={label}" for name, label in self.labels.items())
 
 
 def combinations(choices: Mapping[str, Sequence[Any]]) -> tuple[Combination, ...]:

@@ -36,7 +36,7 @@ class MeanTest:
     of `add`, the bits of the evidence are the same.
 
     Args:
-        bound: in [0, 1].
+        bound: in [0, 1]; one for all tests, or an array of them that broadcasts to `shape`.
         population: how many values there are in all; None: any number.
         shape: of many tests side by side; `add` then takes (*shape, n) values.
 
@@ -44,11 +44,13 @@ class MeanTest:
         ValueError: the bound or the population is out of range.
     """
 
-    def __init__(self, bound: float, *, population: int | None = None, shape: tuple[int, ...] = ()) -> None:
-        if not 0 <= bound <= 1:
+    def __init__(
+        self, bound: float | Floats, *, population: int | None = None, shape: tuple[int, ...] = ()
+    ) -> None:
+        if not np.all((np.asarray(bound) >= 0) & (np.asarray(bound) <= 1)):
             raise ValueError(f"expected a bound from 0 to 1, got {bound!r}")
         _check_population(population)
-        self._bound = bound
+        self._bounds = np.broadcast_to(bound, shape)[..., None]
         self._population = population
         self._sum = np.zeros(shape)
         self._logs = np.zeros((*shape, len(_SHARES)))
@@ -74,9 +76,8 @@ class MeanTest:
         if self._population is not None and count > self._population:
             raise ValueError(f"expected at most {self._population} values, the population, got {count}")
         if given.shape[-1]:
-            bounds = np.full((*self._sum.shape, 1), self._bound)
             paths, self._logs, self._sum = _capital(
-                given, bounds, self._population, (self._logs, self._sum, self.count)
+                given, self._bounds, self._population, (self._logs, self._sum, self.count)
             )
             self._best = np.maximum(self._best, paths.max(-1))
             self.count = count
@@ -87,7 +88,7 @@ class MeanTest:
         return np.asarray(self._best >= -math.log(delta))
 
 
-class PairedTest:
+class PairedTest(MeanTest):
     """Evidence that one of two does better on the same datapoints, gathered difference by difference.
 
     The claim that it speaks against: the mean of the differences, each in [-1, 1], is at most `margin`.
@@ -103,35 +104,15 @@ class PairedTest:
     ) -> None:
         if not -1 <= margin <= 1:
             raise ValueError(f"expected a margin from -1 to 1, got {margin!r}")
-        self._test = MeanTest((1 + margin) / 2, population=population, shape=shape)
+        super().__init__((1 + margin) / 2, population=population, shape=shape)
 
-    @property
-    def count(self) -> int:
-        """How many differences each test was given."""
-        return self._test.count
-
-    @property
-    def log_evidence(self) -> Floats:
-        """The log of the largest e-value so far, `shape`."""
-        return self._test.log_evidence
-
-    @property
-    def e_value(self) -> Floats:
-        """The largest e-value so far, `shape`: it reaches 1 / delta with probability delta at most."""
-        with np.errstate(over="ignore"):
-            return np.exp(self._test.log_evidence)
-
-    def add(self, differences: ArrayLike) -> Floats:
+    def add(self, values: ArrayLike) -> Floats:
         """Take further differences, (*shape, n), in the order of the datapoints; the log of the evidence.
 
         Raises:
             ValueError: one is not in [-1, 1], or there are more than the population has.
         """
-        return self._test.add((1 + np.asarray(differences, dtype=np.float64)) / 2)
-
-    def rejects(self, delta: float) -> NDArray[np.bool_]:
-        """Whether the claim is given up, `shape`."""
-        return self._test.rejects(delta)
+        return super().add((1 + np.asarray(values, dtype=np.float64)) / 2)
 
 
 def interval(
@@ -164,8 +145,8 @@ def interval(
         return np.zeros(values.shape[:-1]), np.ones(values.shape[:-1])
     if values.shape[-1] == population:
         return values.mean(-1), values.mean(-1)
-    lows = _lows(values, delta / 2, population)
-    highs = 1 - _lows(1 - values, delta / 2, population)
+    lows, below = _lows(np.stack([values, 1 - values]), delta / 2, population)
+    highs = 1 - below
     # What was known on the way may leave out the mean that is there now; then the interval is wider.
     means = values.mean(-1)
     return np.minimum(lows, means), np.maximum(highs, means)

@@ -20,15 +20,11 @@ class HillClimbingSelector(Selector):
     combination whose neighbours are all known and no better, or after `iterations` batches; the next one
     begins at a combination that was not evaluated yet.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         iterations: batches of a climb, at least 1.
         restarts: how many climbs there are, at least 1.
         patience: batches without a better neighbour that end a climb, at least 1.
         batch_size: neighbours that are evaluated together, at least 1.
-        **common: see there.
 
     Raises:
         ValueError: as of `Selector`, or one of these is below 1.

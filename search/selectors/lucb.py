@@ -9,40 +9,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from search.selectors.confidence import PairedTest
-from search.selectors.results import Cells
 from search.selectors.selector import Common, Evaluate, Request, Selector
-
-
-class Pairs:
-    """Evidence, for each pair, of how their means over the dataset differ.
-
-    All combinations see the datapoints in one order from the first on, and a pair's evidence is of those that
-    both have seen. It holds at any time, whatever decided who was evaluated when: what is staked on a
-    datapoint depends on the pair's datapoints before it alone.
-
-    Args:
-        cells: what came of the combinations; it may be filled further.
-        margin: what the mean difference is shown to exceed, in [-1, 1].
-    """
-
-    def __init__(self, cells: Cells, margin: float = 0.0) -> None:
-        self._cells = cells
-        self._margin = margin
-        self._known: dict[tuple[int, int], tuple[PairedTest, int, float]] = {}
-
-    def log_evidence(self, one: int, other: int) -> float:
-        """The log of the evidence that the mean of `one` less that of `other` exceeds the margin."""
-        seen = self._cells.seen
-        end = int(min(seen[one], seen[other]))
-        known = self._known.get((one, other))
-        if known is None:
-            known = (PairedTest(population=self._cells.datapoints, margin=self._margin), 0, 0.0)
-        test, count, evidence = known
-        if end > count:
-            scores = self._cells.scores[:, count:end]
-            evidence = float(test.add(scores[one] - scores[other]))
-            self._known[one, other] = (test, end, evidence)
-        return evidence
 
 
 class EpsilonLUCBSelector(Selector):
@@ -55,14 +22,10 @@ class EpsilonLUCBSelector(Selector):
     multi-armed bandits", but paired). The tests are those of arm elimination, of a difference of -epsilon.
     As there, a leader is named only once it is `sound`.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         epsilon: how much worse than the best the one that is named may be, in [0, 1].
         n_initial: datapoints of the first round, on which all are evaluated.
         pulls_per_round: datapoints of each later round.
-        **common: see there.
 
     Raises:
         ValueError: a setting is out of range.
@@ -96,7 +59,7 @@ class EpsilonLUCBSelector(Selector):
         self.epsilon = epsilon
         self._n_initial = n_initial
         self._pulls_per_round = pulls_per_round
-        self._pairs = Pairs(self.cells, -epsilon)
+        self._tests: dict[tuple[int, int], PairedTest] = {}
         self._needed = math.log(max(1, len(self.combinations) - 1) / self.score_delta)
         self._leader: int | None = None
         self._contenders: dict[int, float] = {}
@@ -137,6 +100,22 @@ class EpsilonLUCBSelector(Selector):
         for number in able:
             known = seen[number] == size == seen[leader]
             if number != leader and not known:
-                evidence = self._pairs.log_evidence(leader, number)
+                evidence = self._log_evidence(leader, number)
                 if evidence < self._needed:
                     self._contenders[number] = evidence
+
+    def _log_evidence(self, one: int, other: int) -> float:
+        """The log of the evidence that the mean of `one` less that of `other` exceeds -epsilon.
+
+        All see the datapoints in one order, and a pair's evidence is of those that both have
+        seen. It holds at any time, whatever decided who was evaluated when: what is staked on a datapoint
+        depends on the pair's datapoints before it alone.
+        """
+        cells = self.cells
+        if (one, other) not in self._tests:
+            self._tests[one, other] = PairedTest(population=cells.datapoints, margin=-self.epsilon)
+        test, end = self._tests[one, other], int(min(cells.seen[one], cells.seen[other]))
+        if end > test.count:
+            scores = cells.scores[:, test.count : end]
+            test.add(scores[one] - scores[other])
+        return float(test.log_evidence)

@@ -102,10 +102,7 @@ class MatrixUCBSelector(Selector):
     Zhou et al. (2024), "On Speeding Up Language Model Evaluation", also let the members choose the datapoint.
     Here it is the next one in the order that all share, for otherwise the interval of no result would hold.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         budget: the share of all cells that is evaluated, rounded up, and at least one cell of each
             combination; above 0 and at most 1. What it takes to be sure of the errors of the one that is
             named comes beside it.
@@ -115,7 +112,6 @@ class MatrixUCBSelector(Selector):
         width: differences of the members that a bound lies above the mean; 0 or more.
         exploration: UCB-E's, 0 or more.
         batch_size: cells of a round, at least 1; None: 32, or a thousandth of all if that is more.
-        **common: see there.
 
     Raises:
         ValueError: as of `Selector`, or one of these is out of range.

@@ -26,12 +26,8 @@ class BruteForceSelector(Selector):
 class RandomSearchSelector(Selector):
     """Evaluates a share of the combinations, rounded up, and names the best of them.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         sample_fraction: the share of the combinations that is drawn, without replacement; above 0, at most 1.
-        **common: see there.
 
     Raises:
         ValueError: a setting is out of range.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
@@ -11,12 +11,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ollama_utils.types import Completion, Usage, short_name
 from search.selectors.combination import Combination
 from search.selectors.confidence import interval
 from search.task import score_of
 
 Floats = NDArray[np.float64]
 _COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")
+_PER_TOKENS = 1_000_000
+
+Prices = Mapping[str, tuple[float, float]]
+"""By model, what a million prompt tokens and a million completion tokens cost, in any currency."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,29 @@ class Evaluation:
     """Tokens that were written."""
     price: float = 0.0
     """In whatever currency the prices were given."""
+
+    @classmethod
+    def of_calls(cls, score: float, calls: Iterable[tuple[str, Completion]], prices: Prices) -> Evaluation:
+        """A score, with what the calls took that it needed.
+
+        Args:
+            score: in [0, 1].
+            calls: the model of each, as the server lists it, and the reply.
+            prices: a model that is not among them costs nothing.
+        """
+        price_of = {short_name(model): price for model, price in prices.items()}
+        taken = [(short_name(model), reply.usage or Usage()) for model, reply in calls]
+        price = 0.0
+        for model, usage in taken:
+            read, written = price_of.get(model, (0.0, 0.0))
+            price += (usage.prompt_tokens * read + usage.completion_tokens * written) / _PER_TOKENS
+        return cls(
+            score,
+            latency_s=sum(usage.total_s for _, usage in taken),
+            prompt_tokens=sum(usage.prompt_tokens for _, usage in taken),
+            completion_tokens=sum(usage.completion_tokens for _, usage in taken),
+            price=price,
+        )
 
 
 class BadScoreError(ValueError):
@@ -127,7 +155,8 @@ class Cells:
 
     def mean(self, combination: int) -> float:
         """The mean score, as of `means`."""
-        return float(self.means()[combination])
+        seen = self.seen[combination]
+        return float(np.round(self.sums[combination] / seen, 12)) if seen else math.nan
 
     def means(self) -> Floats:
         """(combinations,), the mean scores, an error counting as 0; nan without datapoints.
@@ -185,10 +214,10 @@ class CombinationResult:
     """How many of them failed."""
     is_best: bool
     """Whether it is the one that is named."""
-    first_error: str | None
-    """What the first of its errors says."""
     verdict: str
     """What the selector says of it."""
+    first_error: str | None
+    """What the first of its errors says."""
 
     @property
     def tokens(self) -> float:
@@ -197,23 +226,8 @@ class CombinationResult:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it: the choices as their labels say, nan as None."""
-        choices = {name: Combination({name: self.combination[name]}) for name in self.combination}
-        return {
-            "index": self.index,
-            "combination": {name: one.label.removeprefix(f"{name}=") for name, one in choices.items()},
-            "score": None if math.isnan(self.score) else self.score,
-            "low": self.low,
-            "high": self.high,
-            "latency_s": self.latency_s,
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "price": self.price,
-            "datapoints": self.datapoints,
-            "errors": self.errors,
-            "is_best": self.is_best,
-            "verdict": self.verdict,
-            "first_error": self.first_error,
-        }
+        score = None if math.isnan(self.score) else self.score
+        return {**vars(self), "combination": self.combination.labels, "score": score}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,15 +253,9 @@ class Round:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON takes it, without the plan: equal whatever the cap was."""
-        return {
-            "number": self.number,
-            "combinations": self.combinations,
-            "batch_size": self.batch_size,
-            "evaluations": self.evaluations,
-            "errors": self.errors,
-            "evaluations_so_far": self.evaluations_so_far,
-            "survivors": list(self.survivors),
-        }
+        table = {**vars(self), "survivors": list(self.survivors)}
+        del table["plan"]
+        return table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,19 +311,40 @@ class SelectionResults:
         }
 
 
+_AT_ONCE = 40_000
+"""Scores whose intervals are found together: what is computed of them then stays in a processor's cache."""
+
+
+def _intervals(
+    cells: Cells,
+    delta: float,
+    numbers: Sequence[int],
+    *,
+    failed_as: float = 0.0,
+    population: int | None = None,
+) -> tuple[Floats, Floats]:
+    """The `interval` of each of these combinations: (numbers,) lows and highs."""
+    lows, highs = np.zeros(len(numbers)), np.ones(len(numbers))
+    seen = cells.seen[list(numbers)]
+    for count in np.unique(seen).tolist():
+        same = np.flatnonzero(seen == count)
+        for some in np.array_split(same, 1 + len(same) * count // _AT_ONCE):
+            values = np.array([cells.values(numbers[place], failed_as) for place in some])
+            lows[some], highs[some] = interval(values, delta, population=population)
+    return lows, highs
+
+
 def dataset_lows(cells: Cells, delta: float, numbers: Sequence[int]) -> list[float]:
     """Lower bounds of these combinations' means over the dataset, an error as 0; with all seen, the mean.
 
     It holds at any time with probability 1 - delta, where the datapoints were asked for in their order.
     """
-    size = cells.datapoints
-    lows = []
-    for number in numbers:
-        if cells.seen[number] == size:
-            lows.append(cells.mean(number))
-        else:
-            lows.append(float(interval(cells.values(number), delta, population=size)[0]))
-    return lows
+    lows, _ = _intervals(cells, delta, numbers, population=cells.datapoints)
+    size, seen = cells.datapoints, cells.seen
+    return [
+        cells.mean(number) if seen[number] == size else float(low)
+        for number, low in zip(numbers, lows, strict=True)
+    ]
 
 
 def results_of(
@@ -340,16 +369,24 @@ def results_of(
     """
     lows = dataset_lows(cells, delta, range(len(combinations)))
     order = sorted(range(len(combinations)), key=lambda i: (i != best, not cells.seen[i], -lows[i], i))
-    rows = tuple(_row(i, combinations[i], cells, delta, verdicts[i], is_best=i == best) for i in order)
+    ends, highs = _intervals(cells, delta, range(len(combinations)))
+    if cells.errors.any():
+        _, highs = _intervals(cells, delta, range(len(combinations)), failed_as=1.0)
+    rows = tuple(
+        _row(i, combinations[i], cells, (ends[i], highs[i]), verdicts[i], is_best=i == best) for i in order
+    )
     return SelectionResults(rows=rows, rounds=rounds, dataset_size=cells.datapoints, claim=claim)
 
 
 def _row(
-    number: int, combination: Combination, cells: Cells, delta: float, verdict: str, *, is_best: bool
+    number: int,
+    combination: Combination,
+    cells: Cells,
+    ends: tuple[float, float],
+    verdict: str,
+    *,
+    is_best: bool,
 ) -> CombinationResult:
-    low, high = interval(cells.values(number), delta)
-    if cells.errors[number]:
-        _, high = interval(cells.values(number, failed_as=1.0), delta)
     answered = int(cells.seen[number] - cells.errors[number])
     latency_s, prompt_tokens, completion_tokens, price = cells.costs[number] / np.maximum(answered, 1)
     error = cells.first_error.get(number)
@@ -357,8 +394,8 @@ def _row(
         index=number,
         combination=combination,
         score=cells.mean(number) if cells.seen[number] else math.nan,
-        low=float(low),
-        high=float(high),
+        low=float(ends[0]),
+        high=float(ends[1]),
         latency_s=float(latency_s),
         prompt_tokens=float(prompt_tokens),
         completion_tokens=float(completion_tokens),

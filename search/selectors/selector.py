@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_utils.plans import Plan, play_plan, play_plans
+from ollama_utils.plans import Plan, play_plans
 from search.selectors.combination import Combination, combinations, plan_concurrency, shuffled
 from search.selectors.confidence import MeanTest
 from search.selectors.results import (
@@ -360,20 +360,18 @@ class Selector(ABC):
         on_evaluation: Callable[[], None] | None,
     ) -> list[list[Any]]:
         """What comes of each place of each request, in their order; an exception in its place."""
-        plans = [_request(number, places) for number, places in requests]
         if at_once > 1:
+            plans = [_request(number, places) for number, places in requests]
             evaluations = sum(len(places) for _, places in requests)
             return play_plans(plans, self._outcome, min(at_once, evaluations), on_evaluation)
-
-        def one_by_one(cells: Sequence[Cell]) -> list[Any]:
-            outcomes = []
-            for cell in cells:
-                outcomes.append(self._outcome(cell))
+        outcomes: list[list[Any]] = []
+        for number, places in requests:
+            outcomes.append([])
+            for place in places:
+                outcomes[-1].append(self._outcome((number, place)))
                 if on_evaluation is not None:
                     on_evaluation()
-            return outcomes
-
-        return [play_plan(plan, one_by_one) for plan in plans]
+        return outcomes
 
     def _outcome(self, cell: Cell) -> Any:  # noqa: ANN401 - what the user's function returns, or what it raised
         number, place = cell

@@ -4,27 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from mutators.cleaning import clean
 from mutators.mutator import Mutator
 from mutators.registry import load_mutators
-from ollama_utils.types import Call, Completion, Usage, short_name
+from ollama_utils.types import Call, Completion
 from records.errors import nearest
+from scorers.json_replies import Model
+from search.rewording import Rewriter, reworded
 from search.selectors.combination import Combination
-from search.selectors.selector import Evaluation
+from search.selectors.results import Evaluation, Prices
 from search.task import SEED_INSTRUCTIONS, Problem, Task, ask_problem
 
 KEYS = ("model", "prompt", "mutator")
 """What can be chosen."""
-_PER_TOKENS = 1_000_000
-
-
-class Answers(Protocol):
-    """Sends one call, as a Dispatcher does."""
-
-    def generate(self, call: Call) -> Completion:
-        """The reply, its error in place of an exception."""
 
 
 class TaskEvaluation:
@@ -37,8 +30,7 @@ class TaskEvaluation:
     Args:
         llm: sends the calls.
         task: whose scorer says what a reply is worth.
-        prices: by model, what a million prompt tokens and a million completion tokens cost, in any currency;
-            a model that is not among them costs nothing.
+        prices: a model that is not among them costs nothing.
         model: the model where none is chosen.
         prompt: the instructions where none are chosen.
         mutator: the mutator where none is chosen; None: the question as it is.
@@ -51,9 +43,9 @@ class TaskEvaluation:
 
     def __init__(  # noqa: PLR0913 - what can be fixed
         self,
-        llm: Answers,
+        llm: Model,
         task: Task,
-        prices: Mapping[str, tuple[float, float]] | None = None,
+        prices: Prices | None = None,
         *,
         model: str | None = None,
         prompt: str = SEED_INSTRUCTIONS,
@@ -66,7 +58,7 @@ class TaskEvaluation:
     ) -> None:
         self._llm = llm
         self._score = task.scorer
-        self._prices = {short_name(name): price for name, price in (prices or {}).items()}
+        self._prices = prices or {}
         self._fixed: dict[str, Any] = {"model": model, "prompt": prompt, "mutator": mutator}
         self._mutator_model = mutator_model
         self._prompts = dict(prompts or {})
@@ -98,7 +90,7 @@ class TaskEvaluation:
             MutatorError: a mutator's function raised.
         """
         chosen = self._fixed | dict(combination)
-        question, reworded = self._reword(self._mutator(chosen["mutator"]), problem)
+        question, calls = self._reword(self._mutator(chosen["mutator"]), problem.question)
         call = ask_problem(
             replace(problem, question=question),
             self._prompts.get(chosen["prompt"], chosen["prompt"]),
@@ -108,31 +100,22 @@ class TaskEvaluation:
             seed=self._seed,
         )
         reply = self._ask(call)
-        calls = [*reworded, (call.model, reply.usage or Usage())]
-        return Evaluation(
-            score=self._score(problem, reply.text),
-            latency_s=sum(usage.total_s for _, usage in calls),
-            prompt_tokens=sum(usage.prompt_tokens for _, usage in calls),
-            completion_tokens=sum(usage.completion_tokens for _, usage in calls),
-            price=sum(self._price(model, usage) for model, usage in calls),
-        )
+        calls = [*calls, (call.model, reply)]
+        return Evaluation.of_calls(self._score(problem, reply.text), calls, self._prices)
 
-    def _reword(self, mutator: Mutator | None, problem: Problem) -> tuple[str, list[tuple[str, Usage]]]:
-        """The question as the model is to see it, and what rewording it took."""
-        question = problem.question
+    def _reword(self, mutator: Mutator | None, question: str) -> tuple[str, list[tuple[str, Completion]]]:
+        """The question as the model is to see it, and the calls that rewording it took."""
         if mutator is None:
             return question, []
         if mutator.kind == "rule":
             return mutator.apply(question, (), self._seed) or question, []
-        call = Call(
+        rewriter = Rewriter(
             model=self._named(self._mutator_model),
-            prompt=mutator.prompt(question, (), self._seed),
-            options=self._options | {"temperature": 0, "seed": self._seed},
-            think=self._think and None,  # never made to think: it may be a model that cannot
+            options=self._options | {"temperature": 0},
+            think=self._think,
         )
-        reply = self._ask(call)
-        text = "" if reply.truncated else clean(reply.text, question)
-        return text or question, [(call.model, reply.usage or Usage())]
+        reply = self._ask(rewriter.call(mutator, question, (), self._seed))
+        return reworded(reply, question) or question, [(rewriter.model, reply)]
 
     def _ask(self, call: Call) -> Completion:
         reply = self._llm.generate(call)
@@ -153,7 +136,3 @@ class TaskEvaluation:
         if model is None:
             raise ValueError("no model is named; expected choices under 'model', or a fixed model")
         return model
-
-    def _price(self, model: str, usage: Usage) -> float:
-        prompt, completion = self._prices.get(short_name(model), (0.0, 0.0))
-        return (usage.prompt_tokens * prompt + usage.completion_tokens * completion) / _PER_TOKENS

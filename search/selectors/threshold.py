@@ -19,13 +19,9 @@ class ThresholdSelector(Selector):
     number of combinations. Named is the one with the highest lower bound of those that reach the threshold;
     where none does, of all. That it is the best of them is not claimed. It is evaluated until it is `sound`.
 
-    Args:
-        choices: as of `Selector`, and so are `dataset`, `evaluate` and the settings by name.
-        dataset: see there.
-        evaluate: see there.
+    Args, beside those of `Selector`:
         threshold: above 0 and below 1.
         n_initial: datapoints of the first round; None: a tenth of the dataset, at least 1.
-        **common: see there.
 
     Raises:
         ValueError: a setting is out of range.
@@ -52,11 +48,12 @@ class ThresholdSelector(Selector):
             raise ValueError(f"threshold must be above 0 and below 1, got {threshold!r}")
         if n_initial is not None and n_initial < 1:
             raise ValueError(f"n_initial must be at least 1, got {n_initial!r}")
-        size, shape = len(self.datapoints), (len(self.combinations),)
+        size = len(self.datapoints)
         self.threshold = threshold
         self._n_initial = n_initial or max(1, size // 10)
-        self._above_test = MeanTest(threshold, population=size, shape=shape)
-        self._below_test = MeanTest(1 - threshold, population=size, shape=shape)
+        # That the mean of the scores is above the threshold, and the mean of 1 - score above 1 - threshold.
+        bounds = np.array([[threshold], [1 - threshold]])
+        self._test = MeanTest(bounds, population=size, shape=(2, len(self.combinations)))
         self.reaches: dict[int, bool] = {}
         """What is known: whether the mean of each combination, by number, reaches the threshold."""
 
@@ -86,13 +83,11 @@ class ThresholdSelector(Selector):
 
     def _note(self) -> None:
         """Classify whom the last round made sure of."""
-        start, end = self._above_test.count, int(self.cells.seen.max())
+        start, end = self._test.count, int(self.cells.seen.max())
         # What is known already is tested no more: its scores are nan.
         scores = np.nan_to_num(self.cells.scores[:, start:end])
-        self._above_test.add(scores)
-        self._below_test.add(1 - scores)
-        delta = self.score_delta / len(self.combinations)
-        above, below = self._above_test.rejects(delta), self._below_test.rejects(delta)
+        self._test.add(np.stack([scores, 1 - scores]))
+        above, below = self._test.rejects(self.score_delta / len(self.combinations))
         for number in range(len(self.combinations)):
             if number in self.reaches:
                 continue

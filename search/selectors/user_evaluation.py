@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,24 +17,15 @@ from typing import Any, Protocol
 from ollama_utils.errors import OllamaError, ReplyLogError
 from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
-from ollama_utils.types import Call, Completion, Usage, short_name
-from records.errors import UserError, nearest
+from ollama_utils.types import Call, Completion, short_name
+from records.errors import UserError, as_user_error, nearest
 from records.user_file import error_line, load_function
 from search.call_pool import CallPool
 from search.chance import seed_of
 from search.selectors.combination import Combination
-from search.selectors.results import checked
-from search.selectors.selector import Evaluate, Evaluation
-from search.task import (
-    CallFlags,
-    Problem,
-    ScorerError,
-    Task,
-    lines_of,
-)
-
-Prices = Mapping[str, tuple[float, float]]
-"""By model, what a million prompt tokens and a million completion tokens cost."""
+from search.selectors.results import Evaluation, Prices, checked
+from search.selectors.selector import Evaluate
+from search.task import ScorerError, lines_of
 
 
 class AskModel(Protocol):
@@ -61,8 +52,6 @@ class AskModel(Protocol):
 
 
 UserFunction = Callable[[Combination, Any, AskModel], float | Evaluation]
-EvaluateByCalls = Callable[[Combination, Any, Callable[[Call], Completion]], float | Evaluation]
-_PER_TOKENS = 1_000_000
 _PRICE = re.compile(r"(?P<model>.+)=(?P<read>\d*\.?\d+):(?P<written>\d*\.?\d+)")
 
 
@@ -93,89 +82,85 @@ def read_lines(path: Path) -> list[Any]:
     return found
 
 
-def problem_lines(problems: Sequence[Problem]) -> list[Any]:
-    """Problems as a user's function sees the lines of a file."""
-    return [asdict(problem) for problem in problems]
-
-
 class UserEvaluation:
     """Evaluates with a user's function, and counts what its calls took.
 
     Args:
-        function: the user's, `(combination, datapoint, ask) -> float | Evaluation`.
-        send: sends one call, as a Dispatcher's `generate` does.
+        spec: `FILE.py:NAME`, the function's place.
+        pool: sends the calls.
         prices: of the models.
         seed: draws those of calls that name none, and no temperature of 0.
+        options: Ollama's of a call that is asked for as a text.
+        think: of such a call, whether a thinking model thinks; None leaves it to the server.
+
+    Raises:
+        UserError: there is no such function.
     """
 
     def __init__(
-        self, function: EvaluateByCalls, send: Callable[[Call], Completion], prices: Prices, seed: int
+        self,
+        spec: str,
+        pool: CallPool,
+        prices: Prices,
+        seed: int,
+        *,
+        options: Mapping[str, Any],
+        think: bool | None,
     ) -> None:
-        self._function = function
-        self._send = send
-        self._prices = {short_name(name): price for name, price in prices.items()}
-        self._seed = seed
+        arguments = ("combination", "datapoint", "ask")
+        # A user's file may print; stdout is the report's.
+        with as_user_error(ValueError), redirect_stdout(sys.stderr):
+            self._function: UserFunction = load_function(spec, arguments, "evaluation")
+        self._pool, self._prices, self._seed = pool, prices, seed
+        self._options, self._think = options, think
 
-    def evaluate(self, combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
+    def __call__(self, combination: Combination, datapoint: Any) -> Evaluation:  # noqa: ANN401 - a user's line
         """What the function says, beside what its calls took where it says nothing of that.
 
         Raises:
             Exception: whatever the function raises; OllamaError where a call failed.
         """
-        taken: list[tuple[str, Usage]] = []
-        draws = _Draws(self._seed)
+        asked: list[tuple[str, Completion]] = []
+        draws: Counter[Question] = Counter()
+        lock = threading.Lock()  # a user's function may ask on several threads
 
-        def ask(call: Call) -> Completion:
-            """The reply; raises where there is none."""
-            call = draws.seeded(call)
-            reply = self._send(call)
+        def seeded(call: Call) -> Call:
+            """The call, with a seed that no equal one got before it, if it is not greedy and has none."""
+            if call.repeatable:
+                return call
+            drawn = question_of(replace(call, options={**call.options, "seed": self._seed}))
+            with lock:
+                count = draws[drawn]
+                draws[drawn] += 1
+            return replace(call, options={**call.options, "seed": seed_of(self._seed, "ask", count)})
+
+        def ask(question: str | Call, *, model: str | None = None, system: str | None = None) -> Completion:
+            call = seeded(self._call(combination, question, model, system))
+            reply = self._pool.generate(call)
             if reply.error is not None:
                 raise reply.error
-            taken.append((short_name(call.model), reply.usage or Usage()))
+            asked.append((call.model, reply))
             return reply
 
         said = self._function(combination, datapoint, ask)
-        return said if isinstance(said, Evaluation) else self._with_costs(said, taken)
+        return said if isinstance(said, Evaluation) else Evaluation.of_calls(said, asked, self._prices)
 
-    def _with_costs(self, score: float, taken: Sequence[tuple[str, Usage]]) -> Evaluation:
-        price = 0.0
-        for model, usage in taken:
-            read, written = self._prices.get(model, (0.0, 0.0))
-            price += (usage.prompt_tokens * read + usage.completion_tokens * written) / _PER_TOKENS
-        return Evaluation(
-            score,
-            latency_s=sum(usage.total_s for _, usage in taken),
-            prompt_tokens=sum(usage.prompt_tokens for _, usage in taken),
-            completion_tokens=sum(usage.completion_tokens for _, usage in taken),
-            price=price,
+    def _call(
+        self, combination: Combination, question: str | Call, model: str | None, system: str | None
+    ) -> Call:
+        if isinstance(question, Call):
+            if model is not None or system is not None:
+                raise TypeError("ask takes a Call, or a text with model= and system=; not both")
+            return question
+        if not isinstance(question, str):
+            raise TypeError(f"ask takes a text or a Call, got {question!r}")
+        return Call(
+            model=combination["model"] if model is None else model,
+            prompt=question,
+            system=combination.get("prompt") if system is None else system,
+            options={**self._options, "temperature": 0},
+            think=self._think,
         )
-
-
-class _Draws:
-    """Seeds for the calls of one evaluation that leave their reply to chance.
-
-    Args:
-        seed: of the run.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._made: Counter[Question] = Counter()
-        self._lock = threading.Lock()
-
-    def seeded(self, call: Call) -> Call:
-        """The call as it is, if it is greedy or has a seed; else with one that no equal call before it got.
-
-        Raises:
-            BadRequestError: the call holds what JSON cannot.
-        """
-        if call.repeatable:
-            return call
-        question = question_of(replace(call, options={**call.options, "seed": self._seed}))
-        with self._lock:  # a user's function may ask on several threads
-            count = self._made[question]
-            self._made[question] += 1
-        return replace(call, options={**call.options, "seed": seed_of(self._seed, "ask", count)})
 
 
 def read_prices(prices: Sequence[str]) -> dict[str, tuple[float, float]]:
@@ -211,29 +196,6 @@ FIRST = 3
 """Where so many evaluations fail that are asked for first, the function is at fault."""
 
 
-def own_evaluation(
-    spec: str,
-    path: str | None,
-    task: Task | None,
-    prices: Prices,
-    pool: CallPool,
-    seed: int,
-    calls: CallFlags,
-) -> tuple[Evaluate, list[Any]]:
-    """Evaluates with a user's function, on the lines of a file or on the bundled problems.
-
-    Raises:
-        UserError: the function or the file is no good.
-    """
-    function = _load(spec)
-
-    def evaluate(combination: Combination, datapoint: Any, send: _Send) -> float | Evaluation:  # noqa: ANN401 - a user's line
-        return function(combination, datapoint, _ask_for(combination, send, calls))
-
-    lines = read_lines(Path(path)) if path else problem_lines(task.problems if task else ())
-    return UserEvaluation(evaluate, pool.generate, prices, seed).evaluate, lines
-
-
 class WatchedEvaluation:
     """An evaluation whose errors count, but for those that end the search.
 
@@ -248,13 +210,13 @@ class WatchedEvaluation:
     def __init__(self, evaluate: Evaluate, own: str | None = None) -> None:
         self._evaluate = evaluate
         self._own = own
-        self._first: list[tuple[Combination, Any]] = []
+        self._first: set[tuple[int, int]] = set()
         self._ended: ReplyLogError | ScorerError | None = None
         self._lock = threading.Lock()
 
     def watch(self, cells: Iterable[tuple[Combination, Any]]) -> None:
         """Take what is evaluated first, before that begins."""
-        self._first = list(islice(cells, FIRST)) if self._own else []
+        self._first = {_key(*cell) for cell in islice(cells, FIRST)} if self._own else set()
 
     def __call__(self, combination: Combination, datapoint: Any) -> float | Evaluation:  # noqa: ANN401 - a user's line
         """What a combination does at a datapoint.
@@ -272,9 +234,9 @@ class WatchedEvaluation:
             self._ended = ScorerError(f"{self._own!r} failed: {error_line(self._own or '', error)}")
             raise self._ended from error
         except Exception as error:
-            self._failed(combination, datapoint, error)
+            self._failed(_key(combination, datapoint), error)
             raise
-        self._works(combination, datapoint)
+        self._works(_key(combination, datapoint))
         return found
 
     def check(self) -> None:
@@ -292,59 +254,25 @@ class WatchedEvaluation:
         if self._own and isinstance(bad := checked(found), Exception):
             raise bad
 
-    def _failed(self, combination: Combination, datapoint: object, error: Exception) -> None:
+    def _failed(self, cell: tuple[int, int], error: Exception) -> None:
         cause = error.__cause__ if isinstance(error, ParallelError) else error
         if isinstance(cause, OllamaError):
-            self._works(combination, datapoint)
+            self._works(cell)
             return
         with self._lock:
-            left = [cell for cell in self._first if not _is(cell, combination, datapoint)]
-            if self._first and not left and self._own:
+            if self._own and self._first == {cell}:
                 self._ended = ScorerError(
                     f"--evaluate {self._own!r} failed wherever it was tried first: "
                     f"{error_line(self._own, error)}; expected 0 to 1, and 0 for a bad reply"
                 )
-            self._first = left
+            self._first.discard(cell)
 
-    def _works(self, combination: Combination, datapoint: object) -> None:
+    def _works(self, cell: tuple[int, int]) -> None:
         """One of the first came to an end: what others raise is theirs."""
         with self._lock:
-            if any(_is(cell, combination, datapoint) for cell in self._first):
-                self._first = []
+            if cell in self._first:
+                self._first.clear()
 
 
-_Send = Callable[[Call], Completion]
-
-
-def _load(spec: str) -> UserFunction:
-    try:
-        with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
-            function = load_function(spec, ("combination", "datapoint", "ask"), "evaluation")
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return function
-
-
-def _ask_for(combination: Combination, send: _Send, calls: CallFlags) -> AskModel:
-    def ask(question: str | Call, *, model: str | None = None, system: str | None = None) -> Completion:
-        if isinstance(question, Call):
-            if model is not None or system is not None:
-                raise TypeError("ask takes a Call, or a text with model= and system=; not both")
-            return send(question)
-        if not isinstance(question, str):
-            raise TypeError(f"ask takes a text or a Call, got {question!r}")
-        return send(
-            Call(
-                model=combination["model"] if model is None else model,
-                prompt=question,
-                system=combination.get("prompt") if system is None else system,
-                options={**calls.options, "temperature": 0},
-                think=calls.think,
-            )
-        )
-
-    return ask
-
-
-def _is(cell: tuple[Combination, Any], combination: Combination, datapoint: object) -> bool:
-    return cell[0] is combination and cell[1] is datapoint
+def _key(combination: Combination, datapoint: object) -> tuple[int, int]:
+    return id(combination), id(datapoint)  # a selector keeps both

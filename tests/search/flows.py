@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from search.candidates import Llm
+from scorers.json_replies import Model
 from search.hybrid import HybridOptimizationFlow
 from search.optimizing.actors import RandomActor
 from search.optimizing.prompts import PromptPopulation
@@ -38,7 +38,7 @@ class NotingActor(RandomActor):
         self.told.append(list(rewards))
 
 
-def flow_of(llm: Llm | None = None, **settings: Any) -> HybridOptimizationFlow:  # noqa: ANN401 - of the flow
+def flow_of(llm: Model | None = None, **settings: Any) -> HybridOptimizationFlow:  # noqa: ANN401 - of the flow
     """A flow with these parts in place of its plain ones."""
     parts: dict[str, Any] = {
         "population": PromptPopulation(PROMPTS, size=6, seed=1),

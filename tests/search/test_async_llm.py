@@ -23,23 +23,15 @@ from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, Completion
 from search.async_llm import AsyncLLMInterface
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 
 MODEL = "sim-target"
 
 
-@pytest.fixture(scope="module")
-def shared_server() -> Iterator[EmbeddedServer]:
-    """Replies take some milliseconds."""
-    with EmbeddedServer(Settings(slots=16, time_scale=0.02)) as made:
-        yield made
-
-
 @pytest.fixture
-def server(shared_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    shared_server.reset_stats()
-    yield shared_server
-    shared_server.set_faults([])
+def server(paced_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    paced_server.reset_stats()
+    yield paced_server
+    paced_server.set_faults([])
 
 
 @settings(max_examples=15)
@@ -49,16 +41,16 @@ def server(shared_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
     tasks=st.integers(1, 3),
 )
 def test_replies_come_in_order_under_one_cap_and_equal_prompts_are_one_call(
-    shared_server: EmbeddedServer, numbers: list[int], cap: int, tasks: int
+    paced_server: EmbeddedServer, numbers: list[int], cap: int, tasks: int
 ) -> None:
-    shared_server.reset_stats()
+    paced_server.reset_stats()
     prompts = [f"prompt {number}" for number in numbers]
 
     async def all_of_them(llm: AsyncLLMInterface) -> list[list[Completion]]:
         async with llm:
             return await asyncio.gather(*(llm.batch_generate(prompts) for _ in range(tasks)))
 
-    with Dispatcher([shared_server.host]) as dispatcher:
+    with Dispatcher([paced_server.host]) as dispatcher:
         llm = AsyncLLMInterface(dispatcher, model=MODEL, max_concurrent_requests=cap)
         batches = asyncio.run(all_of_them(llm))
         options = {"temperature": 0, "seed": 0}
@@ -66,7 +58,7 @@ def test_replies_come_in_order_under_one_cap_and_equal_prompts_are_one_call(
             dispatcher.generate(Call(model=MODEL, prompt=prompt, options=options)).text for prompt in prompts
         ]
     assert [[completion.text for completion in batch] for batch in batches] == [alone] * tasks
-    stats, metrics = shared_server.stats(), llm.metrics
+    stats, metrics = paced_server.stats(), llm.metrics
     assert stats["calls"] == len(set(numbers))
     assert stats["max_in_flight"] <= metrics.max_in_flight <= cap
     assert metrics.calls == tasks * len(numbers)
@@ -96,9 +88,14 @@ def test_a_system_prompt_and_a_seed_make_another_call(server: EmbeddedServer) ->
     "faults",
     [
         [{"kind": "busy_503", "rate": 0.15, "burst": 3}],
-        [{"kind": "not_json", "rate": 0.3}, {"kind": "cut_json", "rate": 0.2}],
-        [{"kind": "hang", "rate": 0.1}],
-        [{"kind": "drop", "rate": 0.2, "at": "body"}, {"kind": "wrong_type", "rate": 0.2}],
+        *(
+            pytest.param(faults, marks=pytest.mark.soak)
+            for faults in (
+                [{"kind": "not_json", "rate": 0.3}, {"kind": "cut_json", "rate": 0.2}],
+                [{"kind": "hang", "rate": 0.1}],
+                [{"kind": "drop", "rate": 0.2, "at": "body"}, {"kind": "wrong_type", "rate": 0.2}],
+            )
+        ),
     ],
 )
 def test_faults_that_pass_cost_retries_and_nothing_else(

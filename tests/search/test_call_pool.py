@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
@@ -28,10 +26,8 @@ MODELS = ("sim-target", "sim-judge", "sim-mutator")
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    """Three models with 16 slots each; replies take some milliseconds."""
-    with EmbeddedServer(Settings(slots=16, time_scale=0.02)) as made:
-        yield made
+def server(paced_server: EmbeddedServer) -> EmbeddedServer:
+    return paced_server
 
 
 def ask(prompt: object, model: str = "sim-target", **options: object) -> Call:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -27,25 +26,24 @@ from search.evolution import (
 )
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task, exact_answer
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 from tests.ollama_utils.threads import PATIENCE_S, start
 from tests.search.evolutions import MODELS, evolved, small, timeless
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(Settings(slots=16, time_scale=0)) as made:
-        yield made
+def told() -> list[Generation]:
+    """The generations of the undisturbed evolution, as they were told."""
+    return []
 
 
 @pytest.fixture(scope="module")
-def undisturbed(server: EmbeddedServer) -> dict[str, Any]:
+def undisturbed(simulator: EmbeddedServer, told: list[Generation]) -> dict[str, Any]:
     """What a short evolution comes to."""
-    return evolved(server, small(max_generations=2))
+    return evolved(simulator, small(max_generations=2), on_generation=told.append)
 
 
 def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(server: EmbeddedServer) -> None:
-    config = small(population_size=10, max_generations=5, panel_size=40, async_batch_size=10)
+    config = small(max_generations=4, panel_size=40, async_batch_size=10)
     results = evolved(server, config)
     held_out = results["held_out"]
     assert results["best_fitness"] > results["seed_fitness"]
@@ -54,38 +52,52 @@ def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(server: 
     assert held_out["left_out"] == 0
 
 
-@pytest.mark.parametrize("selection", ["tournament", "rank", "roulette"])
-def test_the_result_is_the_same_whatever_the_concurrency(server: EmbeddedServer, selection: str) -> None:
-    one = evolved(server, small(selection=selection, enable_async_evaluation=False))
-    ten = evolved(server, small(selection=selection))
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_generations": 2},
+        *(pytest.param({"selection": each}, marks=pytest.mark.soak) for each in ("rank", "roulette")),
+    ],
+)
+def test_the_result_is_the_same_whatever_the_concurrency(
+    server: EmbeddedServer, undisturbed: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    one = evolved(server, small(**settings, enable_async_evaluation=False))
+    ten = evolved(server, small(**settings)) if "selection" in settings else undisturbed
     few = evolved(
-        server,
-        small(selection=selection, max_concurrent_requests=7, genome_batch_size=2, max_concurrent_genomes=1),
+        server, small(**settings, max_concurrent_requests=7, genome_batch_size=2, max_concurrent_genomes=1)
     )
     assert timeless(one) == timeless(ten) == timeless(few)
     assert one["metrics"]["max_in_flight"] == 1
     assert 1 < ten["metrics"]["max_in_flight"] <= 10
 
 
-def test_the_plain_config_asks_one_call_at_a_time(server: EmbeddedServer) -> None:
+@pytest.mark.parametrize("controller", [EvolutionController, AsyncEvolutionController])
+def test_the_plain_config_asks_one_call_at_a_time(
+    server: EmbeddedServer, controller: type[EvolutionController]
+) -> None:
     server.reset_stats()
-    evolved(server, EvolutionConfig(population_size=4, max_generations=1, panel_size=5, held_out=0.5))
+    config = EvolutionConfig(population_size=2, max_generations=1, panel_size=5, held_out=0.0)
+    with Dispatcher([server.host]) as dispatcher:
+        controller(config, dispatcher=dispatcher, **MODELS).run_evolution()
     assert server.stats()["max_in_flight"] == 1
 
 
-def test_another_seed_is_another_search(server: EmbeddedServer) -> None:
-    assert timeless(evolved(server, small(seed=1))) != timeless(evolved(server, small(seed=2)))
+def test_another_seed_is_another_search(server: EmbeddedServer, undisturbed: dict[str, Any]) -> None:
+    other = evolved(server, small(seed=1, max_generations=2))
+    assert other["seed"] == 1
+    assert other["history"] != undisturbed["history"]
 
 
-def test_each_generation_is_told_and_the_best_never_gets_worse(server: EmbeddedServer) -> None:
-    told: list[Generation] = []
-    results = evolved(server, small(), on_generation=told.append)
-    assert [record.generation for record in told] == [0, 1, 2, 3]
-    assert results["history"] == [record.to_json() for record in told]
+def test_each_generation_is_told_and_the_best_never_gets_worse(
+    undisturbed: dict[str, Any], told: list[Generation]
+) -> None:
+    assert [record.generation for record in told] == [0, 1, 2]
+    assert undisturbed["history"] == [record.to_json() for record in told]
     best = [record.best_fitness for record in told]
     assert best == sorted(best, key=lambda fitness: fitness or 0)
     assert all(record.size == 8 for record in told)
-    assert results["generations"] == 4
+    assert undisturbed["generations"] == 3
 
 
 def test_the_first_population_is_made_of_different_prompts(server: EmbeddedServer) -> None:
@@ -95,25 +107,23 @@ def test_the_first_population_is_made_of_different_prompts(server: EmbeddedServe
     assert results["genomes"] == 16
 
 
+FAULTS = {
+    "busy": {"kind": "busy_503", "rate": 0.2, "first": 1, "burst": 3},
+    "malformed": {"kind": "not_json", "rate": 0.1, "first": 1},
+    "mistyped": {"kind": "wrong_type", "rate": 0.1, "first": 1},
+    "dropped": {"kind": "drop", "rate": 0.1, "first": 1, "at": "body"},
+    "timeout": {"kind": "hang", "rate": 0.02, "first": 1},
+}
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [
-        {"kind": "busy_503", "rate": 0.2, "first": 1, "burst": 3},
-        {"kind": "not_json", "rate": 0.1, "first": 1},
-        {"kind": "wrong_type", "rate": 0.1, "first": 1},
-        {"kind": "drop", "rate": 0.1, "first": 1, "at": "body"},
-        {"kind": "hang", "rate": 0.02, "first": 1},
-    ],
-    ids=["busy", "malformed", "mistyped", "dropped", "timeout"],
+    "names", [["busy", "timeout"], *(pytest.param([name], marks=pytest.mark.soak) for name in FAULTS)]
 )
 def test_faults_that_pass_change_no_result(
-    server: EmbeddedServer, undisturbed: dict[str, Any], fault: dict[str, Any]
+    server: EmbeddedServer, undisturbed: dict[str, Any], names: list[str]
 ) -> None:
-    try:
-        server.set_faults([fault])
-        faulty = evolved(server, small(max_generations=2))
-    finally:
-        server.set_faults([])
+    server.set_faults([FAULTS[name] for name in names])
+    faulty = evolved(server, small(max_generations=2))
     assert faulty["metrics"]["retries"] > 0
     assert sum(record["unscored"] for record in faulty["history"]) == 0
     assert timeless(faulty) == timeless(undisturbed)
@@ -122,16 +132,12 @@ def test_faults_that_pass_change_no_result(
 def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: EmbeddedServer) -> None:
     task = bundled_task()
     genome = Genome(SEED_INSTRUCTIONS)
-    try:
-        server.set_faults([{"kind": "busy_503", "rate": 0.6}])
-        with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
-            pool = CallPool(dispatcher, 8)
-            config = small(max_unscored=0.9)
-            (broken,) = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=config).evaluate(
-                [genome]
-            )
-    finally:
-        server.set_faults([])
+    server.set_faults([{"kind": "busy_503", "rate": 0.6}])
+    with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
+        pool = CallPool(dispatcher, 8)
+        config = small(max_unscored=0.9)
+        (broken,) = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=config).evaluate([genome])
+    server.set_faults([])
     with Dispatcher([server.host]) as dispatcher:
         pool = CallPool(dispatcher, 8)
         pipeline = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=small())
@@ -164,17 +170,14 @@ def test_a_scorer_that_takes_its_time_holds_up_no_other_reply(server: EmbeddedSe
 
 
 def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: EmbeddedServer) -> None:
-    try:
-        server.set_faults([{"kind": "busy_503", "rate": 1.0}])
-        with (
-            Dispatcher([server.host], attempts=1) as dispatcher,
-            pytest.raises(
-                NothingScoredError, match=r"generation 0 could be scored: .* no reply, the last as .*busy"
-            ),
-        ):
-            EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
-    finally:
-        server.set_faults([])
+    server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+    with (
+        Dispatcher([server.host], attempts=1) as dispatcher,
+        pytest.raises(
+            NothingScoredError, match=r"generation 0 could be scored: .* no reply, the last as .*busy"
+        ),
+    ):
+        EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
 
 
 def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: EmbeddedServer) -> None:
@@ -182,13 +185,10 @@ def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: 
         if record.generation == 1:
             server.set_faults([{"kind": "busy_503", "rate": 1.0}])
 
-    try:
-        with Dispatcher([server.host], attempts=1) as dispatcher:
-            results = EvolutionController(
-                small(), dispatcher=dispatcher, on_generation=break_it, **MODELS
-            ).run_evolution()
-    finally:
-        server.set_faults([])
+    with Dispatcher([server.host], attempts=1) as dispatcher:
+        results = EvolutionController(
+            small(), dispatcher=dispatcher, on_generation=break_it, **MODELS
+        ).run_evolution()
     assert results["interrupted"]
     assert "generation 2" in results["reason"]
     assert results["best_fitness"] is not None
@@ -196,9 +196,9 @@ def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: 
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply_twice(
-    server: EmbeddedServer, tmp_path: Path
+    server: EmbeddedServer, undisturbed: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole = evolved(server, small())
+    whole, config = undisturbed, small(max_generations=2)
     server.reset_stats()
     with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
         with Dispatcher([server.host]) as dispatcher:
@@ -209,15 +209,13 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply
                 if next(calls) == 150:
                     controller.stop()
 
-            controller = EvolutionController(
-                small(), dispatcher=dispatcher, tick=stop_in_the_middle, **MODELS
-            )
+            controller = EvolutionController(config, dispatcher=dispatcher, tick=stop_in_the_middle, **MODELS)
             stopped = controller.run_evolution()
         assert stopped["interrupted"]
         assert log.totals().calls == server.stats()["calls"] < whole["metrics"]["calls"]
         with Dispatcher([server.host]) as dispatcher:
             dispatcher.keep_in(log)
-            again = EvolutionController(small(), dispatcher=dispatcher, **MODELS).run_evolution()
+            again = EvolutionController(config, dispatcher=dispatcher, **MODELS).run_evolution()
         paid, counted = log.totals().calls, server.stats()["calls"]
     assert timeless(again) == timeless(whole)
     assert paid == counted

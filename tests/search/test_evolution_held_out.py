@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,14 +15,7 @@ from search.evolution import EvolutionController
 from search.genetics.fitness import divide
 from search.task import Problem, bundled_task
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 from tests.search.evolutions import MODELS, evolved, small
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(Settings(slots=16, time_scale=0)) as made:
-        yield made
 
 
 def test_no_problem_held_out_is_seen_before_the_end_and_no_example_is_a_problem_that_counts(
@@ -80,15 +72,12 @@ def test_results_are_plain_json_even_where_too_few_problems_are_held_out_for_an_
 def test_the_final_means_are_over_the_problems_that_both_prompts_have_a_reply_to(
     server: EmbeddedServer,
 ) -> None:
-    try:
-        with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
-            told = EvolutionController(
-                small(max_unscored=1.0),
-                dispatcher=dispatcher,
-                on_generation=lambda _: server.set_faults([{"kind": "busy_503", "rate": 0.4}]),
-                **MODELS,
-            ).run_evolution()["held_out"]
-    finally:
-        server.set_faults([])
+    with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
+        told = EvolutionController(
+            small(max_unscored=1.0),
+            dispatcher=dispatcher,
+            on_generation=lambda _: server.set_faults([{"kind": "busy_503", "rate": 0.4}]),
+            **MODELS,
+        ).run_evolution()["held_out"]
     assert told["left_out"] > 0
     assert told["best"] - told["seed"] == pytest.approx(told["difference"])

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from search.async_llm import AsyncLLMInterface
 from search.evolution import (
-    AsyncEvaluationPipeline,
     AsyncEvolutionConfig,
     AsyncEvolutionController,
     EvolutionConfig,
@@ -22,7 +20,8 @@ from search.evolution import (
 )
 from search.evolution_benchmark import PerformanceBenchmark
 
-SMALL: dict[str, Any] = {"population_size": 2, "max_generations": 1, "panel_size": 5, "held_out": 0.0}
+SMALL: dict[str, Any] = {"population_size": 2, "max_generations": 1, "panel_size": 2, "held_out": 0.0}
+"""The plain config makes one call after another, at the simulator's pace."""
 
 
 def test_recommended_settings() -> None:
@@ -59,7 +58,7 @@ def test_recommended_settings() -> None:
     assert aggressive == AsyncEvolutionConfig.aggressive()
 
 
-def test_basic_usage(capsys: pytest.CaptureFixture[str]) -> None:
+def test_basic_usage_and_the_migration_guide(capsys: pytest.CaptureFixture[str]) -> None:
     async def run_async_evolution() -> dict[str, Any]:
         config = AsyncEvolutionConfig(
             **SMALL, enable_async_evaluation=True, async_batch_size=20, max_concurrent_requests=10
@@ -77,11 +76,20 @@ def test_basic_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("Best fitness: 0.")
     assert results["generations"] == 2
 
+    # Old
+    old = EvolutionConfig(**SMALL)
+    controller = EvolutionController(old)
+    before = controller.run_evolution()
+    for timed in ("metrics", "total_time"):
+        before.pop(timed)
+        results.pop(timed)
+    assert before == results
+
 
 def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
     async def benchmark_performance() -> dict[str, Any]:
         config = {
-            "population_size": 3,
+            "population_size": 2,
             "num_problems": 10,
             "async_batch_size": 6,
             "max_concurrent_requests": 10,
@@ -94,6 +102,8 @@ def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
         benchmark = PerformanceBenchmark(config)
         results = await benchmark.run_comprehensive_benchmark()
         benchmark.print_results_summary()
+        text = io.StringIO()
+        assert benchmark.print_results_summary(text) == text.getvalue().strip()
 
         return results
 
@@ -102,47 +112,8 @@ def test_performance_benchmarking(capsys: pytest.CaptureFixture[str]) -> None:
     assert f"Speed-up {results['speedup']:.2f}x; results equal." in capsys.readouterr().out
     assert results["sequential"]["max_in_flight"] == 1
     assert results["async"]["max_in_flight"] == 10
-    assert results["sequential"]["calls"] == results["async"]["calls"] >= 3 * 10
+    assert results["sequential"]["calls"] == results["async"]["calls"] >= 2 * 10
     assert results["same_result"]
-
-
-def test_migration_guide() -> None:
-    sizes = {**SMALL, "panel_size": 2}  # one call after another, at the simulator's pace
-    # Old
-    old = EvolutionConfig(**sizes)
-    controller = EvolutionController(old)
-    before = controller.run_evolution()
-
-    # New
-    config = AsyncEvolutionConfig(**sizes, enable_async_evaluation=True, async_batch_size=20)
-
-    async def migrated() -> dict[str, Any]:
-        controller = AsyncEvolutionController(config)
-        return await controller.run_evolution_async()
-
-    # or for sync context:
-    results = asyncio.run(migrated())
-    for timed in ("metrics", "total_time"):
-        before.pop(timed)
-        results.pop(timed)
-    assert before == results
-
-
-def test_existing_configurations_continue_to_work() -> None:
-    results = AsyncEvolutionController(EvolutionConfig(**{**SMALL, "panel_size": 2})).run_evolution()
-    assert results["metrics"]["max_in_flight"] == 1
-
-
-def test_custom_benchmark() -> None:
-    async def custom() -> dict[str, Any]:
-        config = {"population_size": 2, "num_problems": 4, "time_scale": 0.1}  # Your configuration
-        benchmark = PerformanceBenchmark(config)
-        results = await benchmark.run_comprehensive_benchmark()
-        text = io.StringIO()
-        assert benchmark.print_results_summary(text) == text.getvalue().strip()
-        return results
-
-    assert asyncio.run(custom())["same_result"]
 
 
 def test_a_benchmark_says_what_it_was_not_told_rightly() -> None:
@@ -152,12 +123,3 @@ def test_a_benchmark_says_what_it_was_not_told_rightly() -> None:
         PerformanceBenchmark({"population_size": 1})
     with pytest.raises(ValueError, match="no results yet"):
         PerformanceBenchmark({}).print_results_summary()
-
-
-def test_the_names_of_the_core_components_are_there() -> None:
-    names = (AsyncLLMInterface, AsyncEvaluationPipeline, AsyncEvolutionController)
-    assert [name.__name__ for name in names] == [
-        "AsyncLLMInterface",
-        "AsyncEvaluationPipeline",
-        "AsyncEvolutionController",
-    ]

@@ -20,9 +20,13 @@ def test_an_unknown_name_is_an_import_error() -> None:
         from search import AsyncEvolution  # noqa: F401
 
 
-def test_importing_the_room_is_cheap() -> None:
+def test_importing_the_room_is_cheap_and_a_selector_is_imported_when_it_is_asked_for() -> None:
     code = (
         "import sys, search; from search import make_selector;"
-        "sys.exit(any(m in sys.modules for m in ('torch', 'scipy', 'sklearn', 'search.evolution')))"
+        "make_selector('brute_force', {'a': [1]}, [1], lambda c, d: 1.0);"
+        "heavy = ('torch', 'scipy', 'sklearn', 'search.evolution', 'search.selectors.bayesian');"
+        "early = [m for m in heavy if m in sys.modules];"
+        "import search.selectors.bayesian;"  # scikit-learn is imported only where it proposes
+        "sys.exit(bool(early) or 'sklearn' in sys.modules or 'torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 - ours

@@ -15,7 +15,6 @@ from search.optimizing.actors import FixedActor
 from search.optimizing.prompts import SectionRewording
 from search.task import SEED_INSTRUCTIONS, Problem, bundled_task
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 
 TASK = bundled_task()
 ANSWERS = {problem.question: problem for problem in TASK.problems}
@@ -69,7 +68,7 @@ def share_right(flow: HybridOptimizationFlow, dispatcher: Dispatcher, problems: 
 def test_it_learns_the_bundled_task_beyond_its_seed_prompt(dispatcher: Dispatcher, encoder: Encoder) -> None:
     train, fresh = TASK.split(0.3, seed=0)
     flow = flow_on(dispatcher, encoder)
-    steps(flow, train.problems)
+    steps(flow, train.problems[:72])
     learned = share_right(flow, dispatcher, fresh.problems)
     flow.actor = FixedActor(SEED_INSTRUCTIONS)
     seed_prompt = [dispatcher.generate(flow.ask(p.question).calls[0]).text for p in fresh.problems]
@@ -89,9 +88,9 @@ def test_a_run_begun_again_gets_what_it_knew_from_the_log_and_ends_the_same(
             sent = sum(account.calls for account in dispatcher.accounts().values())
             return results, flow.population.prompts, sent
 
-    whole, prompts, sent = run(48, tmp_path / "whole.sqlite")
-    _, _, first = run(24, tmp_path / "killed.sqlite")
-    again, same, rest = run(48, tmp_path / "killed.sqlite")
+    whole, prompts, sent = run(24, tmp_path / "whole.sqlite")
+    _, _, first = run(12, tmp_path / "killed.sqlite")
+    again, same, rest = run(24, tmp_path / "killed.sqlite")
     assert [plain(result) for result in again] == [plain(result) for result in whole]
     assert (same, first + rest) == (prompts, sent)
 
@@ -101,19 +100,19 @@ def plain(result: StepResult) -> tuple[object, ...]:
     return (result.response, result.prompt, result.candidates, result.scores, result.rewards, result.evolved)
 
 
-def test_faults_of_the_server_are_counted_and_nothing_else_is_lost(encoder: Encoder, tmp_path: Path) -> None:
-    faults = tmp_path / "faults.json"
-    faults.write_text('[{"kind": "error_500", "rate": 0.3}]')
-    settings = Settings(slots=8, time_scale=0, faults=str(faults))
-    with EmbeddedServer(settings) as server, Dispatcher([server.host], attempts=1) as dispatcher:
+def test_faults_of_the_server_are_counted_and_nothing_else_is_lost(
+    server: EmbeddedServer, encoder: Encoder
+) -> None:
+    server.set_faults([{"kind": "error_500", "rate": 0.3}])
+    with Dispatcher([server.host], attempts=1) as dispatcher:
         flow = flow_on(dispatcher, encoder)
-        results = steps(flow, TASK.problems[:40])
+        results = steps(flow, TASK.problems[:20])
     assert flow.unscored == sum(result.unscored for result in results) > 0
     assert sum(member.tries for member in flow.population.members) > 0
     assert all((result.reward is None) == (result.unscored == 5) for result in results)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [5, pytest.param(1, marks=pytest.mark.soak)])
 def test_at_once_or_one_after_another_every_result_is_the_same(
     simulator: EmbeddedServer, encoder: Encoder, batch: int
 ) -> None:

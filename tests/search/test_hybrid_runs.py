@@ -60,7 +60,7 @@ def actors(seed: int) -> dict[str, Callable[[Encoder], Actor]]:
     }
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in (1, 2))])
 def test_a_learning_actor_beats_a_random_one_and_a_fixed_prompt(encoder: Encoder, seed: int) -> None:
     rewards = {}
     for name, make in actors(seed).items():

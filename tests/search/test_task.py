@@ -70,7 +70,8 @@ def test_a_reply_is_worth_one_when_its_answer_is_right_and_else_nothing() -> Non
 def test_a_split_parts_the_problems_and_a_larger_share_only_adds(seed: int, less: float, more: float) -> None:
     task = bundled_task()
     kept, out = task.split(less, seed)
-    assert sorted([*kept.problems, *out.problems], key=task.problems.index) == list(task.problems)
+    place = {problem.id: place for place, problem in enumerate(task.problems)}
+    assert sorted([*kept.problems, *out.problems], key=lambda each: place[each.id]) == list(task.problems)
     assert set(out.problems) <= set(task.split(more, seed)[1].problems)
     assert len(out.problems) == round(200 * less)
 

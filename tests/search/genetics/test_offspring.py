@@ -17,6 +17,7 @@ from search.genetics.fitness import Panel, Trial
 from search.genetics.genome import Genome
 from search.genetics.offspring import Child, Offspring
 from search.genetics.variation import ChildSpec, Variation
+from search.rewording import Rewriter
 from search.task import Problem, ask_problem
 
 SEED = Genome("Solve it.")
@@ -61,7 +62,7 @@ def raise_all(cap: int, seed: int, *, count: int = 8, ahead: int = 3) -> tuple[l
     variation = Variation(
         mutators=(advise, number),
         crossovers=(),
-        ask=lambda prompt, told: Call(model="mutator", prompt=prompt, options={"seed": told}),
+        rewriter=Rewriter(model="mutator"),
     )
     specs = [ChildSpec(parents=(SEED,), steps=("advise",), seed=i) for i in range(count)]
     trials = panel()
@@ -108,7 +109,7 @@ def test_a_draft_that_hangs_keeps_nobody_from_working(blocked: int) -> None:
     variation = Variation(
         mutators=(advise, number),
         crossovers=(),
-        ask=lambda prompt, told: Call(model="mutator", prompt=prompt, options={"seed": told}),
+        rewriter=Rewriter(model="mutator"),
     )
     specs = [ChildSpec(parents=(SEED,), steps=("advise",), seed=i) for i in range(8)]
     offspring = Offspring(specs, variation, [SEED], lambda genome: Trial(genome, panel()), 8)

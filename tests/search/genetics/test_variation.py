@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from mutators.registry import by_model, by_rule
 from ollama_utils.errors import CallCancelledError, ServerFaultError
 from ollama_utils.types import Call, Completion
-from search.genetics.fitness import EvolutionStoppedError
 from search.genetics.genome import Example, Genome
 from search.genetics.variation import ChildSpec, Draft, Variation
+from search.rewording import Rewriter
 
 EXAMPLES = (Example("What is 1 + 1?", "2"), Example("What is 2 + 2?", "4"), Example("What is 3 + 3?", "6"))
 Reply = Callable[[Call], Completion]
@@ -50,7 +50,7 @@ def variation(examples: Sequence[Example] = EXAMPLES) -> Variation:
         crossovers=(blend, append),
         examples=tuple(examples),
         max_examples=2,
-        ask=lambda prompt, seed: Call(model="m", prompt=prompt, options={"seed": seed}),
+        rewriter=Rewriter(model="m"),
     )
 
 
@@ -123,7 +123,7 @@ def test_a_reply_that_is_no_new_prompt_is_replaced_by_a_rule(text: str) -> None:
 
 
 def test_a_stopped_run_makes_no_child() -> None:
-    with pytest.raises(EvolutionStoppedError):
+    with pytest.raises(CallCancelledError):
         born(spec("reword"), lambda _: Completion(text="", error=CallCancelledError("stop")))
 
 
@@ -170,5 +170,5 @@ def test_two_operators_of_one_name_are_refused() -> None:
         Variation(
             mutators=(reword, reword),
             crossovers=(append,),
-            ask=lambda prompt, _: Call(model="m", prompt=prompt),
+            rewriter=Rewriter(model="m"),
         )

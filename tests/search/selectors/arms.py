@@ -26,11 +26,17 @@ class Played(NamedTuple):
         return int(self.table.mean(1).argmax())
 
 
-def play(name: str, seed: int, means: tuple[float, ...] = MEANS, **settings: object) -> Played:
+def play(
+    name: str,
+    seed: int,
+    means: tuple[float, ...] = MEANS,
+    datapoints: int = DATAPOINTS,
+    **settings: object,
+) -> Played:
     """A selector on the outcomes of this seed, driven by `ask` and `tell`."""
-    table = bernoulli(list(means), DATAPOINTS, 10_000 + seed)
+    table = bernoulli(list(means), datapoints, 10_000 + seed)
     selector = make_selector(
-        name, {"arm": range(len(means))}, range(DATAPOINTS), lambda _c, _d: 0.0, seed=seed, **settings
+        name, {"arm": range(len(means))}, range(datapoints), lambda _c, _d: 0.0, seed=seed, **settings
     )
     shuffled = table[:, list(selector.datapoints)]
     while asked := selector.ask():

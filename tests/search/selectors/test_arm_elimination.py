@@ -11,15 +11,17 @@ from tests.search.selectors.arms import play
 from tests.search.selectors.tables import grid, lookup
 
 
-def test_nine_arms_brute_forces_arm_is_named_and_at_least_30_percent_saved() -> None:
+@pytest.mark.parametrize("seeds", [50, pytest.param(200, marks=pytest.mark.soak)])
+def test_nine_arms_brute_forces_arm_is_named_and_at_least_30_percent_saved(seeds: int) -> None:
     """The issue's claim: at least 94 % at 30 % over 200 seeds; measured: 100 % at 47 %."""
-    played = [play("arm_elimination", seed) for seed in range(200)]
+    played = [play("arm_elimination", seed) for seed in range(seeds)]
     assert np.mean([each.named == each.best for each in played]) >= 0.94
     assert np.mean([each.savings for each in played]) >= 0.4
 
 
-def test_arms_that_are_alike_are_kept_apart_as_seldom_wrong_as_delta_says() -> None:
-    played = [play("arm_elimination", seed, (0.6, 0.6, 0.6, 0.6), delta=0.2) for seed in range(200)]
+@pytest.mark.parametrize("seeds", [50, pytest.param(200, marks=pytest.mark.soak)])
+def test_arms_that_are_alike_are_kept_apart_as_seldom_wrong_as_delta_says(seeds: int) -> None:
+    played = [play("arm_elimination", seed, (0.6, 0.6, 0.6, 0.6), delta=0.2) for seed in range(seeds)]
     assert np.mean([each.named == each.best for each in played]) >= 0.8
 
 
@@ -67,15 +69,3 @@ def test_one_combination_alone_is_evaluated_until_it_is_sure_to_fail_seldom() ->
     assert results.best.datapoints == 40
     results = ArmEliminationSelector(grid(1), range(50), lambda _c, _d: 0.5, max_errors=1.0).select_best()
     assert results.best.datapoints == 5
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"n_initial": 0}, "n_initial must be at least 1, got 0"),
-        ({"growth_factor": 0.5}, "growth_factor must be at least 1, got 0.5"),
-    ],
-)
-def test_a_bad_setting_is_one_line(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ArmEliminationSelector(grid(2), range(5), lambda _c, _d: 0.0, **settings)

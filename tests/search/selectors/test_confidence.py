@@ -66,7 +66,7 @@ def test_the_evidence_is_the_largest_capital_on_the_way() -> None:
     for end in range(1, 5):
         test.add([differences[end - 1]])
         most = max(1.0, *(_last(differences[:stop]) for stop in range(1, end + 1)))
-        assert float(test.e_value) == pytest.approx(most)
+        assert float(np.exp(test.log_evidence)) == pytest.approx(most)
 
 
 @given(ternary)
@@ -129,7 +129,7 @@ def test_knowing_how_many_there_are_makes_the_interval_no_wider_where_it_matters
     assert high <= (sum(values) + more) / size + 1e-6
 
 
-@pytest.mark.parametrize("mean", [0.05, 0.5, 0.8])
+@pytest.mark.parametrize("mean", [0.05, 0.5, pytest.param(0.8, marks=pytest.mark.soak)])
 def test_an_interval_misses_the_population_at_any_time_as_seldom_as_delta_says(mean: float) -> None:
     drawn = paths(mean, 100, 300, seed=3)
     missed = np.zeros(300, dtype=bool)
@@ -140,9 +140,9 @@ def test_an_interval_misses_the_population_at_any_time_as_seldom_as_delta_says(m
 
 
 def test_an_interval_misses_the_mean_of_the_dataset_as_seldom_as_delta_says() -> None:
-    drawn = paths(0.7, 100, 400, seed=4)
+    drawn = paths(0.7, 100, 200, seed=4)
     truth = drawn.mean(1)
-    missed = np.zeros(400, dtype=bool)
+    missed = np.zeros(200, dtype=bool)
     for count in (5, 20, 50, 80, 95, 100):
         low, high = interval(drawn[:, :count], 0.1, population=100)
         missed |= (low > truth + 1e-12) | (high < truth - 1e-12)

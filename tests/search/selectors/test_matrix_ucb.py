@@ -84,21 +84,6 @@ def test_one_that_can_never_be_named_gets_no_more_evaluations() -> None:
     assert selector.cells.errors[0] == 11
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"budget": 1.5}, "budget must be above 0 and at most 1"),
-        ({"rank": -1}, "rank must be at least 0"),
-        ({"batch_size": 0}, "batch_size must be at least 1"),
-        ({"width": -1.0}, "0 or more"),
-        ({"members": 1}, "two members"),
-    ],
-)
-def test_a_setting_out_of_range_is_an_error(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        matrix_ucb(bernoulli(MEANS, 10, 0), **options)
-
-
 @pytest.mark.parametrize(("datapoints", "asked"), [(50, 32), (20_000, 100)])
 def test_a_round_is_32_cells_or_a_thousandth_of_all_if_that_is_more(datapoints: int, asked: int) -> None:
     selector = MatrixUCBSelector(grid(5), range(datapoints), lambda _c, _d: 0.5, rank=0)

@@ -27,25 +27,20 @@ def test_what_nobody_asked_for_cannot_be_told(outcomes: list[list[float]]) -> No
     assert len(selector.rounds) == 1
 
 
-def test_a_search_that_was_broken_off_while_it_decided_names_nobody() -> None:
-    class Broken(BruteForceSelector):
-        def _rounds(self) -> Iterator[Sequence[Request]]:
-            yield from super()._rounds()
-            raise KeyboardInterrupt
-
-    selector = Broken(grid(2), range(3), lambda _c, _d: 1.0)
-    with pytest.raises(KeyboardInterrupt):
-        selector.select_best()
-    with pytest.raises(RuntimeError, match="broken off while it decided; make a new selector"):
-        selector.select_best()
+class BrokenOffWhileItDecides(BruteForceSelector):
+    def _rounds(self) -> Iterator[Sequence[Request]]:
+        yield from super()._rounds()
+        raise KeyboardInterrupt
 
 
-def test_a_search_that_was_broken_off_while_it_was_told_names_nobody() -> None:
-    class Broken(BruteForceSelector):
-        def _note(self) -> None:
-            raise KeyboardInterrupt
+class BrokenOffWhileItIsTold(BruteForceSelector):
+    def _note(self) -> None:
+        raise KeyboardInterrupt
 
-    selector = Broken(grid(2), range(3), lambda _c, _d: 1.0)
+
+@pytest.mark.parametrize("broken", [BrokenOffWhileItDecides, BrokenOffWhileItIsTold])
+def test_a_search_that_was_broken_off_names_nobody(broken: type[BruteForceSelector]) -> None:
+    selector = broken(grid(2), range(3), lambda _c, _d: 1.0)
     with pytest.raises(KeyboardInterrupt):
         selector.select_best()
     with pytest.raises(RuntimeError, match="broken off while it decided; make a new selector"):
@@ -87,11 +82,13 @@ def test_an_evaluation_may_itself_use_the_pool_of_threads() -> None:
 
 
 @pytest.mark.parametrize("name", ["arm_elimination", "epsilon_lucb", "threshold", "matrix_ucb"])
-@pytest.mark.parametrize("size", [100, pytest.param(200, marks=pytest.mark.soak)])
-def test_one_is_named_only_once_it_is_sure_to_fail_seldom_enough(name: str, size: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "seeds"), [(100, 5), *(pytest.param(size, 40, marks=pytest.mark.soak) for size in (100, 200))]
+)
+def test_one_is_named_only_once_it_is_sure_to_fail_seldom_enough(name: str, size: int, seeds: int) -> None:
     """It answers nearly always right, and fails on more datapoints than it may, 12 % to 10 %: maybe late."""
     named = []
-    for seed in range(40):
+    for seed in range(seeds):
         chance = np.random.default_rng(seed)
         table = bernoulli([0.97, 0.6, 0.55, 0.5], size, seed)
         fails = set(chance.permutation(size)[: 12 * size // 100].tolist())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
@@ -39,14 +36,15 @@ def test_nothing_measured_is_left_to_chance() -> None:
     assert len({tuple(propose((4, 5), {}, 3, seed=seed)) for seed in range(8)}) == 8
 
 
-def test_the_process_finds_the_best_of_a_score_with_structure_where_chance_seldom_does() -> None:
+@pytest.mark.parametrize("seeds", [1, pytest.param(5, marks=pytest.mark.soak)])
+def test_the_process_finds_the_best_of_a_score_with_structure_where_chance_seldom_does(seeds: int) -> None:
     shape, found = (6, 6), 0
-    for seed in range(5):
+    for seed in range(seeds):
         measured = {places: additive(places) for places in propose(shape, {}, 6, seed)}
         while len(measured) < 12:
             measured |= {places: additive(places) for places in propose(shape, measured, 3, seed)}
         found += (5, 5) in measured
-    assert found >= 4  # chance: 1 in 3 of the times
+    assert found >= 0.8 * seeds  # chance: 1 in 3 of the times
 
 
 def test_a_score_that_is_the_same_everywhere_is_no_warning() -> None:
@@ -66,10 +64,3 @@ def test_the_log_of_an_improvement_is_finite_where_the_improvement_is_no_float()
     found = log_expected_improvement(np.zeros(3), np.array([1e-3, 2e-3, 0.0]), 1.0)
     assert np.isfinite(found[:2]).all()
     assert found[0] < found[1]
-
-
-def test_scikit_learn_is_imported_only_where_it_proposes() -> None:
-    code = (
-        "import sys, search.selectors.bayesian; sys.exit('sklearn' in sys.modules or 'torch' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0  # noqa: S603 - ours

@@ -17,16 +17,20 @@ def is_right(played: Played, threshold: float) -> bool:
     return selector.reaches == dict(enumerate(truth.tolist()))
 
 
-@pytest.mark.slow
-def test_nine_arms_all_are_classified_right() -> None:
+@pytest.mark.parametrize("seeds", [10, pytest.param(40, marks=pytest.mark.soak)])
+def test_nine_arms_all_are_classified_right(seeds: int) -> None:
     """As stated: but with probability delta, .05; measured over 200 seeds: never wrong, at 62 % savings."""
-    played = [play("threshold", seed) for seed in range(40)]
+    played = [play("threshold", seed) for seed in range(seeds)]
     assert np.mean([is_right(each, 0.75) for each in played]) >= 0.95
     assert np.mean([each.savings for each in played]) >= 0.55
 
 
-def test_arms_at_the_threshold_are_wrong_as_seldom_as_delta_says() -> None:
-    played = [play("threshold", seed, (0.5, 0.5, 0.5), threshold=0.5, delta=0.2) for seed in range(40)]
+@pytest.mark.parametrize(("seeds", "datapoints"), [(10, 100), pytest.param(40, 200, marks=pytest.mark.soak)])
+def test_arms_at_the_threshold_are_wrong_as_seldom_as_delta_says(seeds: int, datapoints: int) -> None:
+    played = [
+        play("threshold", seed, (0.5, 0.5, 0.5), datapoints, threshold=0.5, delta=0.2)
+        for seed in range(seeds)
+    ]
     assert np.mean([is_right(each, 0.5) for each in played]) >= 0.8
 
 
@@ -47,15 +51,3 @@ def test_where_none_reaches_it_the_best_is_named_and_known_not_to() -> None:
     selector = ThresholdSelector(grid(2), range(200), lookup(table, grid(2)))
     assert selector.select_best().best.index == 1
     assert selector.reaches == {0: False, 1: False}
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"threshold": 1.0}, "threshold must be above 0 and below 1, got 1.0"),
-        ({"n_initial": 0}, "n_initial must be at least 1, got 0"),
-    ],
-)
-def test_a_bad_setting_is_one_line(settings: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        ThresholdSelector(grid(2), range(5), lambda _c, _d: 0.0, **settings)
