@@ -104,17 +104,18 @@ def test_full_exploration_draws_evenly_whatever_was_learned(encoder: Encoder) ->
     assert all(abs(drawn[place] - 200) < 60 for place in range(len(MORE)))
 
 
-def test_the_chance_of_being_chosen_makes_the_weights_unbiased(encoder: Encoder) -> None:
+@pytest.mark.parametrize("draws", [1000, pytest.param(4000, marks=pytest.mark.soak)])
+def test_the_chance_of_being_chosen_makes_the_weights_unbiased(encoder: Encoder, draws: int) -> None:
     actor = PolicyActor(encoder)
     taught(actor, 60, 3)
     worths, question = np.arange(len(MORE)) / 5, "What is 2 plus 2?"
     truth = float(actor.probabilities(question, MORE) @ worths)
     guesses = []
-    for step in range(1000):
+    for step in range(draws):
         choice = actor.choose(question, MORE, 2, step)
         chosen = zip(choice.places, choice.inclusion, strict=True)
         guesses.append(sum(choice.probabilities[p] / chance * worths[p] for p, chance in chosen))
-    assert np.mean(guesses) == pytest.approx(truth, abs=4 * float(np.std(guesses)) / 1000**0.5)
+    assert np.mean(guesses) == pytest.approx(truth, abs=4 * float(np.std(guesses)) / draws**0.5)
 
 
 def test_the_fixed_actor_keeps_to_its_prompt_whatever_the_population_holds() -> None:

@@ -30,7 +30,7 @@ def bayesian(shape: tuple[int, ...], **options: Any) -> BayesianSelector:  # noq
 
 
 @settings(max_examples=10)
-@given(shape=st.lists(st.integers(2, 3), min_size=1, max_size=3), budget=st.floats(0.01, 1))
+@given(shape=st.lists(st.integers(2, 4), min_size=1, max_size=3), budget=st.floats(0.01, 1))
 def test_the_budget_is_met_and_each_combination_is_evaluated_whole(shape: list[int], budget: float) -> None:
     selector = bayesian(tuple(shape), budget=budget, batch_size=6)
     assert len(evaluated(selector)) == math.ceil(budget * math.prod(shape) - 1e-9)

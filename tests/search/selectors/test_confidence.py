@@ -139,10 +139,11 @@ def test_an_interval_misses_the_population_at_any_time_as_seldom_as_delta_says(m
     assert missed.mean() <= 0.1
 
 
-def test_an_interval_misses_the_mean_of_the_dataset_as_seldom_as_delta_says() -> None:
-    drawn = paths(0.7, 100, 200, seed=4)
+@pytest.mark.parametrize("runs", [200, pytest.param(400, marks=pytest.mark.soak)])
+def test_an_interval_misses_the_mean_of_the_dataset_as_seldom_as_delta_says(runs: int) -> None:
+    drawn = paths(0.7, 100, runs, seed=4)
     truth = drawn.mean(1)
-    missed = np.zeros(200, dtype=bool)
+    missed = np.zeros(runs, dtype=bool)
     for count in (5, 20, 50, 80, 95, 100):
         low, high = interval(drawn[:, :count], 0.1, population=100)
         missed |= (low > truth + 1e-12) | (high < truth - 1e-12)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from search.selectors.combination import Places, by_marginal_means, combinations, neighbours, places_of
 
-SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3)
+SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
 @given(SHAPES)

@@ -87,7 +87,7 @@ def test_the_usage_examples_run_and_agree(server: EmbeddedServer) -> None:
 
 @pytest.mark.parametrize("name", ["brute_force", "random", "arm_elimination", "threshold", "epsilon_lucb"])
 @settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cap=st.integers(1, 30), datapoints=st.integers(1, 10), seed=st.integers(0, 9))
+@given(cap=st.integers(1, 30), datapoints=st.integers(1, 20), seed=st.integers(0, 9))
 def test_the_server_never_counts_more_calls_at_once_than_the_cap(
     server: EmbeddedServer, name: str, cap: int, datapoints: int, seed: int
 ) -> None:
