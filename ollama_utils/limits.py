@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
@@ -36,7 +37,8 @@ class Gate:
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[_Waiter] = deque()
+        self._queue: deque[Future[float]] = deque()
+        """Those who wait for a place; each is given the moment from which it is held."""
         self._in_flight = 0
         self._max_in_flight = 0
         self.closing = threading.Event()
@@ -98,7 +100,7 @@ class Gate:
         with self._lock:
             self.closing.set()
             while self._queue:
-                self._queue.popleft().decided.set()
+                self._queue.popleft().cancel()
 
     def enter(self) -> float:
         """Wait for a place; returns since when it is held, by the monotonic clock. Whoever enters leaves.
@@ -109,20 +111,19 @@ class Gate:
         with self._lock:
             if not self.closed and not self._queue and self._has_room():
                 return self._let_in()
-            waiter = _Waiter()
-            if not self.closed:
+            waiter: Future[float] = Future()
+            if self.closed:
+                waiter.cancel()
+            else:
                 self._queue.append(waiter)
                 self._admit()
-            else:
-                waiter.decided.set()
         try:
-            waiter.decided.wait()
+            return waiter.result()
+        except CancelledError as error:
+            raise CallCancelledError("the run was stopped before the call was made") from error
         except BaseException:
             self._forget(waiter)
             raise
-        if not waiter.admitted:
-            raise CallCancelledError("the run was stopped before the call was made")
-        return waiter.admitted_s
 
     def leave(self) -> None:
         """Give the place back."""
@@ -136,10 +137,7 @@ class Gate:
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
         while self._queue and self._has_room():
-            waiter = self._queue.popleft()
-            waiter.admitted = True
-            waiter.admitted_s = self._let_in()
-            waiter.decided.set()
+            self._queue.popleft().set_result(self._let_in())
 
     def _let_in(self) -> float:
         """One more is inside; the moment, by the monotonic clock. The lock is held."""
@@ -147,23 +145,14 @@ class Gate:
         self._max_in_flight = max(self._max_in_flight, self._in_flight)
         return time.monotonic()
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _forget(self, waiter: Future[float]) -> None:
         """Undo the wait of a thread that was interrupted in it."""
         with self._lock:
-            if waiter.admitted:
+            if waiter in self._queue:
+                self._queue.remove(waiter)
+            elif not waiter.cancelled():
                 self._in_flight -= 1
                 self._admit()
-            elif waiter in self._queue:
-                self._queue.remove(waiter)
-
-
-class _Waiter:
-    """One call's place in the queue."""
-
-    def __init__(self) -> None:
-        self.decided = threading.Event()
-        self.admitted = False
-        self.admitted_s = math.nan
 
 
 def _checked(limit: int) -> int:

@@ -9,18 +9,20 @@ item, and few plans are half done at a time.
 
 from __future__ import annotations
 
+import atexit
 import heapq
 import itertools
 import math
 import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -84,6 +86,37 @@ def _threads(pid: int) -> Threads:
 def start_thread(job: Callable[[], None]) -> None:
     """Have a job done, which raises nothing, on a thread of the process's own; it starts at once."""
     _threads(os.getpid()).start(job)
+
+
+class Stoppable(Protocol):
+    """What works on threads of its own."""
+
+    def stop(self) -> None:
+        """Begin nothing more; waits for nothing."""
+        ...
+
+    def join(self, timeout_s: float) -> object:
+        """Wait for what is under way, or for so long."""
+        ...
+
+
+_stopped_at_exit: weakref.WeakKeyDictionary[Stoppable, float] = weakref.WeakKeyDictionary()
+
+
+def stop_at_exit(worker: Stoppable, timeout_s: float) -> None:
+    """Stop it when the interpreter ends, which then waits for so long at most for what is under way."""
+    _stopped_at_exit[worker] = timeout_s
+
+
+@atexit.register
+def _stop_all() -> None:
+    """An interpreter that ends while a thread computes in native code aborts the process."""
+    began_s = time.monotonic()
+    workers = list(_stopped_at_exit.items())
+    for worker, _ in workers:
+        worker.stop()
+    for worker, timeout_s in workers:
+        worker.join(began_s + timeout_s - time.monotonic())
 
 
 class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item, Value]):
@@ -277,20 +310,9 @@ def play_plans(
     with PlanRunner(do, max_in_flight, tick, fail_fast=True) as runner:
         futures = [runner.submit(plan) for plan in plans]
         runner.join()
-        return results_of(futures)
-
-
-def results_of(futures: Sequence[Future[Result]]) -> list[Result]:
-    """The results in order, once all are there; Ctrl-C interrupts the wait.
-
-    Raises:
-        BaseException: what the first of them that failed so far raised.
-    """
-    left: Collection[Future[Result]] = futures
-    while left and not any(future.done() and _has_failed(future) for future in futures):
-        left = wait(left, timeout=POLL_S, return_when=FIRST_EXCEPTION).not_done
+    # Where one failed, others were not finished: they are cancelled now.
     for future in futures:
-        if future.done() and _has_failed(future):
+        if not future.cancelled():
             future.result()
     return [future.result() for future in futures]
 
@@ -311,10 +333,6 @@ def play_plan(
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-def _has_failed(future: Future[Any]) -> bool:
-    return future.cancelled() or future.exception() is not None
 
 
 class _Playing(Generic[Item, Value, Result]):

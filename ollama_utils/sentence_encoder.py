@@ -6,11 +6,9 @@ that encodes what many ask for: texts that can share a pass do.
 
 from __future__ import annotations
 
-import atexit
 import importlib.util
 import os
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,6 +25,7 @@ from ollama_utils.errors import (
     OllamaError,
     UnknownEncoderError,
 )
+from ollama_utils.plans import stop_at_exit
 from ollama_utils.types import is_text, unit_rows
 
 if TYPE_CHECKING:
@@ -302,7 +301,7 @@ class EncodingWorker:
         self._queue: list[Job] = []
         self._thread: threading.Thread | None = None
         self._is_stopped = False
-        _workers.add(self)
+        stop_at_exit(self, _LAST_PASS_S)
 
     def add(self, jobs: Sequence[Job]) -> None:
         """Have jobs done; after `stop` they fail with CallCancelledError. Never raises."""
@@ -322,10 +321,10 @@ class EncodingWorker:
             self._is_stopped = True
             self._changed.notify_all()
 
-    def wait_for_last_pass(self) -> None:
-        """Wait, some seconds at most, for the pass that is under way when `stop` is called."""
+    def join(self, timeout_s: float) -> None:
+        """Wait for the pass that was under way when `stop` was called, or for so long."""
         if self._thread is not None:
-            self._thread.join(_LAST_PASS_S)
+            self._thread.join(max(0.0, timeout_s))
 
     def _start(self) -> None:
         if self._is_stopped:
@@ -385,16 +384,3 @@ def _fail(jobs: Sequence[Job], error: Exception) -> None:
 
 def _closed() -> CallCancelledError:
     return CallCancelledError("the encoder was closed before the text was encoded")
-
-
-_workers: weakref.WeakSet[EncodingWorker] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """An interpreter that ends while a thread computes in native code aborts the process."""
-    workers = list(_workers)
-    for worker in workers:
-        worker.stop()
-    for worker in workers:
-        worker.wait_for_last_pass()
