@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from ollama_utils.capacity import START, Capacity, CapacityEstimate, SentCall
 from ollama_utils.client import OllamaClient
@@ -167,23 +167,6 @@ MaxInFlight = int | Literal["auto"]
 """The most calls at once to one model of one server; `auto`: as many as its replies show that it can take."""
 
 
-class Watcher(Protocol):
-    """Hears of every call to a server; called from many threads, while no gate's lock is held."""
-
-    def came(self, model: str) -> None:
-        """A call comes to the gate of a model (its short name), and is not yet in line."""
-
-    def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
-        """A call is over, and its place in the gate is free.
-
-        Args:
-            model: the model's short name.
-            sent_s: when it was let in, by the monotonic clock; None: never.
-            now_s: the time now.
-            usage: what the server reported; None when the call failed or nothing was reported.
-        """
-
-
 @dataclass
 class Admission:
     """A call that was let out to a server; whoever made it notes here what the server reported."""
@@ -195,7 +178,7 @@ class Admission:
 
 
 class Server:
-    """One server as its callers see it: a place for each call, and one who hears of every reply.
+    """One server as its callers see it: a place for each call, under limits that follow its replies.
 
     Args:
         client: the way to it.
@@ -205,7 +188,6 @@ class Server:
     def __init__(self, client: OllamaClient, *, max_in_flight: MaxInFlight) -> None:
         self.client = client
         self.swaps = Swaps(lambda: self.gates)
-        self.watchers: list[Watcher] = [self.swaps]
         self._max_in_flight = max_in_flight
         self._services: dict[str, _ModelLimit] = {}
         self._closed = False
@@ -262,8 +244,7 @@ class Server:
         service = self._service(name)
         sent: SentCall | None = None
         admission = Admission()
-        for watcher in self.watchers:
-            watcher.came(name)
+        self.swaps.came(name)
         try:
             with ExitStack() as places:
                 free_s = -math.inf
@@ -280,8 +261,7 @@ class Server:
                     service.came_back(sent, admission.usage)
         finally:
             sent_s = None if sent is None else sent.sent_s
-            for watcher in self.watchers:
-                watcher.left(name, sent_s, time.monotonic(), admission.usage)
+            self.swaps.left(name, sent_s, time.monotonic(), admission.usage)
 
     def cancel(self) -> None:
         """Turn away all who wait for a place and all who come later."""
