@@ -33,7 +33,7 @@ ALONE = [*({name: value} for name, value in UNUSABLE.items()), {"OLLAMA_HOST": "
 @pytest.mark.parametrize(
     "variables",
     [UNUSABLE, *(pytest.param(each, marks=pytest.mark.soak) for each in ALONE)],
-    ids=lambda each: "-".join(each),
+    ids="-".join,
 )
 def test_variables_that_cannot_be_used_spoil_no_call_to_this_machine(
     server: EmbeddedServer, variables: dict[str, str]
