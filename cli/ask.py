@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from envs.mission import MissionConfig
 from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, run_source
 from ollama_utils.connect import Connection, ServerConfig, connect
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.settings import Seed
-from train.mission import MissionConfig, mission_parts
 
 if TYPE_CHECKING:
     from evaluation.episodes import AgentEpisode, EpisodeContext
@@ -147,11 +147,12 @@ def _answers(
 
 
 def _context(config: AskConfig, queries: Sequence[str], connection: Connection) -> EpisodeContext:
+    from envs.parts import mission_parts
     from envs.query_mutation import QueryMutationEnv
     from evaluation.episodes import EpisodeContext
 
     dispatcher, roles = connection.dispatcher, connection.roles
-    env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, config.seed)
+    env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, seed=config.seed)
     env = QueryMutationEnv(env_config, **parts)
     return EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed)
 

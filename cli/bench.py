@@ -33,18 +33,26 @@ from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from envs.batched import BatchedQueryMutationEnv
 from envs.episode import transition_record
+from envs.mission import MissionConfig, QueryConfig, load_query_set
 from envs.parts import Parts, make_parts
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from ollama_utils.connect import EMBEDDED, Connection, MaxInFlight, ServerConfig, SimulatorConfig, connect
+from ollama_utils.connect import (
+    EMBEDDED,
+    Connection,
+    MaxInFlight,
+    Roles,
+    ServerConfig,
+    SimulatorConfig,
+    connect,
+)
 from ollama_utils.dispatcher import Dispatcher
 from records.errors import RunStoppedError, UserError
 from records.json_lines import LinesHash
 from records.run_folder import check_writable
 from records.settings import MOST_LANES, Count, Lanes, Positive, Seed, comma_list
 from simulator.process import EmbeddedServer
-from train.mission import QueryConfig, load_query_set
 
 SCHEDULES = {
     "sequential": "sequential",
@@ -286,15 +294,13 @@ class World:
             ValueError: there is no such encoder.
             OllamaError: its model does not answer.
         """
-        return make_parts(
-            dispatcher,
-            self.queries,
-            target_model=self.model,
-            judge_model=self.model,
+        mission = MissionConfig(
             encoder=self.encoder,
             reward="judge" if self.judge else "refusal",
-            mutators=[each.name for each in load_mutators(DEFAULT_MUTATORS) if each.kind == "model"],
+            mutators=tuple(each.name for each in load_mutators(DEFAULT_MUTATORS) if each.kind == "model"),
         )
+        roles = Roles(target=self.model, mutator=self.model, judge=self.model)
+        return make_parts(mission, dispatcher, roles, self.queries)
 
     def __call__(self) -> QueryMutationEnv:
         """One environment with a dispatcher of its own, for a process of its own."""

@@ -24,13 +24,13 @@ from cli.search_settings import (
 )
 from cli.searching import Found, Search, open_session
 from cli.tables import new_table, number, p_value, with_interval
+from envs.mission import encoder_fingerprint, open_encoder
 from ollama_utils.connect import ServerConfig
 from records.settings import Count, Share, absolute
 from search.call_pool import CallPool, callers_for
 from search.hybrid import ActorCriticParams, HybridSettings
 from search.optimizing.run import ActorKind, CriticKind, HybridRun
 from search.task import SEED_INSTRUCTIONS, CallFlags
-from train.mission import encoder_fingerprint, open_encoder
 
 if TYPE_CHECKING:
     from rich.table import Table

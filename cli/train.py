@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from envs.mission import QuerySet, load_query_set, open_encoder
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.reply_log import ReplyLog
 from records.errors import UserError
@@ -31,7 +32,6 @@ from records.settings import resolved
 from scorers.correction import read_accuracy
 from train.audit import open_audit
 from train.config import TrainConfig, check_num_mini_batch
-from train.mission import QuerySet, load_query_set, mission_parts, open_encoder
 from train.resume import MAY_CHANGE, check_queries, check_total, fingerprints, go_on
 
 if TYPE_CHECKING:
@@ -91,11 +91,12 @@ def _check(config: TrainConfig) -> None:
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
     """The vector environment, with every part of it checked."""
     from envs.batched import BatchedQueryMutationEnv
+    from envs.parts import mission_parts
 
     texts = [query.text for query in queries.train]
     encoder = open_encoder(config.mission.encoder, connection.dispatcher, config.cache)
     env_config, parts = mission_parts(
-        config.mission, connection.dispatcher, connection.roles, texts, config.seed, encoder
+        config.mission, connection.dispatcher, connection.roles, texts, seed=config.seed, encoder=encoder
     )
     return BatchedQueryMutationEnv(
         env_config,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from envs.answering import Models
     from envs.batched import BatchedQueryMutationEnv
     from envs.lanes import LaneVectorEnv
+    from envs.mission import MissionConfig
     from envs.parts import make_parts
     from envs.queries import Query, load_queries, split_queries
     from envs.query_mutation import EnvConfig, QueryMutationEnv
@@ -27,6 +28,7 @@ __all__ = [
     "EnvConfig",
     "GymnasiumVecEnv",
     "LaneVectorEnv",
+    "MissionConfig",
     "Models",
     "Query",
     "QueryMutationEnv",
@@ -39,6 +41,7 @@ _MODULES = {
     "envs.answering": ("Models",),
     "envs.batched": ("BatchedQueryMutationEnv",),
     "envs.lanes": ("LaneVectorEnv",),
+    "envs.mission": ("MissionConfig",),
     "envs.parts": ("make_parts",),
     "envs.queries": ("Query", "load_queries", "split_queries"),
     "envs.query_mutation": ("EnvConfig", "QueryMutationEnv"),

@@ -12,14 +12,16 @@ from typing import Any, TypedDict
 
 from envs.answering import Models
 from envs.batched import BatchedQueryMutationEnv, Schedule
+from envs.mission import MissionConfig, QueryConfig
 from envs.queries import load_queries
 from envs.query_mutation import EnvConfig, QueryMutationEnv
-from mutators.registry import DEFAULT_MUTATORS
+from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
-from scorers.intent import INTENT_THRESHOLD
+from ollama_utils.errors import OllamaError
+from records.errors import UserError
 from scorers.judge import read_rubric
-from scorers.reward import STEP_COST, Scorer, make_scorer
+from scorers.reward import Scorer, make_scorer
 
 
 class Parts(TypedDict):
@@ -31,82 +33,79 @@ class Parts(TypedDict):
     scorer: Scorer
 
 
-def make_parts(  # noqa: PLR0913 - one keyword for each thing a user can set
+def make_parts(
+    mission: MissionConfig,
     dispatcher: Dispatcher,
+    roles: Roles,
     queries: Sequence[str],
     *,
-    target_model: str,
-    mutator_model: str | None = None,
-    judge_model: str | None = None,
-    target_system: str | None = None,
-    target_temperature: float = 0.0,
-    think: bool | None = None,
-    num_predict: int | None = None,
-    num_ctx: int | None = None,
-    encoder: str | Encoder = "all-MiniLM-L6-v2",
-    reward: str = "refusal",
-    mutators: Sequence[str] = DEFAULT_MUTATORS,
-    max_steps: int = 5,
-    intent_threshold: float = INTENT_THRESHOLD,
-    intent_judge: bool = False,
-    judge_rubric: str | None = None,
-    step_cost: float = STEP_COST,
-    model_seed: int = 0,
+    seed: int = 0,
+    encoder: Encoder | None = None,
 ) -> tuple[EnvConfig, Parts]:
     """The config and the parts of `QueryMutationEnv` and `BatchedQueryMutationEnv`.
 
     Args:
+        mission: mutators, reward and limits; its query set is the caller's to read.
         dispatcher: where every model call goes.
+        roles: which model plays which part.
         queries: the texts that episodes start from.
-        target_model: the model whose answers count.
-        mutator_model: the model that rewords queries; None: the target.
-        judge_model: the model that judges; needed by the reward `judge` and by an intent judge alone.
-        target_system: the target's system prompt; None keeps the model's own.
-        target_temperature: above 0 every question carries a seed of its own.
-        think: whether a thinking target thinks; None leaves it to the server.
-        num_predict: most tokens of a rewrite or an answer; None leaves it to the server.
-        num_ctx: context length in tokens, the same for every model; None leaves it to the server.
-        encoder: an encoder, or the name of one, see `ollama_utils.encoders.make_encoder`.
-        reward: `refusal`, `judge` or `keyword`, see `scorers.reward.make_scorer`.
-        mutators: names, or `path/to/file.py:name`; action k is the k-th.
-        max_steps: steps after which an unanswered query is given up.
-        intent_threshold: a rewrite less similar to the original than this is not adopted.
-        intent_judge: whether the judge has a say in the intent, with the rewards that go by wording.
-        judge_rubric: a file with what the judge of `judge` goes by; None: `scorers.judge.RUBRIC`.
-        step_cost: what a step costs, in reward.
-        model_seed: the seed of the target's and the judge's calls.
+        seed: the seed of the target's and the judge's calls.
+        encoder: one that is open already; None: the one that the mission names.
 
     Raises:
         ValueError: bad data, as the parts report it.
         OllamaError: the encoder's model does not answer.
     """
-    runner: dict[str, Any] = {"num_ctx": num_ctx} if num_ctx else {}
+    runner: dict[str, Any] = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
     models = Models(
-        target=target_model,
-        mutator=mutator_model or target_model,
-        target_system=target_system,
-        target_temperature=target_temperature,
-        think=think,
-        seed=model_seed,
-        options=runner | ({"num_predict": num_predict} if num_predict else {}),
+        target=roles.target,
+        mutator=roles.mutator,
+        target_system=mission.target_system,
+        target_temperature=mission.target_temperature,
+        think=mission.think,
+        seed=seed,
+        options=runner | {"num_predict": mission.num_predict},
     )
     config = EnvConfig(
-        models=models, mutators=tuple(mutators), max_steps=max_steps, intent_threshold=intent_threshold
+        models=models,
+        mutators=tuple(mission.mutators),
+        max_steps=mission.max_steps,
+        intent_threshold=mission.intent_threshold,
     )
-    made = make_encoder(encoder, dispatcher) if isinstance(encoder, str) else encoder
+    encoder = encoder or make_encoder(mission.encoder, dispatcher)
     scorer = make_scorer(
-        reward,
+        mission.reward,
         dispatcher=dispatcher,
-        judge_model=judge_model,
-        intent_threshold=intent_threshold,
-        step_cost=step_cost,
-        seed=model_seed,
+        judge_model=roles.judge,
+        intent_threshold=mission.intent_threshold,
+        step_cost=mission.step_cost,
+        seed=seed,
         judge_options=runner,
-        judge_rubric=read_rubric(Path(judge_rubric)) if judge_rubric is not None else None,
-        intent_judge=intent_judge,
-        encoder=made,
+        judge_rubric=read_rubric(Path(mission.judge_rubric)) if mission.judge_rubric is not None else None,
+        intent_judge=mission.intent_judge,
+        encoder=encoder,
     )
-    return config, Parts(queries=queries, dispatcher=dispatcher, encoder=made, scorer=scorer)
+    return config, Parts(queries=queries, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
+
+
+def mission_parts(
+    mission: MissionConfig,
+    dispatcher: Dispatcher,
+    roles: Roles,
+    queries: Sequence[str],
+    *,
+    seed: int,
+    encoder: Encoder | None = None,
+) -> tuple[EnvConfig, Parts]:
+    """`make_parts` for a command: what is wrong with a part is the user's to mend.
+
+    Raises:
+        UserError: a part cannot be made: no such encoder, no judge.
+    """
+    try:
+        return make_parts(mission, dispatcher, roles, queries, seed=seed, encoder=encoder)
+    except (OllamaError, ValueError) as error:
+        raise UserError(str(error)) from error
 
 
 def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vector_env
@@ -132,7 +131,9 @@ def make_vector_env(
             threads of a phase (8).
         max_episode_steps: Gymnasium's name for `max_steps`.
         plain: `hosts` (one URL or a list; required), `queries` (a list of texts, or a file; the bundled
-            set), and the keywords of `make_parts`: `target_model` (required), `reward`, ...
+            set), and `target_model` (required), `mutator_model` [the target], `judge_model`,
+            `model_seed` (the seed of the target's and the judge's calls), and the settings of
+            `MissionConfig`: `reward`, `mutators`, `encoder`, ...
 
     Raises:
         ValueError: bad data, as the parts report it.
@@ -147,12 +148,18 @@ def make_vector_env(
 def _parts(
     *,
     hosts: str | Sequence[str],
+    target_model: str,
+    mutator_model: str | None = None,
+    judge_model: str | None = None,
     queries: str | Sequence[str] | None = None,
-    encoder: str = "all-MiniLM-L6-v2",
-    **plain: Any,  # noqa: ANN401 - the keywords of `make_parts`
+    model_seed: int = 0,
+    **settings: Any,  # noqa: ANN401 - those of MissionConfig
 ) -> tuple[EnvConfig, Parts]:
+    mission = MissionConfig(**settings, query_set=QueryConfig())
     dispatcher = _dispatcher((hosts,) if isinstance(hosts, str) else tuple(hosts))
-    return make_parts(dispatcher, _texts(queries), encoder=_encoder(encoder, dispatcher), **plain)
+    roles = Roles(target=target_model, mutator=mutator_model or target_model, judge=judge_model)
+    encoder = _encoder(mission.encoder, dispatcher)
+    return make_parts(mission, dispatcher, roles, _texts(queries), seed=model_seed, encoder=encoder)
 
 
 def _texts(queries: str | Sequence[str] | None) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -23,12 +23,12 @@ from envs.episode import (
     replayed,
     restored_episode,
 )
+from envs.mission import MissionConfig
 from envs.observation import observation_space
-from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from mutators.registry import load_mutators
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.plans import play_plan
-from scorers.intent import INTENT_THRESHOLD
 from scorers.reward import Scorer
 
 Observation = NDArray[np.float32]
@@ -39,11 +39,11 @@ class EnvConfig:
     """What an environment is, as plain data."""
 
     models: Models
-    mutators: tuple[str, ...] = field(default=DEFAULT_MUTATORS)
+    mutators: tuple[str, ...] = MissionConfig.mutators
     """Names, or `path/to/file.py:name` for a user's own; action k is the k-th."""
-    max_steps: int = 5
+    max_steps: int = MissionConfig.max_steps
     """Steps after which an unanswered query is given up."""
-    intent_threshold: float = INTENT_THRESHOLD
+    intent_threshold: float = MissionConfig.intent_threshold
     """A reworded query less similar to the original than this is not adopted."""
 
     def __post_init__(self) -> None:

@@ -24,12 +24,12 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from envs.episode import derive_seed
+from envs.mission import MissionConfig, load_query_set
 from envs.queries import queries_sha256
 from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.settings import Count, Lanes, Seed, Share, comma_list, read_toml, resolved
-from train.mission import MissionConfig, load_query_set
 
 COMMANDS = ("eval", "ask")
 """The commands whose `--policy` may name a run."""

@@ -7,6 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envs.mission import open_encoder
+from envs.parts import mission_parts
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeContext
@@ -22,7 +24,6 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
 from records.errors import UserError
-from train.mission import mission_parts, open_encoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,12 @@ def make_missions(
         if name not in encoders:
             encoders[name] = open_encoder(name, connection.dispatcher, config.cache)
         env_config, parts = mission_parts(
-            spec.given, connection.dispatcher, roles, of_spec.played, config.seed, encoders[name]
+            spec.given,
+            connection.dispatcher,
+            roles,
+            of_spec.played,
+            seed=config.seed,
+            encoder=encoders[name],
         )
         env = QueryMutationEnv(env_config, **parts)
         context = EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed, names=names)

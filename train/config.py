@@ -9,10 +9,10 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
+from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
 from records.settings import Count, Lanes, NotNegative, Positive, Seed, Share, absolute
 from train.audit import AuditConfig
-from train.mission import MissionConfig
 
 MOST_ROWS = 2**24
 """Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""

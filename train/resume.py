@@ -6,16 +6,16 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from envs.mission import encoder_fingerprint
 from records.errors import UserError
 from records.resume import file_fingerprints
-from train.mission import encoder_fingerprint
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
+    from envs.mission import QuerySet
     from records.run_folder import RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
-    from train.mission import QuerySet
     from train.recorder import Recorder
 
 MAY_CHANGE = ("num-env-steps", "max-workers", "max-unscored")

@@ -26,9 +26,9 @@ from records.errors import UserError
 from train.ppo import MaskedPPO
 
 if TYPE_CHECKING:
+    from envs.mission import MissionConfig
     from evaluation.policies.policy import View
     from evaluation.policies.specs import PolicySpec
-    from train.mission import MissionConfig
 
 POLICY = "policy.zip"
 ONE_LANE = {"n_envs": 1}

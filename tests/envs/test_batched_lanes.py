@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from envs import batched, lanes
 from envs.batched import SCHEDULES, BatchedQueryMutationEnv, Schedule
 from envs.episode import transition_record
+from envs.mission import MissionConfig
 from envs.parts import make_parts
+from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
@@ -161,7 +163,8 @@ def test_a_query_that_cannot_be_embedded_is_an_error_of_its_lane() -> None:
 def test_made_from_a_config_the_lanes_share_their_queries_and_mutators(
     dispatcher: Dispatcher, encoder: Encoder
 ) -> None:
-    config, parts = make_parts(dispatcher, ["one", "two"], target_model="sim-target", encoder=encoder)
+    roles = Roles(target="sim-target", mutator="sim-target", judge=None)
+    config, parts = make_parts(MissionConfig(), dispatcher, roles, ["one", "two"], encoder=encoder)
     parts["queries"] = ["one", "two"]
     env = BatchedQueryMutationEnv(config, 3, **parts)
     for one, other in pairwise(env.envs):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from envs.mission import MissionConfig
 from envs.observation import observation_size
 from evaluation.policies.instance import block_scores
 from evaluation.policies.policy import View
@@ -20,7 +21,6 @@ from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, load_run, run_source
 from mutators.registry import DEFAULT_MUTATORS
 from records.errors import UserError
-from train.mission import MissionConfig
 from train.ppo import MaskedPPO
 
 SIZE = observation_size(384, len(DEFAULT_MUTATORS))

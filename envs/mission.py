@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -10,16 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from envs.queries import (
+    Query,
+    QueryFileError,
+    QuerySplitError,
+    load_queries,
+    queries_sha256,
+    split_queries,
+)
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from records.errors import UserError
 from records.settings import Count, NotNegative, Share, absolute, comma_list
 from scorers.intent import INTENT_THRESHOLD
 
 if TYPE_CHECKING:
-    from envs.parts import Parts
-    from envs.queries import Query
-    from envs.query_mutation import EnvConfig
-    from ollama_utils.connect import Roles
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.encoders import Encoder
 
@@ -55,8 +58,6 @@ class QuerySet:
 
     def record(self) -> dict[str, Any]:
         """What a run keeps of its split, so that an evaluation can refuse an overlap."""
-        from envs.queries import queries_sha256
-
         return {
             "train": [query.text for query in self.train],
             "held_out": [query.text for query in self.held_out],
@@ -71,8 +72,6 @@ def load_query_set(config: QueryConfig) -> QuerySet:
     Raises:
         UserError: the file, a column, a filter or the split is no good.
     """
-    from envs.queries import QueryFileError, QuerySplitError, load_queries, split_queries
-
     try:
         queries = load_queries(
             config.queries,
@@ -161,56 +160,6 @@ def encoder_fingerprint(name: str, encoder: Encoder) -> dict[str, str]:
     if name.startswith("ollama:"):
         return {}
     return {f"encoder {name}": sha256(encoder.encode([SAMPLE]).tobytes()).hexdigest()}
-
-
-def mission_parts(
-    config: MissionConfig,
-    dispatcher: Dispatcher,
-    roles: Roles,
-    queries: Sequence[str],
-    seed: int,
-    encoder: Encoder | None = None,
-) -> tuple[EnvConfig, Parts]:
-    """The config and the parts of the mission's environments.
-
-    Args:
-        config: the mission.
-        dispatcher: where every model call goes.
-        roles: which model plays which part.
-        queries: the texts that episodes start from.
-        seed: the seed of the target's and the judge's calls.
-        encoder: one that is open already; None opens that of the config.
-
-    Raises:
-        UserError: a part cannot be made: no such encoder, no judge.
-    """
-    from envs.parts import make_parts
-    from ollama_utils.errors import OllamaError
-
-    try:
-        return make_parts(
-            dispatcher,
-            queries,
-            target_model=roles.target,
-            mutator_model=roles.mutator,
-            judge_model=roles.judge,
-            target_system=config.target_system,
-            target_temperature=config.target_temperature,
-            think=config.think,
-            num_predict=config.num_predict,
-            num_ctx=config.num_ctx,
-            encoder=encoder or config.encoder,
-            reward=config.reward,
-            mutators=config.mutators,
-            max_steps=config.max_steps,
-            intent_threshold=config.intent_threshold,
-            intent_judge=config.intent_judge,
-            judge_rubric=config.judge_rubric,
-            step_cost=config.step_cost,
-            model_seed=seed,
-        )
-    except (OllamaError, ValueError) as error:
-        raise UserError(str(error)) from error
 
 
 def _located_mutator(name: str) -> str:
