@@ -203,7 +203,7 @@ class PlanWorkers:
 
 def in_lockstep(plans: Iterable[Plan[Request, Any, None]]) -> EpisodePlan[None]:
     """Many plans as one, whose batches hold the requests of all of them: a phase."""
-    resumes = {plan: partial(plan.send, None) for plan in plans}  # None begins a plan
+    resumes = {plan: partial(next, plan) for plan in plans}
     while resumes:
         batches = {}
         for plan, resume in resumes.items():

@@ -39,8 +39,10 @@ class Gate:
         self._lock = threading.Lock()
         self._queue: deque[Future[float]] = deque()
         """Those who wait for a place; each is given the moment from which it is held."""
-        self._in_flight = 0
-        self._max_in_flight = 0
+        self.in_flight = 0
+        """The calls inside now."""
+        self.max_in_flight = 0
+        """The most calls that were inside at once."""
         self.closing = threading.Event()
         """Set once the gate is closed, for those inside who wait for something else."""
         self._open = True
@@ -74,16 +76,6 @@ class Gate:
         return self.closing.is_set()
 
     @property
-    def in_flight(self) -> int:
-        """The calls inside now."""
-        return self._in_flight
-
-    @property
-    def max_in_flight(self) -> int:
-        """The most calls that were inside at once."""
-        return self._max_in_flight
-
-    @property
     def waiting(self) -> int:
         """The calls outside now."""
         return len(self._queue)
@@ -92,7 +84,7 @@ class Gate:
     def room(self) -> int:
         """The places free now, none while it is shut; below 0 when calls wait."""
         with self._lock:
-            free = self._limit - self._in_flight if self._open else 0
+            free = self._limit - self.in_flight if self._open else 0
             return free - len(self._queue)
 
     def close(self) -> None:
@@ -128,11 +120,11 @@ class Gate:
     def leave(self) -> None:
         """Give the place back."""
         with self._lock:
-            self._in_flight -= 1
+            self.in_flight -= 1
             self._admit()
 
     def _has_room(self) -> bool:
-        return self._open and self._in_flight < self._limit
+        return self._open and self.in_flight < self._limit
 
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
@@ -141,8 +133,8 @@ class Gate:
 
     def _let_in(self) -> float:
         """One more is inside; the moment, by the monotonic clock. The lock is held."""
-        self._in_flight += 1
-        self._max_in_flight = max(self._max_in_flight, self._in_flight)
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         return time.monotonic()
 
     def _forget(self, waiter: Future[float]) -> None:
@@ -151,7 +143,7 @@ class Gate:
             if waiter in self._queue:
                 self._queue.remove(waiter)
             elif not waiter.cancelled():
-                self._in_flight -= 1
+                self.in_flight -= 1
                 self._admit()
 
 
