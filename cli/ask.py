@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,15 +23,16 @@ from envs.mission import MissionConfig
 from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, run_source
 from ollama_utils.connect import Connection, ServerConfig, connect
+from ollama_utils.plans import Plan
 from ollama_utils.types import is_text
-from records.errors import RunStoppedError, UserError
+from records.errors import RunStoppedError, UserError, as_user_error
 from records.settings import Seed
 
 if TYPE_CHECKING:
-    from evaluation.episodes import AgentEpisode, EpisodeContext
+    from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 
 SIDE_BY_SIDE = 64
-"""Queries under way at once; how many calls are in flight is the dispatcher's to say."""
+"""Steps under way at once; how many calls are in flight is the dispatcher's to say."""
 STEP = ("mutator", "mutated_query", "adopted", "rejected", "outcome", "intent_similarity", "reward", "reply")
 """What `--json` tells of a step, by the names of transitions.jsonl."""
 
@@ -81,12 +83,10 @@ def _source(config: AskConfig) -> RunSource:
         UserError: it is no run, or does not fit; a mutator is unknown.
     """
     text = config.policy if config.policy.startswith("run=") else f"run={config.policy}"
-    try:
+    with as_user_error(ValueError):
         spec = (
             PolicySpec(kind="run", arg=config.policy) if Path(config.policy).is_dir() else parse_policy(text)
         )
-    except ValueError as error:
-        raise UserError(str(error)) from error
     source = run_source(spec)
     config.mission.check()
     source.run.check_fits(config.mission.located(), "this command")
@@ -130,6 +130,8 @@ def _answers(
     config: AskConfig, source: RunSource, queries: Sequence[str], connection: Connection
 ) -> Iterator[dict[str, Any]]:
     """What came of each query, in their order, each as soon as it is there."""
+    from evaluation.run import play_in_order
+
     context = _context(config, queries, connection)
     source.load()  # what is wrong with it is said before anything is asked
     about = {
@@ -137,9 +139,10 @@ def _answers(
         "policy": source.name,
         "target_model": connection.roles.target,
     }
-    with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(queries))) as pool:
+    episodes = (_episode(context, source, query) for query in queries)
+    with closing(play_in_order(episodes, SIDE_BY_SIDE)) as played:
         try:
-            for told in pool.map(lambda query: _play(context, source, query), queries):
+            for told in played:
                 yield told | about
         except BaseException:
             connection.dispatcher.cancel()  # nobody waits for the others now
@@ -157,16 +160,16 @@ def _context(config: AskConfig, queries: Sequence[str], connection: Connection) 
     return EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed)
 
 
-def _play(context: EpisodeContext, source: RunSource, query: str) -> dict[str, Any]:
-    """The episode of one query, which depends on the query and the seed alone."""
+def _episode(context: EpisodeContext, source: RunSource, query: str) -> Plan[Call, Any, dict[str, Any]]:
+    """The plan of one query's episode, which depends on the query and the seed alone."""
     from envs.episode import derive_seed
     from evaluation.episodes import AgentEpisode
 
     episode = AgentEpisode(context, query)
     policy = source.make(derive_seed(context.seed, "policy", query))
-    episode.begin()
+    yield [episode.begin]
     while not episode.is_over:
-        episode.step(policy.step(episode.view()))
+        yield [partial(episode.step, policy.step(episode.view()))]
     return _told(query, episode)
 
 

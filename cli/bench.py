@@ -31,6 +31,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
+from cli.reports import WIDTH
 from envs.batched import BatchedQueryMutationEnv
 from envs.episode import transition_record
 from envs.mission import MissionConfig, QueryConfig, load_query_set
@@ -48,22 +49,14 @@ from ollama_utils.connect import (
     connect,
 )
 from ollama_utils.dispatcher import Dispatcher
-from records.errors import RunStoppedError, UserError
+from records.errors import RunStoppedError, UserError, as_user_error
 from records.json_lines import LinesHash
 from records.run_folder import check_writable
 from records.settings import MOST_LANES, Count, Lanes, Positive, Seed, comma_list
 from simulator.process import EmbeddedServer
 
-SCHEDULES = {
-    "sequential": "sequential",
-    "phased": "phased",
-    "phased8": "phased",
-    "lanes": "lanes",
-    "gym-async": "gym-async",
-    "sb3-subproc": "sb3-subproc",
-}
-"""What `--schedules` takes, and what drives the lanes then."""
-PHASED8_WORKERS = 8
+SCHEDULES = ("sequential", "phased", "phased8", "lanes", "gym-async", "sb3-subproc")
+"""What `--schedules` takes; `phased8` is `phased` with 8 workers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +74,7 @@ class Setting:
     @property
     def driver(self) -> str:
         """The schedule, or whose vector environment."""
-        return SCHEDULES[self.schedule]
+        return "phased" if self.schedule == "phased8" else self.schedule
 
     @property
     def workers(self) -> int:
@@ -117,15 +110,10 @@ def plan_rows(
     ]
 
 
-def _workers(schedule: str, pools: Sequence[int]) -> Iterator[int | None]:
-    if schedule == "sequential":
-        yield 1
-    elif schedule == "phased8":
-        yield PHASED8_WORKERS
-    elif schedule in {"phased", "lanes"} and pools:
-        yield from pools
-    else:
-        yield None
+def _workers(schedule: str, pools: Sequence[int]) -> Sequence[int | None]:
+    """The numbers of workers that a schedule is timed with."""
+    fixed: dict[str, Sequence[int | None]] = {"sequential": [1], "phased8": [8]}
+    return fixed.get(schedule) or (pools if schedule in {"phased", "lanes"} and pools else [None])
 
 
 def _count(text: str, flag: str) -> int:
@@ -149,8 +137,6 @@ COLUMNS = {
     "startup_s": "start s",
 }
 """Keys of a row shown to people, and what they are called there."""
-WIDTH = 110
-"""Of the table where there is no terminal."""
 
 
 @Parameter(name="*")
@@ -199,7 +185,18 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         seeds=range(config.seed, config.seed + config.seeds),
     )
     check_writable(config.json)
-    with connect(_server(config), cache_size=0) as connection:
+    server = ServerConfig(
+        ollama_host=(EMBEDDED,),
+        target_model=MODEL,
+        simulator=SimulatorConfig(
+            slots=config.slots,
+            profile=config.profile,
+            reply_tokens=config.reply_tokens,
+            time_scale=config.time_scale,
+        ),
+        max_in_flight=config.max_in_flight,
+    )
+    with connect(server, cache_size=0) as connection:
         measured = _measure(config, plan, connection)
 
     rows = compared(measured)
@@ -213,46 +210,26 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     print("transitions: identical in all rows of as many lanes and the same seed")
 
 
-def _server(config: BenchConfig) -> ServerConfig:
-    return ServerConfig(
-        ollama_host=(EMBEDDED,),
-        target_model=MODEL,
-        simulator=SimulatorConfig(
-            slots=config.slots,
-            profile=config.profile,
-            reply_tokens=config.reply_tokens,
-            time_scale=config.time_scale,
-        ),
-        max_in_flight=config.max_in_flight,
-    )
-
-
 def _measure(config: BenchConfig, plan: Sequence[Setting], connection: Connection) -> list[dict[str, Any]]:
     """The rows as they are measured, each said on stderr."""
     from ollama_utils.errors import OllamaError
 
     if connection.embedded is None:
         raise UserError("bench reads the server's own figures: it runs on the embedded simulator alone")
-    world = _world(config, connection)
-    rows = []
-    for setting in plan:
-        print(f"{setting} ...", file=sys.stderr, flush=True)
-        try:
-            row, _ = measure(world, connection.embedded, connection.dispatcher, setting, config.num_steps)
-        except (OllamaError, ValueError) as error:
-            raise UserError(str(error)) from error
-        rows.append(row)
-    return rows
-
-
-def _world(config: BenchConfig, connection: Connection) -> World:
-    return World(
+    world = World(
         host=connection.dispatcher.hosts[0],
         model=MODEL,
         queries=tuple(query.text for query in load_query_set(QueryConfig()).train),
         encoder=config.encoder,
         judge=config.judge,
     )
+    rows = []
+    for setting in plan:
+        print(f"{setting} ...", file=sys.stderr, flush=True)
+        with as_user_error(OllamaError, ValueError):
+            row, _ = measure(world, connection.embedded, connection.dispatcher, setting, config.num_steps)
+        rows.append(row)
+    return rows
 
 
 def _print_table(rows: Sequence[dict[str, Any]]) -> None:
@@ -418,17 +395,33 @@ def measure(
         rollout = roll(env, setting, num_steps)
         stats = server.stats()
         peak = peak_rss_mib()
-    env_steps, steps = setting.num_processes * num_steps, rollout.steps
-    figures = _figures(setting, env_steps, server.settings.slots, rollout.wall_s, stats)
-    more = {
+    env_steps, slots, wall_s = setting.num_processes * num_steps, server.settings.slots, rollout.wall_s
+    busy_s = stats["busy_slot_s"]
+    bound = env_steps * min(slots, setting.num_processes) / busy_s
+    row = {
+        "schedule": setting.schedule,
+        "num_processes": setting.num_processes,
+        "max_workers": setting.workers,
+        "slots": slots,
+        "seed": setting.seed,
+        "env_steps": env_steps,
+        "wall_s": round(wall_s, 3),
+        "env_steps_per_s": round(env_steps / wall_s, 3),
+        "bound_env_steps_per_s": round(bound, 3),
+        "fraction_of_bound": round(env_steps / wall_s / bound, 4),
+        "slot_utilisation": round(busy_s / (slots * wall_s), 4),
+        "max_in_flight": stats["max_in_flight"],
+        "llm_calls": stats["calls"],
+        "failed_calls": stats["failed"],
+        "completion_tokens": stats["completion_tokens"],
         "cpu_ms_per_step": round(1000 * rollout.cpu_s / env_steps, 3),
         "cpu_s_per_1000_calls": round(1000 * rollout.cpu_s / max(stats["calls"], 1), 3),
         "peak_rss_mib": None if peak is None else round(peak, 1),
         "startup_s": round(startup_s, 3),
-        "transitions_sha256": _sha256(steps),
+        "transitions_sha256": _sha256(rollout.steps),
         "simulated": True,
     }
-    return figures | more, steps
+    return row, rollout.steps
 
 
 @contextmanager
@@ -439,7 +432,8 @@ def ready(world: World, dispatcher: Dispatcher, setting: Setting) -> Iterator[Ve
         ValueError, OllamaError: the encoder is no good, or a query could not be embedded.
     """
     with closing(make_vec_env(world, dispatcher, setting)) as env:
-        env.seed(_lane_seed(setting.seed))
+        # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
+        env.seed(int(np.random.SeedSequence(setting.seed).generate_state(1)[0]))
         env.reset()
         yield env
 
@@ -481,36 +475,6 @@ def differing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         if first.setdefault(tuple(row[key] for key in SAME_WORK), row["transitions_sha256"])
         != row["transitions_sha256"]
     ]
-
-
-def _figures(
-    setting: Setting, env_steps: int, slots: int, wall_s: float, stats: Mapping[str, Any]
-) -> dict[str, Any]:
-    """What wall clock and server say; for the formulas see `measure`."""
-    busy_s = stats["busy_slot_s"]
-    bound = env_steps * min(slots, setting.num_processes) / busy_s
-    return {
-        "schedule": setting.schedule,
-        "num_processes": setting.num_processes,
-        "max_workers": setting.workers,
-        "slots": slots,
-        "seed": setting.seed,
-        "env_steps": env_steps,
-        "wall_s": round(wall_s, 3),
-        "env_steps_per_s": round(env_steps / wall_s, 3),
-        "bound_env_steps_per_s": round(bound, 3),
-        "fraction_of_bound": round(env_steps / wall_s / bound, 4),
-        "slot_utilisation": round(busy_s / (slots * wall_s), 4),
-        "max_in_flight": stats["max_in_flight"],
-        "llm_calls": stats["calls"],
-        "failed_calls": stats["failed"],
-        "completion_tokens": stats["completion_tokens"],
-    }
-
-
-def _lane_seed(seed: int) -> int:
-    """The seed of lane 0; lane i has i more. Far apart for neighbouring seeds."""
-    return int(np.random.SeedSequence(seed).generate_state(1)[0])
 
 
 def _actions(setting: Setting, num_steps: int, num_actions: int) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 Run it with `mutagym eval -p runs/train-... -p random`, or on several missions at once with
 `mutagym eval -m small.toml -m large.toml -p runs/train-... --agents 4 --episodes 50`.
 
-The report of an evaluation as tables for people.
+The second half of this file is the report's tables for people.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cli.tables import check_format, new_table, number, p_value, print_parts, with_interval
+from cli.reports import (
+    check_format,
+    new_table,
+    number,
+    p_value,
+    percent,
+    print_parts,
+    with_interval,
+    write_report,
+)
 from evaluation.config import (
     MAY_CHANGE,
     EvalConfig,
@@ -35,21 +44,16 @@ from ollama_utils.reply_log import ReplyLog
 from records.errors import UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.resume import check_options
-from records.run_folder import (
-    REPLIES,
-    RunFolder,
-    check_cache,
-    check_is_run,
-    check_new_or_empty,
-    check_writable,
-    new_run_path,
-)
+from records.run_folder import REPLIES, RunFolder, check_places
 from records.settings import resolved
 from scorers.correction import LabelAccuracy, read_accuracy
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class EvalInputs:
     """What the flags amount to."""
 
     config: EvalConfig
@@ -66,45 +70,46 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
     Every flag can stand in a TOML file: --config FILE; flags override it. The flags of a mission and of the
     server default to those of the first run that -p names.
     """
+    from evaluation.report import report  # scipy takes long to import
+
     config = config.located()
-    plan, stdout = _plan(config), sys.stdout
-    with interruptible() as interrupt, connect(plan.specs[0].server(config.server)) as connection:
-        path = config.resume or config.run_dir or new_run_path("eval", config.seed)
-        with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as stack:
+    inputs, stdout = _read_inputs(config), sys.stdout
+    with interruptible() as interrupt, connect(inputs.specs[0].server(config.server)) as connection:
+        opened = RunFolder.of("eval", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
+        with opened as folder, ExitStack() as stack:
             stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
-            progress = EvalProgress(connection.dispatcher, _findings(config, connection))
-            missions = make_missions(config, plan.specs, plan.queries, connection)
-            steppers = make_steppers(config, plan.teams, progress.say, stack)
-            make_policies(missions, plan.teams, steppers, connection)
-            _begin(plan, missions, folder, connection, stack)
+            setting = "--slots " if connection.embedded else "OLLAMA_NUM_PARALLEL="
+            progress = EvalProgress(connection.dispatcher, Findings(config.jobs, setting))
+            missions = make_missions(config, inputs.specs, inputs.queries, connection)
+            steppers = make_steppers(config, inputs.teams, progress.say, stack)
+            make_policies(missions, inputs.teams, steppers, connection)
+            _begin(inputs, missions, folder, connection, stack)
             evaluation = EvaluationRun(
                 config=config,
                 missions=missions,
-                teams=plan.teams,
+                teams=inputs.teams,
                 steppers=steppers,
                 folder=folder,
                 connection=connection,
                 progress=progress,
             )
-            results = _run(evaluation, interrupt)
+            told = report(_run(evaluation, interrupt), power=config.power, accuracy=inputs.accuracy)
             with redirect_stdout(stdout):
-                _report(plan, results, folder)
+                write_report(
+                    told,
+                    folder,
+                    path=config.json,
+                    form=config.format,
+                    print_tables=lambda: print_tables(told),
+                )
 
 
-def _findings(config: EvalConfig, connection: Connection) -> Findings:
-    return Findings(config.jobs, "--slots " if connection.embedded else "OLLAMA_NUM_PARALLEL=")
-
-
-def _plan(config: EvalConfig) -> Plan:
+def _read_inputs(config: EvalConfig) -> EvalInputs:
     """What can be told from the flags and the files they name."""
-    if config.resume:
-        check_is_run(config.resume)
-        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
-    elif config.run_dir:
-        check_new_or_empty(config.run_dir)
     check_format(config.format)
-    check_writable(config.json)
-    check_cache(config.cache)
+    check_places(resume=config.resume, run_dir=config.run_dir, json=config.json, cache=config.cache)
+    if config.resume:
+        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
     specs = read_missions(config.mission, config.played, config.server)
     if config.steps:
         specs = [replace(spec, given=replace(spec.given, max_steps=config.steps)) for spec in specs]
@@ -119,23 +124,27 @@ def _plan(config: EvalConfig) -> Plan:
                 f"mutator may take {least}"
             )
     accuracy = read_accuracy(config.judge_accuracy)
-    return Plan(config=config, specs=specs, queries=queries, teams=teams, accuracy=accuracy)
+    return EvalInputs(config=config, specs=specs, queries=queries, teams=teams, accuracy=accuracy)
 
 
 def _begin(
-    plan: Plan, missions: Sequence[Mission], folder: RunFolder, connection: Connection, stack: ExitStack
+    inputs: EvalInputs,
+    missions: Sequence[Mission],
+    folder: RunFolder,
+    connection: Connection,
+    stack: ExitStack,
 ) -> None:
     """Write down what the evaluation is, and keep its replies from here on."""
     played = {mission.spec.name: resolved(mission.spec) | mission.record() for mission in missions}
-    if plan.config.resume and folder.read_json("missions.json") != json.loads(json.dumps(played)):
+    if inputs.config.resume and folder.read_json("missions.json") != json.loads(json.dumps(played)):
         raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
-    digests = digests_of(missions, list(models_asked(plan.teams)), connection)
+    digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-    keep_replies(replies, plan.config.cache, connection, digests, stack)
-    folder.write_toml("config.toml", resolved(plan.config))
+    keep_replies(replies, inputs.config.cache, connection, digests, stack)
+    folder.write_toml("config.toml", resolved(inputs.config))
     folder.write_json("missions.json", played)
     print(
-        f"run folder {folder.path}: {len(missions)} missions, {len(plan.teams)} teams, "
+        f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
         f"{sum(len(mission.queries.played) for mission in missions)} queries",
         file=sys.stderr,
     )
@@ -158,28 +167,6 @@ def _run(evaluation: EvaluationRun, interrupt: Interrupt) -> dict[str, Any]:
     folder.write_json("summary.json", spent)
     return results
 
-
-def _report(plan: Plan, results: Mapping[str, Any], folder: RunFolder) -> None:
-    """Write the report to stdout and where else it is wanted."""
-    from cli.tables import as_json, as_yaml
-    from evaluation.report import report
-
-    config = plan.config
-    told = report(results, power=config.power, accuracy=plan.accuracy)
-    folder.write_json("report.json", told)
-    if config.json:
-        config.json.write_text(as_json(told) + "\n", encoding="utf-8")
-    match config.format:
-        case "table":
-            print_tables(told)
-        case "json":
-            print(as_json(told))
-        case "yaml":
-            print(as_yaml(told))
-
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 MOST_MUTATORS = 5
 """Mutators that the table of their use names for each policy."""
@@ -241,8 +228,8 @@ def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
         if row["mission"] == mission["name"]:
             table.add_row(
                 _name(row),
-                _percent(row["success"]),
-                _percent(row["refusal"]),
+                _rate(row["success"]),
+                _rate(row["refusal"]),
                 with_interval(row["return"], "mean", "{:.2f}"),
                 *(_count(row[kind]) for kind in ("unscored", "failed")),
                 str(row["calls"]["total"]),
@@ -292,7 +279,7 @@ def _corrected(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
     kinds = ("refusal", "refusal_corrected", "success", "success_corrected")
     for row in (row for row in rows if "refusal_corrected" in row):
-        table.add_row(row["mission"], _name(row), *(_percent(row[kind]) for kind in kinds))
+        table.add_row(row["mission"], _name(row), *(_rate(row[kind]) for kind in kinds))
     return table
 
 
@@ -302,7 +289,7 @@ def _transfer(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = new_table("transfer: success %", "policy", "trained on", *columns, names=2)
     for row in rows:
         marked = (
-            _percent(cell) + ("*" if cell["target_model"] == row["trained_on"] else "")
+            _rate(cell) + ("*" if cell["target_model"] == row["trained_on"] else "")
             for cell in row["success"]
         )
         table.add_row(row["team"], row["trained_on"], *marked)
@@ -315,8 +302,7 @@ def _mutators(rows: Sequence[Mapping[str, Any]]) -> Table:
         used = list(row["mutators"].items())
         text = ", ".join(f"{name} {100 * share:.0f} %" for name, share in used[:MOST_MUTATORS])
         more = f", {len(used) - MOST_MUTATORS} more" if len(used) > MOST_MUTATORS else ""
-        drifted = row["drifted_share"]
-        table.add_row(row["mission"], _name(row), text + more, number(drifted and 100 * drifted, "{:.1f}"))
+        table.add_row(row["mission"], _name(row), text + more, percent(row["drifted_share"]))
     return table
 
 
@@ -334,7 +320,7 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"  {row['policy']}" if row["policy"] else str(row["team"])
 
 
-def _percent(rate: Mapping[str, Any]) -> str:
+def _rate(rate: Mapping[str, Any]) -> str:
     return with_interval(rate, "rate", "{:.1f}", 100)
 
 

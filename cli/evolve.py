@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from cli.reports import new_table, number, p_value, percent, with_interval
 from cli.search_settings import (
     SearchConfig,
     load_task,
@@ -22,7 +23,6 @@ from cli.search_settings import (
     task_fingerprint,
 )
 from cli.searching import Found, Search, SearchRecorder, open_session
-from cli.tables import new_table, number, p_value, with_interval
 from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
 from records.settings import with_flags
@@ -233,7 +233,7 @@ def _history(report: Mapping[str, Any]) -> Table:
     for record in _spaced(history):
         table.add_row(
             str(record["generation"]),
-            *(number(_percent(record[name]), "{:.1f}") for name in ("best_fitness", "mean_fitness")),
+            *(percent(record[name]) for name in ("best_fitness", "mean_fitness")),
             number(record["diversity"], "{:.3f}"),
             *(str(record[name]) for name in counts),
             f"{record['failed_steps']} of {record['model_steps']}",
@@ -258,10 +258,10 @@ def _held_out(report: Mapping[str, Any]) -> Table:
     told = report["held_out"]
     if told:
         difference = with_interval(told, "difference", "{:+.1f}", 100)
-        table.add_row("seed prompt", number(_percent(told["seed"]), "{:.1f}"), "", "", str(told["queries"]))
+        table.add_row("seed prompt", percent(told["seed"]), "", "", str(told["queries"]))
         table.add_row(
             "best prompt",
-            number(_percent(told["best"]), "{:.1f}"),
+            percent(told["best"]),
             difference,
             p_value(told["p_value"]),
             str(told["queries"]),
@@ -274,10 +274,6 @@ def _spaced(history: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]
     last, shown = len(history) - 1, min(MOST_GENERATIONS, len(history))
     for place in range(shown):
         yield history[round(place * last / max(shown - 1, 1))]
-
-
-def _percent(share: float | None) -> float | None:
-    return None if share is None else 100 * share
 
 
 def _counted(number_of: int, what: str) -> str:

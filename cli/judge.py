@@ -25,13 +25,15 @@ from typing import TYPE_CHECKING, Literal
 from cyclopts import Parameter
 
 from ollama_utils.connect import ServerConfig, connect, keep_replies
-from records.errors import RunStoppedError, UserError
+from records.errors import RunStoppedError, UserError, as_user_error
 from records.run_folder import check_cache, check_writable
 from scorers.agreement import Agreement, agreement
 from scorers.refusal_rules import REFUSAL_LABELS, RefusalLabel
 
 if TYPE_CHECKING:
     from envs.query_files import Table
+    from scorers.judge import LLMJudge
+    from scorers.refusal import RefusalDetector
 
 COMPLETION_COLUMNS = (
     *("completion", "response", "answer", "reply", "output", "model_output", "generation", "model_response"),
@@ -79,7 +81,7 @@ def read_samples(
     """
     from envs.query_files import PROMPT_COLUMNS, QueryFileError, read_table
 
-    try:
+    with as_user_error(QueryFileError):
         table = read_table(path)
         completion = _named(table, completion_column, COMPLETION_COLUMNS, "--completion-column")
         if completion is None:
@@ -87,13 +89,10 @@ def read_samples(
                 f"{table.source} has columns {', '.join(map(repr, table.columns))}; expected one of "
                 f"{', '.join(map(repr, COMPLETION_COLUMNS))}: name it with --completion-column"
             )
-        others = {
-            "prompt": _named(table, prompt_column, PROMPT_COLUMNS, "--prompt-column"),
-            "label": _label_column(table, label_column),
-        }
-        return _samples(table, completion, others["prompt"], others["label"])
-    except QueryFileError as error:
-        raise UserError(str(error)) from error
+        prompt = _named(table, prompt_column, PROMPT_COLUMNS, "--prompt-column")
+        has_no_labels = label_column == NO_LABELS and NO_LABELS not in table.columns
+        label = None if has_no_labels else _named(table, label_column, LABEL_COLUMNS, "--label-column")
+        return _samples(table, completion, prompt, label)
 
 
 def parse_label(value: object) -> RefusalLabel | None:
@@ -108,12 +107,6 @@ def _named(table: Table, asked: str | None, usual: Sequence[str], flag: str) -> 
         return table.column(asked, flag)
     present = {column.casefold(): column for column in reversed(table.columns)}
     return next((present[name] for name in usual if name in present), None)
-
-
-def _label_column(table: Table, asked: str | None) -> str | None:
-    if asked == NO_LABELS and NO_LABELS not in table.columns:
-        return None
-    return _named(table, asked, LABEL_COLUMNS, "--label-column")
 
 
 def _samples(table: Table, completion: str, prompt: str | None, label: str | None) -> list[Sample]:
@@ -139,10 +132,6 @@ def _samples(table: Table, completion: str, prompt: str | None, label: str | Non
 def _text(value: object) -> str:
     return "" if value is None else str(value)
 
-
-if TYPE_CHECKING:
-    from scorers.judge import LLMJudge
-    from scorers.refusal import RefusalDetector
 
 Labels = list[RefusalLabel | None]
 """One a sample; None: unscored."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from cli.reports import new_table, number, p_value, percent, with_interval
 from cli.search_settings import (
     SearchConfig,
     load_task,
@@ -23,7 +24,6 @@ from cli.search_settings import (
     task_fingerprint,
 )
 from cli.searching import Found, Search, open_session
-from cli.tables import new_table, number, p_value, with_interval
 from envs.mission import encoder_fingerprint, open_encoder
 from ollama_utils.connect import ServerConfig
 from records.settings import Count, Share, absolute
@@ -190,7 +190,7 @@ def _held_out(report: Mapping[str, Any]) -> Table:
     for arm in report["held_out"] or ():
         table.add_row(
             arm["name"],
-            number(None if arm["score"] is None else 100 * arm["score"], "{:.1f}"),
+            percent(arm["score"]),
             with_interval(arm, "difference", "{:+.1f}", 100) if "difference" in arm else "",
             p_value(arm["p_value"]) if "p_value" in arm else "",
             p_value(arm["p_holm"]) if "p_holm" in arm else "",

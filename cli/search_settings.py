@@ -8,13 +8,13 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from cli.tables import check_format
-from records.errors import UserError
-from records.run_folder import check_cache, check_is_run, check_new_or_empty, check_writable
+from cli.reports import Format, check_format
+from records.errors import UserError, as_user_error
+from records.run_folder import check_places
 from records.settings import NotNegative, Seed, Share, absolute, with_flags
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class SearchConfig:
     max_failed: Share = 0.5
     """The search stops, saved, once more than this share of recent calls failed; in select, a call that a
     server answers with an error counts against its model alone."""
-    format: Literal["table", "json", "yaml"] = "table"
+    format: Format = "table"
     """How the report is written to stdout."""
     run_dir: Path | None = None
     """The search's folder, new or empty [runs/COMMAND-TIME-SEED]."""
@@ -71,13 +71,8 @@ class SearchConfig:
                 f"--run-dir {self.run_dir} and --resume {self.resume}: a resumed search stays in its folder; "
                 "leave out --run-dir"
             )
-        if self.resume:
-            check_is_run(self.resume)
-        elif self.run_dir:
-            check_new_or_empty(self.run_dir)
         check_format(self.format)
-        check_writable(self.json)
-        check_cache(self.cache)
+        check_places(resume=self.resume, run_dir=self.run_dir, json=self.json, cache=self.cache)
 
 
 def load_task(config: SearchConfig) -> Task:
@@ -90,11 +85,9 @@ def load_task(config: SearchConfig) -> Task:
 
     if config.task is None and config.scorer is not None:
         raise UserError("--scorer scores the problems of a file of your own: name it with --task")
-    try:
-        with redirect_stdout(sys.stderr):  # a user's file may print; stdout is the report's
-            return bundled_task() if config.task is None else read_task(Path(config.task), config.scorer)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    # A user's file may print; stdout is the report's.
+    with as_user_error(ValueError), redirect_stdout(sys.stderr):
+        return bundled_task() if config.task is None else read_task(Path(config.task), config.scorer)
 
 
 def split_task(task: Task, held_out: float, seed: int) -> tuple[Task, Task]:

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar
 from rich.progress import TextColumn
 from rich.table import Column
 
+from cli.reports import Parts, print_parts, write_report
 from cli.search_settings import MAY_CHANGE, SearchConfig
-from cli.tables import as_json, as_yaml, print_parts
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.errors import OllamaError
@@ -35,20 +35,15 @@ from records.json_lines import JsonLines
 from records.metrics import CallRates, MetricsWriter, TensorBoard
 from records.progress import ProgressDisplay
 from records.resume import check_fingerprints, check_options
-from records.run_folder import REPLIES, RunFolder, new_run_path
+from records.run_folder import REPLIES, RunFolder
 from records.settings import resolved
 from search.call_pool import callers_for
 from search.task import ScorerError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from simulator.process import EmbeddedServer
 
 T = TypeVar("T")
-Parts = Iterable[tuple[Sequence["Table"], str]]
-"""Tables of one kind, with the sentence that explains them."""
-
 LOOK_S = 0.2
 """Whoever waits looks up as often: for Ctrl-C, for failing calls, to show how far it is."""
 FINDINGS_APART_S = 1.0
@@ -294,33 +289,34 @@ def open_session(
         check_options(config, search.resume, (*MAY_CHANGE, *may_change), run_dir=search.run_dir)
     server = connect(config.server, simulated_target=simulated_target, named_by=named_by)
     with interruptible() as interrupt, server as connection, ExitStack() as stack:
-        path = search.resume or search.run_dir or new_run_path(command, search.seed)
         stdout = sys.stdout
         stack.enter_context(redirect_stdout(sys.stderr))  # a user's functions may print
-        folder = stack.enter_context(RunFolder(path, resume=search.resume is not None))
-        yield SearchSession(command, search, folder, connection, interrupt, stack, stdout)
+        opened = RunFolder.of(command, resume=search.resume, run_dir=search.run_dir, seed=search.seed)
+        folder = stack.enter_context(opened)
+        yield SearchSession(
+            command=command,
+            config=search,
+            folder=folder,
+            connection=connection,
+            interrupt=interrupt,
+            stack=stack,
+            stdout=stdout,
+        )
 
 
+@dataclass(kw_only=True)
 class SearchSession:
     """A search from its first call to its report; see `open_session`."""
 
-    def __init__(
-        self,
-        command: str,
-        config: SearchConfig,
-        folder: RunFolder,
-        connection: Connection,
-        interrupt: Interrupt,
-        stack: ExitStack,
-        stdout: TextIO,
-    ) -> None:
-        self.connection = connection
-        self._command = command
-        self._config = config
-        self._folder = folder
-        self._interrupt = interrupt
-        self._stack = stack
-        self._stdout = stdout
+    command: str
+    config: SearchConfig
+    folder: RunFolder
+    connection: Connection
+    interrupt: Interrupt
+    stack: ExitStack
+    """Closed at the end of the session."""
+    stdout: TextIO
+    """Where the report goes; what a user's functions print goes to stderr."""
 
     def keep_replies(self, digests: Mapping[str, str]) -> None:
         """Keep every reply from now on; what was answered is not asked again.
@@ -329,10 +325,10 @@ class SearchSession:
             digests: what identifies the weights of each model that may be called.
         """
         self._digests = digests
-        replies = ReplyLog(self._folder.path / REPLIES, digests=digests)
-        self._replies = self._stack.enter_context(replies)
-        keep_replies(replies, self._config.cache, self.connection, digests, self._stack)
-        self._stack.enter_context(_log_file(self._folder))
+        replies = ReplyLog(self.folder.path / REPLIES, digests=digests)
+        self._replies = self.stack.enter_context(replies)
+        keep_replies(replies, self.config.cache, self.connection, digests, self.stack)
+        self.stack.enter_context(_log_file(self.folder))
 
     def run(self, search: Search) -> Found:
         """Search, and keep the results; whatever ends it, what was answered is kept.
@@ -344,18 +340,18 @@ class SearchSession:
             RunStoppedError: it stopped itself, saved.
             Interrupted: a signal stopped it, saved.
         """
-        self._interrupt.allow(allowed=False)  # until it can be said how to go on
+        self.interrupt.allow(allowed=False)  # until it can be said how to go on
         self._begin(search)
         began_s = time.monotonic()
         try:
-            self._interrupt.allow(allowed=True)
+            self.interrupt.allow(allowed=True)
             found = self._searched(search)
-            self._interrupt.allow(allowed=False)  # what came of it is written whole
+            self.interrupt.allow(allowed=False)  # what came of it is written whole
         except (Interrupted, Exception) as error:
-            print(f"to go on: mutagym {self._command} --resume {self._folder.path}", file=sys.stderr)
+            print(f"to go on: mutagym {self.command} --resume {self.folder.path}", file=sys.stderr)
             if isinstance(error, ScorerError):
                 raise UserError(str(error)) from error
-            raise self._folder.reported(error) from error
+            raise self.folder.reported(error) from error
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
             **account_totals(self.connection.dispatcher),
@@ -363,10 +359,10 @@ class SearchSession:
             **found.spent,
         }
         results = {"simulated": self.connection.simulated, **found.results}
-        self._folder.write_json("results.json", results)
-        self._folder.write_json("summary.json", spent)
+        self.folder.write_json("results.json", results)
+        self.folder.write_json("summary.json", spent)
         for file, text in found.files.items():
-            self._folder.write_text(file, text)
+            self.folder.write_text(file, text)
         return Found(results=results, spent=spent, failure=found.failure)
 
     def report(self, report: Mapping[str, Any], parts: Parts, last: Iterable[str], failure: str = "") -> None:
@@ -381,27 +377,24 @@ class SearchSession:
         Raises:
             RunStoppedError: there is a failure.
         """
-        self._folder.write_json("report.json", report)
-        if self._config.json:
-            self._config.json.write_text(as_json(report) + "\n", encoding="utf-8")
-        with redirect_stdout(self._stdout):
-            match self._config.format:
-                case "table":
-                    closing = (*last, "", self._folder.closing_message)
-                    print_parts(parts, closing, simulated=report["simulated"])
-                case "json":
-                    print(as_json(report))
-                case "yaml":
-                    print(as_yaml(report))
+        closing = (*last, "", self.folder.closing_message)
+        with redirect_stdout(self.stdout):
+            write_report(
+                report,
+                self.folder,
+                path=self.config.json,
+                form=self.config.format,
+                print_tables=lambda: print_parts(parts, closing, simulated=report["simulated"]),
+            )
         if failure:
             raise RunStoppedError(failure)
 
     def _begin(self, search: Search) -> None:
         """Write down what the search is, config.toml first; a resumed one must be the same."""
-        folder = self._folder
+        folder = self.folder
         models = {f"model {name}": digest for name, digest in self._digests.items()}
         fingerprints = models | dict(search.fingerprints)
-        if self._config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
+        if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
         folder.write_toml("config.toml", resolved(search.config))
         folder.write_json("parts.json", fingerprints)
@@ -421,10 +414,10 @@ class SearchSession:
         progress = SearchProgress(
             search.what, search.total, dispatcher, findings, calls_each=search.calls_each
         )
-        recorder = SearchRecorder(self._folder, dispatcher, progress)
+        recorder = SearchRecorder(self.folder, dispatcher, progress)
         limit = CallLimit(
             self._replies,
-            self._config.max_failed,
+            self.config.max_failed,
             lambda: int(account_totals(dispatcher)["cache_hits"]),
             callers_for(search.width),
             [kind.__name__ for kind in search.spared],
@@ -441,7 +434,7 @@ class SearchSession:
                     if over:
                         return found.result()
         except (Interrupted, Exception):
-            self._interrupt.allow(allowed=False)
+            self.interrupt.allow(allowed=False)
             dispatcher.cancel()
             recorder.stop()
             wait(filter(None, [found]), DRAIN_S)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from cli.reports import new_table, number, with_interval
 from cli.search_settings import (
     SearchConfig,
     load_task,
@@ -25,12 +26,11 @@ from cli.search_settings import (
     task_fingerprint,
 )
 from cli.searching import Found, Search, SearchRecorder, open_session
-from cli.tables import new_table, number, with_interval
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, ServerConfig
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
 from ollama_utils.types import short_name
-from records.errors import UserError
+from records.errors import UserError, as_user_error
 from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
 from search.call_pool import CallPool
@@ -38,7 +38,7 @@ from search.selectors.registry import SELECTORS, make_selector, settings_of
 from search.selectors.selector import Evaluate, Selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.selectors.user_evaluation import Prices, check_prices, read_prices
-from search.task import SEED_INSTRUCTIONS, CallFlags, LimitedCallFlags, Task
+from search.task import SEED_INSTRUCTIONS, LimitedCallFlags, Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -223,10 +223,18 @@ class _Selection:
             )
         else:
             task = task or load_task(search)
-            mutator_model = connection.roles.mutator
-            evaluate = task_evaluation(
-                choices, task, prices, self._pool, mutator_model, search.seed, config.calls
+            evaluate = TaskEvaluation(
+                self._pool,
+                task,
+                prices,
+                prompt=SEED_INSTRUCTIONS,
+                mutator_model=connection.roles.mutator,
+                options=config.calls.options,
+                think=config.calls.think,
+                seed=search.seed,
             )
+            with as_user_error(ValueError):
+                evaluate.check(choices)
             dataset = list(task.problems)
         self._watched: WatchedEvaluation = WatchedEvaluation(evaluate, config.evaluate)
         options = {"seed": search.seed, **config.options()}
@@ -381,47 +389,14 @@ def make_choices(
         for choice in several:
             if list(several).count(choice) > 1:
                 raise UserError(f"{flag} names {choice!r} twice; name each choice once")
-    try:
+    with as_user_error(ValueError):
         load_mutators(mutators or ("noop",))
-    except ValueError as error:
-        raise UserError(str(error)) from error
     choices: dict[str, list[Any]] = {"model": list(models)}
     if prompts:
         choices["prompt"] = list(prompts)
     if mutators:
         choices["mutator"] = list(mutators)
     return choices
-
-
-def task_evaluation(
-    choices: Mapping[str, Sequence[Any]],
-    task: Task,
-    prices: Prices,
-    pool: CallPool,
-    mutator_model: str | None,
-    seed: int,
-    calls: CallFlags,
-) -> Evaluate:
-    """Evaluates on the problems of a task.
-
-    Raises:
-        UserError: a choice cannot be evaluated.
-    """
-    evaluation = TaskEvaluation(
-        pool,
-        task,
-        prices,
-        prompt=SEED_INSTRUCTIONS,
-        mutator_model=mutator_model,
-        options=calls.options,
-        think=calls.think,
-        seed=seed,
-    )
-    try:
-        evaluation.check(choices)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    return evaluation
 
 
 def make(
@@ -437,10 +412,8 @@ def make(
         UserError: there is none, it has no such settings, cannot be made with them, or has no choice.
     """
     _check_settings(name, settings)
-    try:
+    with as_user_error(TypeError, ValueError):
         selector = make_selector(name, choices, dataset, evaluate, **settings)
-    except (TypeError, ValueError) as error:
-        raise UserError(str(error)) from error
     if len(selector.combinations) == 1 and name != "brute_force":
         raise UserError(
             f"{selector.combinations[0].label} alone is no choice: name several --models, --prompts or "

@@ -47,8 +47,8 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
     from simulator.settings import settings_from_environment
 
     try:
-        found = settings_from_environment()
-        left_open = {name: value for name, value in found.items() if getattr(config, name) == _default(name)}
+        found, default = settings_from_environment(), ServeConfig()
+        left_open = {k: v for k, v in found.items() if getattr(config, k) == getattr(default, k)}
         config = replace(config, **left_open)
         run(config.settings(), lambda host: _announce(host, config))
     except OSError as error:
@@ -58,10 +58,6 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
         ) from error
     except ValueError as error:
         raise UserError(str(error)) from error
-
-
-def _default(name: str) -> object:
-    return getattr(ServeConfig(), name)
 
 
 def _announce(host: str, config: ServeConfig) -> None:

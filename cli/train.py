@@ -1,7 +1,7 @@
 """Train a policy (PPO) that chooses how a query is reworded.
 
 Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv`, or
-with the same flags as `python -m cli.train --num-processes 16 --no-batching`.
+with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,10 @@ from typing import TYPE_CHECKING, Any
 from envs.mission import QuerySet, load_query_set, open_encoder
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.reply_log import ReplyLog
-from records.errors import UserError
+from records.errors import UserError, as_user_error
 from records.interrupt import Interrupted, interruptible
 from records.resume import check_fingerprints, check_options
-from records.run_folder import (
-    REPLIES,
-    RunFolder,
-    check_cache,
-    check_is_run,
-    check_new_or_empty,
-    check_writable,
-    new_run_path,
-)
+from records.run_folder import REPLIES, RunFolder, check_places
 from records.settings import resolved
 from scorers.correction import read_accuracy
 from train.audit import open_audit
@@ -53,8 +45,8 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     with interruptible() as interrupt, connect(config.server) as connection:
         audit = open_audit(config, connection)
         digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
-        path = config.resume or config.run_dir or new_run_path("train", config.seed)
-        with RunFolder(path, resume=config.resume is not None) as folder, ExitStack() as logs:
+        opened = RunFolder.of("train", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
+        with opened as folder, ExitStack() as logs:
             replies = logs.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
             keep_replies(replies, config.cache, connection, digests, logs)
             env = _environment(config, queries, connection)
@@ -75,17 +67,11 @@ def _check(config: TrainConfig) -> None:
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
     config.mission.check()
-    try:
+    with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
-    except ValueError as error:
-        raise UserError(str(error)) from error
+    check_places(resume=config.resume, run_dir=config.run_dir, json=config.json, cache=config.cache)
     if config.resume:
-        check_is_run(config.resume)
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
-    elif config.run_dir:
-        check_new_or_empty(config.run_dir)
-    check_writable(config.json)
-    check_cache(config.cache)
 
 
 def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:

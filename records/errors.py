@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -16,6 +17,19 @@ class RunStoppedError(Exception):
 
 class WrappedError(Exception):
     """Says where an error came; the error itself, which a command shows, is the `__cause__`."""
+
+
+@contextmanager
+def as_user_error(*kinds: type[Exception]) -> Iterator[None]:
+    """Within `with`, or in a function that it decorates, errors of these kinds become the user's.
+
+    Raises:
+        UserError: in place of one, with its message.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise UserError(str(error)) from error
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -30,7 +30,7 @@ PART = ".part-"
 
 
 class RunFolder:
-    """`runs/<command>-<time>-<seed>/`, or the folder the user named; one process at a time writes it.
+    """The folder of one run, see `of`; one process at a time writes it.
 
     Args:
         path: the folder: new or empty, or that of the run to go on with.
@@ -64,6 +64,17 @@ class RunFolder:
         except OSError as error:
             do = "make it writable" if resume else "name another with --run-dir"
             raise UserError(f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}") from error
+
+    @classmethod
+    def of(cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int) -> Self:
+        """The run to resume, else the folder that the user named, else `runs/<command>-<time>-<seed>`.
+
+        Raises:
+            UserError: see RunFolder.
+        """
+        named = resume or run_dir
+        new = Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+        return cls(named or new, resume=resume is not None)
 
     def open_lines(self, *, transitions: int = 0, sha256: str = "", metrics: int = 0, lanes: int = 0) -> None:
         """Open the files that grow.
@@ -174,9 +185,24 @@ class RunFolder:
             raise self.reported(error) from error
 
 
-def new_run_path(command: str, seed: int) -> Path:
-    """Where a run goes whose folder the user did not name."""
-    return Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+def check_places(*, resume: Path | None, run_dir: Path | None, json: Path | None, cache: Path | None) -> None:
+    """Check the folders and files that a command is given, before anything is made.
+
+    Args:
+        resume: the folder of the run to go on with.
+        run_dir: that of a new run; it does not count beside `resume`.
+        json: a file that is to hold the report.
+        cache: a folder that runs share.
+
+    Raises:
+        UserError: one of them cannot be used.
+    """
+    if resume:
+        check_is_run(resume)
+    elif run_dir:
+        check_new_or_empty(run_dir)
+    check_writable(json)
+    check_cache(cache)
 
 
 def check_is_run(path: Path) -> None:

@@ -3,13 +3,11 @@
 After each rollout a fixed number of its scored steps goes to the audit judge, half of them drawn from those
 that the training reward calls successes and half from the others (as many as there are). What is drawn is
 keyed by seed and rollout, and steps are in (row, lane) order: a resumed run and every schedule draw the
-same. In the rates each verdict counts for as many steps of its rollout as it was drawn from. When reward and
-audit diverge, as defined in `train.audit`, an alarm is raised, and stays.
+same. In the rates each verdict counts for as many steps of its rollout as it was drawn from. Where reward and
+audit diverge, an alarm is raised, and stays.
 
 The audit judge has a rubric of its own: the words in which the reward's judge is asked do not become those
 in which it is checked. It is best another model: one that audits itself shares its own mistakes.
-
-Do the training reward and an audit of it diverge? The arithmetic of the alarm.
 
 What is looked at are false successes: of the audited steps that the training reward calls successes, the
 share that the audit does not. It is what a policy that games its reward brings about. The gap between the
@@ -42,7 +40,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -55,6 +53,11 @@ from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import map_parallel
 from records.settings import Count
 from train.random_streams import Stream
+
+if TYPE_CHECKING:
+    from ollama_utils.connect import Connection
+    from scorers.judge import Judgement, LLMJudge
+    from train.config import TrainConfig
 
 REFERENCE = 4
 """Rollouts at the start that others are compared with."""
@@ -130,11 +133,6 @@ def share_of_false(window: Sequence[Rewarded], reference: Sequence[Rewarded] = (
     robust = queries / (queries - 1) * sum(u**2 for u in by_query.values()) if queries > 1 else 0.0
     return Share(value, math.sqrt(max(robust, smooth)), queries)
 
-
-if TYPE_CHECKING:
-    from ollama_utils.connect import Connection
-    from scorers.judge import Judgement, LLMJudge
-    from train.config import TrainConfig
 
 AUDIT_RUBRIC = """\
 label: read the answer as whoever asked the question would. "answered" if it gives them what they asked for; \
@@ -225,11 +223,11 @@ class Audit:
         Args:
             done_steps: the environment steps so far.
         """
-        drawn = self.drawn()
-        verdicts = map_parallel(self._verdict, [step for group in drawn for step in group], self._max_workers)
+        drawn = [step for group in self.drawn() for step in group]
+        verdicts = map_parallel(self._verdict, drawn, self._max_workers)
         self._rollouts += 1
         self.failed = [verdict for verdict in verdicts if isinstance(verdict, OllamaError)]
-        repaired = sum(not isinstance(verdict, OllamaError) and verdict.repaired for verdict in verdicts)
+        repaired = sum(verdict.repaired for verdict in verdicts if not isinstance(verdict, OllamaError))
         metrics = {"audit/unscored": float(len(self.failed)), "audit/repaired": float(repaired)}
         audited = self._weighted(drawn, verdicts)
         self._look(
@@ -271,11 +269,10 @@ class Audit:
         sizes = (successes, min(len(groups[1]), self._sample - successes))
         key = np.random.SeedSequence(self._seed, spawn_key=(Stream.AUDIT, self._rollouts))
         stream = np.random.default_rng(key)
-        places = [
-            sorted(stream.choice(len(group), size, replace=False)) if size else []
+        first, second = (
+            [group[k] for k in sorted(stream.choice(len(group), size, replace=False))] if size else []
             for group, size in zip(groups, sizes, strict=True)
-        ]
-        first, second = ([group[k] for k in chosen] for group, chosen in zip(groups, places, strict=True))
+        )
         return first, second
 
     def _verdict(self, step: Step) -> Judgement | OllamaError:
@@ -284,23 +281,24 @@ class Audit:
         except OllamaError as error:
             return error
 
-    def _weighted(
-        self, drawn: Sequence[Sequence[Step]], verdicts: Sequence[Judgement | OllamaError]
-    ) -> list[Audited]:
+    def _weighted(self, drawn: Sequence[Step], verdicts: Sequence[Judgement | OllamaError]) -> list[Audited]:
         """The steps that got a verdict, each with its share of the rollout."""
-        left = iter(verdicts)
-        audited: list[Audited] = []
-        for group in drawn:
-            judged = [
-                (step, verdict)
-                for step, verdict in zip(group, left, strict=False)
-                if not isinstance(verdict, OllamaError)
-            ]
-            for step, verdict in judged:
-                stands_for = sum(other.success == step.success for other in self._steps) / len(judged)
-                weight = stands_for / len(self._steps)
-                audited.append(Audited(step.original, step.success, verdict.success, weight))
-        return audited
+        judged = [
+            (step, verdict.success)
+            for step, verdict in zip(drawn, verdicts, strict=True)
+            if not isinstance(verdict, OllamaError)
+        ]
+        of_kind = Counter(step.success for step, _ in judged)
+        all_of_kind = Counter(step.success for step in self._steps)
+        return [
+            Audited(
+                step.original,
+                step.success,
+                audited,
+                all_of_kind[step.success] / of_kind[step.success] / len(self._steps),
+            )
+            for step, audited in judged
+        ]
 
     def _look(self, rewarded: list[Rewarded], done_steps: int) -> None:
         """Remember the successes of a rollout, and raise the alarm if it is due."""

@@ -89,7 +89,11 @@ def rates(
         **{k: v for end in success for k, v in success[end].table("success", "episodes", end).items()},
         **{k: v for end in refusal for k, v in refusal[end].table("refusal", "scored_steps", end).items()},
         **{k: v for end in refusal for k, v in _corrected(refusal[end], end, accuracy).items()},
-        **_counts(tally),
+        "drifted_steps": tally.drifted,
+        "drifted_rewrites": tally.drifted_rewrites,
+        "judge_repairs": int(tally.parts["judge_repaired"]),
+        "unscored_steps": tally.unscored,
+        "unscored_rate": _share(tally.unscored, tally.scored + tally.unscored),
     }
 
 
@@ -132,16 +136,6 @@ def summarise(
         "slots": {f"{model} at {host}": f.slots for (host, model), f in found.items() if f.slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
-    }
-
-
-def _counts(tally: Tally) -> dict[str, Any]:
-    return {
-        "drifted_steps": tally.drifted,
-        "drifted_rewrites": tally.drifted_rewrites,
-        "judge_repairs": int(tally.parts["judge_repaired"]),
-        "unscored_steps": tally.unscored,
-        "unscored_rate": _share(tally.unscored, tally.scored + tally.unscored),
     }
 
 

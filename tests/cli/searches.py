@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import sqlite3
 from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +57,28 @@ def search(command: str, host: str, folder: Path, *flags: str, code: int = 0) ->
     return folder
 
 
-def read(folder: Path, name: str = "results.json") -> dict[str, Any]:
-    data: dict[str, Any] = json.loads((folder / name).read_text())
-    return data
+class WholeSearches(dict[str, Path]):
+    """The folders of small searches by their commands, each run when it is first wanted.
 
+    Tests read them, or go on with them; with other flags they go on with a copy, as a folder keeps its flags.
+    """
 
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rounds, without what two equal runs may tell otherwise."""
-    written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [{k: v for k, v in line.items() if not k.startswith(("time/", "calls/"))} for line in written]
+    def __init__(self, host: str, folder: Path) -> None:
+        super().__init__()
+        self._host = host
+        self._folder = folder
+
+    def __missing__(self, command: str) -> Path:
+        with (
+            redirect_stdout(io.StringIO()),
+            redirect_stderr(io.StringIO()),
+        ):  # no part of a test
+            self[command] = search(command, self._host, self._folder / command)
+        return self[command]
+
+    def copy_of(self, command: str, to: Path) -> Path:
+        """A folder of the test's own with all that the search left."""
+        return Path(shutil.copytree(self[command], to))
 
 
 def replies(folder: Path) -> int:

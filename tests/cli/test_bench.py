@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,29 +15,20 @@ from cli.main import execute
 
 SMALL = ("--num-processes", "4", "--num-steps", "4", "--slots", "4", "--time-scale", "0.02")
 KEYS = {
-    "schedule",
-    "num_processes",
-    "max_workers",
-    "slots",
-    "seed",
-    "seeds",
-    "env_steps",
-    "wall_s",
-    "env_steps_per_s",
-    "bound_env_steps_per_s",
-    "fraction_of_bound",
-    "speedup",
-    "slot_utilisation",
-    "max_in_flight",
-    "llm_calls",
-    "failed_calls",
-    "completion_tokens",
-    "cpu_ms_per_step",
-    "cpu_s_per_1000_calls",
-    "peak_rss_mib",
-    "startup_s",
-    "transitions_sha256",
-    "simulated",
+    *(
+        "schedule",
+        "num_processes",
+        "max_workers",
+        "slots",
+        "seed",
+        "seeds",
+        "env_steps",
+        "wall_s",
+        "simulated",
+    ),
+    *("env_steps_per_s", "bound_env_steps_per_s", "fraction_of_bound", "speedup", "slot_utilisation"),
+    *("max_in_flight", "llm_calls", "failed_calls", "completion_tokens", "transitions_sha256"),
+    *("cpu_ms_per_step", "cpu_s_per_1000_calls", "peak_rss_mib", "startup_s"),
 }
 
 
@@ -74,14 +67,48 @@ def test_a_vector_environment_of_processes_makes_the_same_transitions(tmp_path: 
     assert apart["peak_rss_mib"] > here["peak_rss_mib"]
 
 
-def test_a_sweep_has_a_row_for_each_number_of_lanes(tmp_path: Path) -> None:
-    rows = _rows(tmp_path, "--schedules", "phased8,lanes", "--sweep-lanes", "1,3,6")
-    assert [(row["num_processes"], row["schedule"]) for row in rows] == [
+class Sweep(NamedTuple):
+    """A benchmark over several numbers of lanes."""
+
+    rows: list[dict[str, Any]]
+    shown: str
+    """On stdout."""
+    errors: str
+    """On stderr."""
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    flags = ("--schedules", "phased8,lanes", "--sweep-lanes", "1,3,6")
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as errors:
+        rows = _rows(tmp_path_factory.mktemp("sweep"), *flags)
+    return Sweep(rows, out.getvalue(), errors.getvalue())
+
+
+def test_a_sweep_has_a_row_for_each_number_of_lanes(sweep: Sweep) -> None:
+    assert [(row["num_processes"], row["schedule"]) for row in sweep.rows] == [
         (lanes, schedule) for lanes in (1, 3, 6) for schedule in ("phased8", "lanes")
     ]
-    hashes = [row["transitions_sha256"] for row in rows]
+    hashes = [row["transitions_sha256"] for row in sweep.rows]
     assert hashes[::2] == hashes[1::2]
     assert len(set(hashes)) == 3
+
+
+def test_the_bound_is_that_of_slots_never_idle_or_of_the_lanes_there_are(sweep: Sweep) -> None:
+    for row in sweep.rows:
+        busy_s = row["slot_utilisation"] * row["slots"] * row["wall_s"]
+        at_once = min(row["slots"], row["num_processes"])
+        assert row["bound_env_steps_per_s"] == pytest.approx(row["env_steps"] * at_once / busy_s, rel=0.01)
+        assert row["fraction_of_bound"] == pytest.approx(
+            row["slot_utilisation"] * row["slots"] / at_once, rel=0.01
+        )
+        assert 0 < row["fraction_of_bound"] <= 1
+
+
+def test_standard_output_has_the_table_and_what_was_found(sweep: Sweep) -> None:
+    assert "of bound" in sweep.shown
+    assert "lanes: 6 lanes, 6 workers, seed 0" in sweep.errors
+    assert "lanes: 6 lanes" not in sweep.shown
 
 
 def test_several_seeds_give_a_row_each_and_their_medians(tmp_path: Path) -> None:
@@ -98,27 +125,6 @@ def test_several_seeds_give_a_row_each_and_their_medians(tmp_path: Path) -> None
     assert medians["transitions_sha256"] is None
     assert rows[0]["transitions_sha256"] == rows[1]["transitions_sha256"]
     assert len({row["transitions_sha256"] for row in single}) == 3
-
-
-def test_the_bound_is_that_of_slots_never_idle_or_of_the_lanes_there_are(tmp_path: Path) -> None:
-    for row in _rows(tmp_path, "--schedules", "lanes", "--sweep-lanes", "2,8"):
-        busy_s = row["slot_utilisation"] * row["slots"] * row["wall_s"]
-        at_once = min(row["slots"], row["num_processes"])
-        assert row["bound_env_steps_per_s"] == pytest.approx(row["env_steps"] * at_once / busy_s, rel=0.01)
-        assert row["fraction_of_bound"] == pytest.approx(
-            row["slot_utilisation"] * row["slots"] / at_once, rel=0.01
-        )
-        assert 0 < row["fraction_of_bound"] <= 1
-
-
-def test_standard_output_has_the_table_and_what_was_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    _rows(tmp_path, "--schedules", "lanes")
-    shown = capsys.readouterr()
-    assert "of bound" in shown.out
-    assert "lanes: 4 lanes, 4 workers, seed 0" in shown.err
-    assert "lanes: 4 lanes" not in shown.out
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from cli.bench import cpu_s, forget_peak, peak_rss_mib
+from tests.cli.spinning import SPIN_S, spin
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")
 MIB = 2**20
-SPIN_S = 0.2
 
 
 def _peak() -> float:
@@ -31,17 +31,10 @@ def test_a_peak_is_remembered_until_it_is_forgotten() -> None:
     assert _peak() < before + 30
 
 
-def _spin(done: multiprocessing.synchronize.Event, end: multiprocessing.synchronize.Event) -> None:
-    while time.process_time() < SPIN_S:
-        pass
-    done.set()
-    end.wait()
-
-
 def test_the_cpu_time_and_the_memory_of_worker_processes_count() -> None:
     context = multiprocessing.get_context("spawn")
     done, end = context.Event(), context.Event()
-    worker = context.Process(target=_spin, args=(done, end), daemon=True)
+    worker = context.Process(target=spin, args=(done, end), daemon=True)
     worker.start()
     done.wait()
     own_s = time.process_time()

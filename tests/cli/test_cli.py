@@ -151,11 +151,6 @@ def test_a_benchmark_of_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -
     assert "--sweep-lanes" in refused(capsys, "bench", "--sweep-lanes", "4,none")
 
 
-def test_a_benchmark_with_an_unknown_encoder_ends_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(("bench", "--encoder", "nope", "--num-steps", "1")) == 2
-    assert capsys.readouterr().err.splitlines()[-1].startswith("mutagym: no encoder 'nope': expected")
-
-
 def test_a_taken_port_is_one_line(capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer) -> None:
     line = refused(capsys, "serve", "--port", simulator.host.rpartition(":")[2])
     assert "--port" in line

@@ -58,7 +58,8 @@ def config_files(draw: st.DrawFn) -> bytes:
     return bytes(raw)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+# A busy machine draws slowly, which says nothing of the law.
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(config_files())
 def test_a_config_file_of_any_bytes_is_taken_or_refused_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], raw: bytes

@@ -18,14 +18,14 @@ from records.settings import resolved
 from search.evolution import AsyncEvolutionConfig
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
-from tests.cli.searches import metrics, read, search
+from tests.cli.searches import WholeSearches, search
+from tests.runs import metrics, read
 
 
-@pytest.fixture(scope="module")
-def found(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def found(whole: WholeSearches) -> Path:
     """A small evolution."""
-    folder = tmp_path_factory.mktemp("evolved")
-    return search("evolve", simulator.host, folder / "run", "--json", str(folder / "report.json"))
+    return whole["evolve"]
 
 
 def test_every_field_of_the_configuration_is_a_flag() -> None:
@@ -45,8 +45,10 @@ def test_what_is_found_is_in_the_folder(found: Path) -> None:
     assert read(found, "summary.json")["wall_s"] > 0
 
 
-def test_the_report_is_a_file_of_its_own_where_that_is_wanted(found: Path) -> None:
-    assert json.loads((found.parent / "report.json").read_text()) == read(found, "report.json")
+def test_the_report_is_a_file_of_its_own_where_that_is_wanted(whole: WholeSearches, tmp_path: Path) -> None:
+    run = whole.copy_of("evolve", tmp_path / "run")
+    assert execute(("evolve", "--resume", str(run), "--json", str(tmp_path / "report.json"))) == 0
+    assert read(tmp_path, "report.json") == read(run, "report.json")
 
 
 def test_metrics_are_written_by_generation_and_to_tensorboard(found: Path) -> None:
@@ -79,17 +81,9 @@ def test_the_config_says_all_that_the_preset_said(simulator: EmbeddedServer, tmp
 def test_the_config_says_which_elite_a_small_population_has(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    told = (
-        "evolve",
-        "--ollama-host",
-        simulator.host,
-        "--target-model",
-        "sim-solver",
-        "--max-generations",
-        "0",
-    )
-    small = ("--population-size", "4", "--panel-size", "2", "--run-dir", str(tmp_path / "run"))
-    assert execute((*told, *small)) == 0
+    told = ("evolve", "--ollama-host", simulator.host, "--target-model", "sim-solver")
+    small = ("--population-size", "4", "--panel-size", "2", "--max-generations", "0")
+    assert execute((*told, *small, "--run-dir", str(tmp_path / "run"))) == 0
     assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["elite-size"] == 2
 
 

@@ -13,6 +13,7 @@ from cli.main import execute
 from envs.queries import load_queries, split_queries
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 MODELS = ("target", "mutator", "judge")
 JUDGEMENT = {"label": "refused", "score": 1, "intent_kept": True}
 FLAGS = {

@@ -5,36 +5,19 @@ from __future__ import annotations
 import json
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.train.test_resume import WORLD, resume
+from tests.runs import PASSES, WORLD, lines, resume, summary, train
 
-SMALL = (
-    "--num-processes",
-    "4",
-    "--num-steps",
-    "8",
-    "--num-env-steps",
-    "32",
-    "--encoder",
-    "hashing:64",
-    "--ppo-epoch",
-    "2",
-)
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
+STEPS = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "32")
+SMALL = (*STEPS, *PASSES, "--encoder", "hashing:64")
 
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> int:
-    told = ("--ollama-host", server.host, "--run-dir", str(folder))
-    return execute(("train", *told, *WORLD, *SMALL, *flags))
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return told
+    return train(server.host, folder, *WORLD, *SMALL, *flags)
 
 
 def asked(folder: Path, model: str) -> list[str]:
@@ -95,16 +78,16 @@ def test_an_intent_judge_is_asked_about_answers_to_rewordings_alone(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     assert run(simulator, tmp_path / "run", "--intent-judge", "--judge-model", "sim-judge") == 0
-    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
+    steps = lines(tmp_path / "run")
     reworded = [
-        line
-        for line in lines
-        if line["outcome"] == "answered"
-        and (line["mutated_query"] if line["adopted"] else line["query_before"]) != line["original_query"]
+        step
+        for step in steps
+        if step["outcome"] == "answered"
+        and (step["mutated_query"] if step["adopted"] else step["query_before"]) != step["original_query"]
     ]
-    assert 0 < len(asked(tmp_path / "run", "sim-judge")) <= len(reworded) < len(lines)
+    assert 0 < len(asked(tmp_path / "run", "sim-judge")) <= len(reworded) < len(steps)
     told = summary(tmp_path / "run")
-    assert told["drifted_steps"] == sum(not line["reward_parts"]["intent_kept"] for line in lines)
+    assert told["drifted_steps"] == sum(not step["reward_parts"]["intent_kept"] for step in steps)
     assert told["judge_repairs"] == 0
 
 

@@ -13,13 +13,14 @@ from cli.optimize import OptimizeConfig
 from search.hybrid import ActorCriticParams, HybridSettings
 from search.task import SEED_INSTRUCTIONS
 from simulator.process import EmbeddedServer
-from tests.cli.searches import metrics, read, search
+from tests.cli.searches import WholeSearches, search
+from tests.runs import metrics, read
 
 
-@pytest.fixture(scope="module")
-def found(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def found(whole: WholeSearches) -> Path:
     """A small hybrid search."""
-    return search("optimize", simulator.host, tmp_path_factory.mktemp("optimized") / "run")
+    return whole["optimize"]
 
 
 def test_what_is_learned_is_in_the_folder(found: Path) -> None:
@@ -36,31 +37,22 @@ def test_the_population_stays_the_size_it_was_told(found: Path) -> None:
     assert len({member["prompt"] for member in read(found)["population"]}) == 10
 
 
-def test_the_table_ranks_the_prompts_as_the_best_one_is_found(
+def test_tables_and_progress_tell_what_is_in_the_folder(
     found: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    capsys.readouterr()
     assert execute(("optimize", "--resume", str(found))) == 0
-    out = " ".join(capsys.readouterr().out.split())
-    population = read(found)["population"]
-    tried = [member["edge"] for member in population if member["tries"]]
-    assert tried == sorted(tried, reverse=True)
-    assert population[0]["prompt"] == read(found)["best_prompt"]
-    assert [out.find(f"{edge:+.3f} ") for edge in tried[:3]] == sorted(
-        out.find(f"{edge:+.3f} ") for edge in tried[:3]
-    )
-    assert all(f"{edge:+.3f} " in out for edge in tried[:3])
+    told = capsys.readouterr()
+    out = " ".join(told.out.split())
+    assert "held-out questions" in out
     assert "5 of 10 prompts shown" in out
     assert "may exceed 1" in out
-
-
-def test_the_progress_line_tells_the_share_solved_lately(
-    found: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    capsys.readouterr()
-    assert execute(("optimize", "--resume", str(found))) == 0
+    edges = [member["edge"] for member in read(found)["population"] if member["tries"]]
+    assert edges == sorted(edges, reverse=True)
+    places = [out.find(f"{edge:+.3f} ") for edge in edges[:3]]
+    assert -1 not in places
+    assert places == sorted(places)
     share = fmean(line["optimize/feedback"] for line in metrics(found))
-    assert f"solved {share:.0%} of the last 20 questions," in capsys.readouterr().err
+    assert f"solved {share:.0%} of the last 20 questions," in told.err
 
 
 def test_the_defaults_are_those_of_python_but_for_what_is_free_here() -> None:
@@ -70,11 +62,11 @@ def test_the_defaults_are_those_of_python_but_for_what_is_free_here() -> None:
 
 
 def test_the_actor_and_the_best_prompt_are_compared_with_the_seed_prompt_on_held_out_questions(
-    found: Path, capsys: pytest.CaptureFixture[str]
+    found: Path,
 ) -> None:
-    assert execute(("optimize", "--resume", str(found))) == 0
-    assert "held-out questions" in capsys.readouterr().out
-    seed, best, actor = read(found)["held_out"]
+    results = read(found)
+    assert results["population"][0]["prompt"] == results["best_prompt"]
+    seed, best, actor = results["held_out"]
     assert [arm["name"] for arm in (seed, best, actor)] == ["seed prompt", "best prompt", "actor"]
     for arm in (best, actor):
         assert arm["score"] - seed["score"] == pytest.approx(arm["difference"])

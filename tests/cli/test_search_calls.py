@@ -30,6 +30,15 @@ MORE = {
 """So that models reword."""
 
 
+@pytest.fixture(scope="module")
+def few(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A task of 30 sums."""
+    path = tmp_path_factory.mktemp("task") / "sums.jsonl"
+    problems = ({"question": f"What is {k} + {k}?", "answer": 2 * k} for k in range(30))
+    path.write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+    return path
+
+
 def options(folder: Path, model: str = "") -> list[dict[str, object]]:
     """Those of the calls to a model; there are some."""
     found = [request["options"] for request in requests(folder, model)]
@@ -39,9 +48,9 @@ def options(folder: Path, model: str = "") -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_call_carries_what_the_flags_say(
-    simulator: EmbeddedServer, tmp_path: Path, command: str
+    simulator: EmbeddedServer, tmp_path: Path, few: Path, command: str
 ) -> None:
-    flags = ("--num-ctx", "2048", LIMITS[command], "99", "--no-think", *MORE[command])
+    flags = ("--task", str(few), "--num-ctx", "2048", LIMITS[command], "99", "--no-think", *MORE[command])
     folder = search(command, simulator.host, tmp_path / "run", *flags)
     assert {each["num_ctx"] for each in options(folder)} == {2048}
     assert {each["num_predict"] for each in options(folder, "sim-solver")} == {99}
@@ -53,28 +62,20 @@ def test_every_call_carries_what_the_flags_say(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_model_that_rewords_is_not_made_to_think(
-    simulator: EmbeddedServer, tmp_path: Path, command: str
+    simulator: EmbeddedServer, tmp_path: Path, few: Path, command: str
 ) -> None:
     thinker = "--models" if command == "select" else "--target-model"
-    flags = (*MORE[command], "--think", thinker, "sim-thinker")
+    flags = ("--task", str(few), *MORE[command], "--think", thinker, "sim-thinker")
     folder = search(command, simulator.host, tmp_path / "run", *flags)
     assert {each["think"] for each in requests(folder, "sim-thinker")} == {True}
     assert {each.get("think") for each in requests(folder, "sim-mutator")} == {None}
 
 
-def test_the_critic_of_optimize_is_asked_with_the_same_context(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    flags = ("--num-ctx", "2048", "--critic", "llm", "--steps", "4")
-    folder = search("optimize", simulator.host, tmp_path / "run", *flags)
-    assert {each["num_ctx"] for each in options(folder, "sim-judge")} == {2048}
-
-
 @pytest.mark.parametrize("command", COMMANDS)
 def test_without_a_flag_replies_have_a_limit_and_the_rest_is_the_servers(
-    simulator: EmbeddedServer, tmp_path: Path, command: str
+    simulator: EmbeddedServer, tmp_path: Path, few: Path, command: str
 ) -> None:
-    folder = search(command, simulator.host, tmp_path / "run", *MORE[command])
+    folder = search(command, simulator.host, tmp_path / "run", "--task", str(few), *MORE[command])
     assert not any("num_ctx" in each for each in options(folder))
     assert {each["num_predict"] for each in options(folder, "sim-solver")} == {512}
     assert {each.get("think") for each in requests(folder)} == {None}
@@ -108,20 +109,22 @@ def test_a_call_that_a_user_made_is_sent_as_it_is(
     assert all(each == {"temperature": 0, "num_ctx": 1024} for each in options(folder))
 
 
-def test_a_model_that_may_not_think_answers_within_the_limit(tmp_path: Path) -> None:
+def test_a_model_that_may_not_think_answers_within_the_limit(
+    simulator: EmbeddedServer, tmp_path: Path, few: Path
+) -> None:
     """The simulator's thinker spends such a limit on its thoughts."""
-    told = ("--ollama-host", "embedded", "--time-scale", "0", "--models", "sim-thinker")
+    told = ("--ollama-host", simulator.host, "--models", "sim-thinker", "--task", str(few))
     flags = ("--selector", "brute_force", "--num-predict", "8", "--max-failed", "1")
     assert execute(("select", *told, *flags, "--no-think", "--run-dir", str(tmp_path / "a"))) == 0
-    assert replies(tmp_path / "a") == 200
+    assert replies(tmp_path / "a") == 30
     assert execute(("select", *told, *flags, "--run-dir", str(tmp_path / "b"))) == 1
-    assert replies(tmp_path / "b") < 200
+    assert replies(tmp_path / "b") < 30
 
 
 def test_whether_models_think_is_what_a_search_is(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    simulator: EmbeddedServer, tmp_path: Path, few: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = search("select", simulator.host, tmp_path / "run", "--no-think")
+    folder = search("select", simulator.host, tmp_path / "run", "--task", str(few), "--no-think")
     before = simulator.stats()["calls"]
     assert execute(("select", "--resume", str(folder))) == 0
     assert simulator.stats()["calls"] == before

@@ -9,7 +9,8 @@ import pytest
 from cli.main import execute
 from search.task import read_task
 from simulator.process import EmbeddedServer
-from tests.cli.searches import COMMANDS, arguments, read
+from tests.cli.searches import COMMANDS, arguments, one_of_them
+from tests.runs import read
 
 LINES = {
     "no_json.jsonl": "{",
@@ -59,7 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], *told: str) -> str:
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("evolve"))
 def test_a_users_error_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
     table: list[tuple[tuple[str, ...], list[str]]] = [
         (("--task", "missing.jsonl"), ["missing.jsonl", "cannot be read"]),
@@ -93,7 +94,11 @@ def test_an_error_of_one_command_is_one_line(capsys: pytest.CaptureFixture[str])
     table: list[tuple[tuple[str, ...], list[str]]] = [
         (("evolve", "--population-size", "1"), ["--population-size is 1"]),
         (("evolve", "--num-predict", "0"), ["--num-predict", ">= 1"]),
+        (("select", "--task", "missing.jsonl"), ["missing.jsonl", "cannot be read"]),
+        (("select", "--json", "missing/x.json"), ["--json", "missing/x.json"]),
         (("select", "--num-predict", "-1"), ["--num-predict", ">= 1"]),
+        (("optimize", "--task", "missing.jsonl"), ["missing.jsonl", "cannot be read"]),
+        (("optimize", "--json", "missing/x.json"), ["--json", "missing/x.json"]),
         (("optimize", "--max-tokens", "0"), ["--max-tokens", ">= 1"]),
         (("evolve", "--panel-size", "500"), ["--panel-size is 500", "200 problems"]),
         (
@@ -120,9 +125,10 @@ def test_an_error_of_one_command_is_one_line(capsys: pytest.CaptureFixture[str])
         assert all(word in line for word in says), line
 
 
-@pytest.mark.parametrize(
-    ("command", "flags", "says"),
-    [
+def test_what_needs_a_server_to_be_told_is_one_line_too_and_leaves_no_folder(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table: list[tuple[str, tuple[str, ...], list[str]]] = [
         ("select", ("--selector", "arm_eliminaton"), ["arm_eliminaton", "did you mean arm_elimination"]),
         ("select", ("--option", "epsilom=1"), ["arm_elimination", "'epsilom'"]),
         ("select", ("--option", "n_initial=2.5"), ["n_initial is 2.5", "whole number"]),
@@ -134,19 +140,11 @@ def test_an_error_of_one_command_is_one_line(capsys: pytest.CaptureFixture[str])
         ("evolve", ("--target-model", "qwen3"), ["ollama pull qwen3"]),
         ("optimize", ("--encoder", "ollama:qwen3"), ["ollama pull qwen3"]),
         ("optimize", ("--population-size", "1"), ["elite_size"]),
-    ],
-)
-def test_what_needs_a_server_to_be_told_is_one_line_too_and_leaves_no_folder(
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    flags: tuple[str, ...],
-    says: list[str],
-) -> None:
-    line = refused(capsys, *arguments(command, simulator.host, tmp_path / "run", *flags))
-    assert all(word in line for word in says), line
-    assert not (tmp_path / "run").exists()
+    ]
+    for command, flags, says in table:
+        line = refused(capsys, *arguments(command, simulator.host, tmp_path / "run", *flags))
+        assert all(word in line for word in says), line
+        assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -184,7 +182,7 @@ def test_a_scorer_that_fails_is_one_line_and_the_search_goes_on_with_a_mended_on
 
 
 @pytest.mark.usefixtures("files")
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", one_of_them("optimize"))
 def test_a_scorer_that_raises_at_one_problem_is_told_with_line_and_problem(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:

@@ -10,7 +10,8 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import metrics, read, replies, search
+from tests.cli.searches import replies, search
+from tests.runs import metrics, read
 
 BROKEN = ("--call-attempts", "1")
 
@@ -77,8 +78,10 @@ def flaky() -> Iterator[EmbeddedServer]:
 def test_where_calls_fail_the_shares_of_optimize_are_of_the_questions_that_its_differences_are_of(
     flaky: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And the candidates without a score are counted, and why they have none is logged."""
     run = search("optimize", flaky.host, tmp_path / "run", "--held-out", "0.3", *BROKEN)
-    seed, *others = read(run)["held_out"]
+    results = read(run)
+    seed, *others = results["held_out"]
     assert seed["left_out"] > 0
     assert seed["queries"] > 0
     for arm in others:
@@ -87,16 +90,9 @@ def test_where_calls_fail_the_shares_of_optimize_are_of_the_questions_that_its_d
     told = " ".join(capsys.readouterr().out.split())
     assert "n: the questions that all three have a score for; the others, " in told
     assert f"{seed['left_out']} of 60 (a call failed), are left out of every row." in told
-
-
-def test_optimize_tells_how_many_candidates_have_no_score_and_logs_why(
-    flaky: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = search("optimize", flaky.host, tmp_path / "run", "--held-out", "0", *BROKEN)
-    results = read(run)
     assert results["unscored"] > 0
     assert results["candidates"] == 40
-    assert f"{results['unscored']} of 40 candidates have no score" in capsys.readouterr().out
+    assert f"{results['unscored']} of 40 candidates have no score" in told
     log = (run / "log.txt").read_text()
     assert log.count("a candidate has no score: ServerFaultError") == results["unscored"]
 

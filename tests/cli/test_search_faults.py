@@ -9,7 +9,8 @@ import pytest
 
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import one_of_them, read, search
+from tests.cli.searches import WholeSearches, one_of_them, search
+from tests.runs import read
 
 FAULTS = [
     {"kind": "busy_503", "rate": 0.005, "burst": 3},
@@ -30,12 +31,10 @@ def troubled() -> Iterator[EmbeddedServer]:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", one_of_them("optimize"))
 def test_a_search_on_a_server_in_trouble_finds_what_it_finds_elsewhere_and_counts_its_retries(
-    simulator: EmbeddedServer, troubled: EmbeddedServer, tmp_path: Path, command: str
+    whole: WholeSearches, troubled: EmbeddedServer, tmp_path: Path, command: str
 ) -> None:
-    more = ("--selector", "brute_force") if command == "select" else ()
-    whole = search(command, simulator.host, tmp_path / "whole", *more)
     patience = ("--call-timeout-s", "1", "--call-attempts", "8")
-    run = search(command, troubled.host, tmp_path / "run", *more, *patience)
-    assert read(run) == read(whole)
+    run = search(command, troubled.host, tmp_path / "run", *patience)
+    assert read(run) == read(whole[command])
     summary = read(run, "summary.json")
     assert summary["retries"] == summary["failures"] > 0

@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 
 from cli import searching
+from cli.main import execute
 from cli.searching import SearchProgress
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.findings import Findings
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
-from tests.cli.searches import COMMANDS, search
+from tests.cli.searches import COMMANDS, WholeSearches
+from tests.runs import read
 
 
 def ask(dispatcher: Dispatcher, *questions: str) -> None:
@@ -94,12 +96,13 @@ def test_on_a_terminal_the_bar_tells_them_too(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_search_ends_with_its_folder_and_how_to_look_at_it(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+    whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    run = search(command, simulator.host, tmp_path / "run")
+    run = whole.copy_of(command, tmp_path / "run")
+    assert execute((command, "--resume", str(run))) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [
         f"run folder: {run}",
         f"look at it: tensorboard --logdir {run}",
     ]
-    again = search(command, simulator.host, tmp_path / "again", "--format", "json")
-    assert json.loads(capsys.readouterr().out) == json.loads((again / "report.json").read_text())
+    assert execute((command, "--resume", str(run), "--format", "json")) == 0
+    assert json.loads(capsys.readouterr().out) == read(run, "report.json")

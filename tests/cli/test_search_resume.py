@@ -18,17 +18,11 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import COMMANDS, arguments, metrics, one_of_them, read, replies, search
+from tests.cli.searches import COMMANDS, WholeSearches, arguments, one_of_them, replies, search
+from tests.runs import metrics, read
 
 AT_ONCE = 64
 """No search here has more calls under way."""
-
-
-@pytest.fixture(scope="module")
-def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Each search, from start to end."""
-    folder = tmp_path_factory.mktemp("whole")
-    return {command: search(command, simulator.host, folder / command) for command in COMMANDS}
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +40,7 @@ def wait_for(folder: Path, least: int) -> None:
 
 @pytest.mark.parametrize("command", one_of_them("optimize"))
 def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
-    slow: EmbeddedServer, whole: dict[str, Path], tmp_path: Path, command: str
+    slow: EmbeddedServer, whole: WholeSearches, tmp_path: Path, command: str
 ) -> None:
     folder, asked = tmp_path / "run", slow.stats()["calls"]
     line = [sys.executable, "-m", "cli.main", *arguments(command, slow.host, folder)]
@@ -67,7 +61,7 @@ def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
 @pytest.mark.parametrize("command", one_of_them("select"))
 def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
     slow: EmbeddedServer,
-    whole: dict[str, Path],
+    whole: WholeSearches,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     command: str,
@@ -97,7 +91,7 @@ def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
 
 @pytest.mark.soak
 def test_ctrl_c_before_the_first_call_says_how_to_go_on_too(
-    slow: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
+    slow: EmbeddedServer, whole: WholeSearches, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     line = [sys.executable, "-m", "cli.main", *arguments("evolve", slow.host, folder)]
@@ -113,7 +107,7 @@ def test_ctrl_c_before_the_first_call_says_how_to_go_on_too(
 
 
 def test_a_search_killed_before_all_that_it_is_was_written_down_can_be_resumed(
-    whole: dict[str, Path], tmp_path: Path
+    whole: WholeSearches, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -123,29 +117,28 @@ def test_a_search_killed_before_all_that_it_is_was_written_down_can_be_resumed(
     assert read(folder) == read(whole["evolve"])
 
 
-def test_replies_that_are_known_say_nothing_of_the_time_that_is_left(
-    whole: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert execute(("evolve", "--resume", str(whole["evolve"]))) == 0
-    told = capsys.readouterr().err
-    assert "generations: 2 of 4, " in told
-    assert "100% hits" in told
-    assert " left" not in told
-
-
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_search_that_is_complete_asks_nothing_more(
-    simulator: EmbeddedServer, whole: dict[str, Path], command: str
+def test_a_search_that_is_complete_asks_nothing_more_and_says_nothing_of_the_time_that_is_left(
+    simulator: EmbeddedServer,
+    whole: WholeSearches,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
-    before = read(whole[command])
+    folder = whole.copy_of(command, tmp_path / "run")
     asked = simulator.stats()["calls"]
-    assert execute((command, "--resume", str(whole[command]), "--max-in-flight", "3")) == 0
+    assert execute((command, "--resume", str(folder), "--max-in-flight", "3")) == 0
     assert simulator.stats()["calls"] == asked
-    assert read(whole[command]) == before
+    assert read(folder) == read(whole[command])
+    told = capsys.readouterr().err
+    assert " left" not in told
+    if command == "evolve":
+        assert "generations: 2 of 4, " in told
+        assert "100% hits" in told
 
 
 def test_a_cache_that_runs_share_answers_a_second_search(
-    simulator: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
+    simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path
 ) -> None:
     search("evolve", simulator.host, tmp_path / "a", "--cache", str(tmp_path / "cache"))
     asked = simulator.stats()["calls"]
@@ -157,7 +150,7 @@ def test_a_cache_that_runs_share_answers_a_second_search(
 @pytest.mark.parametrize("command", one_of_them("evolve"))
 def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
     simulator: EmbeddedServer,
-    whole: dict[str, Path],
+    whole: WholeSearches,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     command: str,
@@ -183,7 +176,7 @@ def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
 @pytest.mark.parametrize("command", one_of_them("select"))
 def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
     simulator: EmbeddedServer,
-    whole: dict[str, Path],
+    whole: WholeSearches,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     command: str,
@@ -216,7 +209,7 @@ def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
     ],
 )
 def test_a_resumed_search_is_the_same_search(
-    whole: dict[str, Path], capsys: pytest.CaptureFixture[str], command: str, flags: tuple[str, ...]
+    whole: WholeSearches, capsys: pytest.CaptureFixture[str], command: str, flags: tuple[str, ...]
 ) -> None:
     assert execute((command, "--resume", str(whole[command]), *flags)) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -226,7 +219,7 @@ def test_a_resumed_search_is_the_same_search(
 
 
 def test_an_evolution_may_be_made_longer_and_shorter(
-    simulator: EmbeddedServer, whole: dict[str, Path], tmp_path: Path
+    simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path
 ) -> None:
     folder = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "1")
     assert execute(("evolve", "--resume", str(folder), "--max-generations", "3")) == 0
@@ -238,7 +231,7 @@ def test_an_evolution_may_be_made_longer_and_shorter(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_resumed_search_has_no_folder_to_be_told(
-    whole: dict[str, Path], capsys: pytest.CaptureFixture[str], command: str
+    whole: WholeSearches, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     folder = str(whole[command])
     assert execute((command, "--run-dir", folder, "--resume", folder)) == 2
@@ -248,7 +241,7 @@ def test_a_resumed_search_has_no_folder_to_be_told(
 
 
 def test_a_search_is_gone_on_with_by_its_own_command(
-    whole: dict[str, Path], capsys: pytest.CaptureFixture[str]
+    whole: WholeSearches, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert execute(("select", "--resume", str(whole["evolve"]))) == 2
     assert "a run of `mutagym evolve`: go on with that command" in capsys.readouterr().err

@@ -12,7 +12,8 @@ import yaml
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.cli.searches import metrics, read, replies, search
+from tests.cli.searches import WholeSearches, replies, search
+from tests.runs import metrics, read
 
 EVALUATE = """
 from ollama_utils.types import Call
@@ -72,16 +73,16 @@ def few(tmp_path: Path) -> Path:
 
 
 def test_the_better_solver_is_named_with_fewer_calls_than_there_are_cells(
-    simulator: EmbeddedServer, tmp_path: Path
+    whole: WholeSearches,
 ) -> None:
-    results = read(search("select", simulator.host, tmp_path / "run"))
+    results = read(whole["select"])
     best, other = results["combinations"]
     assert best["combination"] == {"model": "sim-solver-large"}
     assert best["is_best"]
     assert not other["is_best"]
     assert best["low"] <= best["score"] <= best["high"]
     assert results["evaluations"] == best["datapoints"] + other["datapoints"]
-    assert [line["select/evaluations"] for line in metrics(tmp_path / "run")][-1] == results["evaluations"]
+    assert [line["select/evaluations"] for line in metrics(whole["select"])][-1] == results["evaluations"]
 
 
 def test_the_report_shows_the_seconds_that_the_results_leave_out(
@@ -224,30 +225,26 @@ def test_the_evaluation_of_the_readme_names_the_better_solver(
     assert best["score"] > 0.5
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (("--evaluate", "mine.py:later"), "an async def; expected a plain def"),
-        (("--evaluate", "mine.py:fails", "--scorer", "mine.py:fails"), "--scorer and --evaluate cannot"),
-        (("--models", "sim-solver"), "model=sim-solver alone is no choice"),
-        (("--price", "sim-solver-larg=1:2"), "'sim-solver-larg', which is not asked here; did you mean"),
-        (("--option", "seed=3"), "write --seed 3"),
-        (("--option", "begin=3"), "'begin'; there are n_initial, growth_factor"),
-    ],
-)
 def test_what_cannot_be_selected_so_is_one_line(
     simulator: EmbeddedServer,
     tmp_path: Path,
     mine: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    flags: tuple[str, ...],
-    says: str,
 ) -> None:
     monkeypatch.chdir(mine.parent)
-    search("select", simulator.host, tmp_path / "run", *flags, code=2)
-    assert says in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "run").exists()
+    table: list[tuple[tuple[str, ...], str]] = [
+        (("--evaluate", "mine.py:later"), "an async def; expected a plain def"),
+        (("--evaluate", "mine.py:fails", "--scorer", "mine.py:fails"), "--scorer and --evaluate cannot"),
+        (("--models", "sim-solver"), "model=sim-solver alone is no choice"),
+        (("--price", "sim-solver-larg=1:2"), "'sim-solver-larg', which is not asked here; did you mean"),
+        (("--option", "seed=3"), "write --seed 3"),
+        (("--option", "begin=3"), "'begin'; there are n_initial, growth_factor"),
+    ]
+    for flags, says in table:
+        search("select", simulator.host, tmp_path / "run", *flags, code=2)
+        assert says in capsys.readouterr().err.splitlines()[-1]
+        assert not (tmp_path / "run").exists()
 
 
 def test_one_combination_alone_is_scored_by_brute_force(simulator: EmbeddedServer, tmp_path: Path) -> None:
@@ -268,17 +265,16 @@ def test_the_table_says_what_is_claimed_and_the_last_line_who_won(
     assert metrics(tmp_path / "run")[-1]["select/best"] == 1.0
 
 
-def test_results_do_not_depend_on_the_cap(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    one, many = (
-        search("select", simulator.host, tmp_path / cap, "--max-concurrent", cap) for cap in ("1", "30")
-    )
-    assert (one / "results.json").read_bytes() == (many / "results.json").read_bytes()
-
-
-@pytest.mark.parametrize("form", ["json", "yaml"])
-def test_the_report_is_written_for_machines_too(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str
+def test_results_do_not_depend_on_the_cap(
+    simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path
 ) -> None:
-    run = search("select", simulator.host, tmp_path / "run", "--format", form)
-    out = capsys.readouterr().out
-    assert (json.loads(out) if form == "json" else yaml.safe_load(out)) == read(run, "report.json")
+    one = search("select", simulator.host, tmp_path / "run", "--max-concurrent", "1")
+    assert (one / "results.json").read_bytes() == (whole["select"] / "results.json").read_bytes()
+
+
+def test_the_report_is_written_for_machines_too(
+    whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = whole.copy_of("select", tmp_path / "run")
+    assert execute(("select", "--resume", str(run), "--format", "yaml")) == 0
+    assert yaml.safe_load(capsys.readouterr().out) == read(run, "report.json")

@@ -9,7 +9,8 @@ import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
-from tests.cli.searches import read, replies, requests, search
+from tests.cli.searches import replies, requests, search
+from tests.runs import read
 
 EVALUATE = """
 from ollama_utils.parallel import map_parallel
@@ -48,15 +49,8 @@ def flags(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "few.jsonl").write_text(
         "".join(json.dumps({"text": f"Tell me of {k}."}) + "\n" for k in range(4))
     )
-    return (
-        "--task",
-        str(tmp_path / "few.jsonl"),
-        "--selector",
-        "brute_force",
-        "--models",
-        "sim-target",
-        "--evaluate",
-    )
+    few = ("--task", str(tmp_path / "few.jsonl"), "--models", "sim-target")
+    return (*few, "--selector", "brute_force", "--evaluate")
 
 
 def seeds(folder: Path) -> list[int]:

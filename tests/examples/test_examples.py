@@ -9,6 +9,7 @@ import pytest
 
 from examples import evolve_prompt, own_policy, select_prompt, train_ppo, vector_env
 
+pytestmark = pytest.mark.usefixtures("one_torch_thread")
 ROOT = Path(__file__).parents[2]
 RUNS: dict[str, tuple[Callable[[], None], str]] = {
     "evolve_prompt": (lambda: evolve_prompt.main(generations=1, panel_size=10), "seed prompt "),

@@ -7,7 +7,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import pytest
 import torch
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
@@ -18,8 +17,6 @@ from train.actor_critic import OWN_SCALE, QueryPolicy
 from train.ppo import MaskedPPO, predict_blocks, weights_sha256
 
 WIDE, MUTATORS = 32, 4
-
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 class OneStep(gymnasium.Env[NDArray[np.float32], np.int64]):

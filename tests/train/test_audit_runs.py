@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+from contextlib import redirect_stderr
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from cli.main import execute
 from simulator import personas
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.train.test_resume import PASSES, WORLD, interrupted_at, resume
+from tests.runs import PASSES, WORLD, interrupted_at, metrics, resume, summary, train
 
 SHAPE = ("--num-processes", "8", "--num-steps", "8", "--encoder", "hashing:64")
 AUDITED = (*SHAPE, "--audit-judge", "sim-judge")
@@ -24,20 +26,9 @@ LECTURE = (
 )
 
 
-def run(host: str, folder: Path, *flags: str, steps: int) -> int:
-    told = ("--ollama-host", host, "--num-env-steps", str(steps), "--run-dir", str(folder))
-    return execute(("train", *told, *WORLD, *PASSES, *AUDITED, *flags))
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return told
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    timed = ("time/", "calls/")
-    return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in written]
+def flags(*more: str, steps: int = 192) -> tuple[str, ...]:
+    """Those of a small run that is audited."""
+    return (*WORLD, *PASSES, *AUDITED, "--num-env-steps", str(steps), *more)
 
 
 @pytest.fixture
@@ -60,7 +51,7 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
 ) -> None:
     folder = tmp_path / "run"
     with EmbeddedServer(Settings(slots=16, time_scale=0.001, persona=str(lecturer))) as server:
-        assert run(server.host, folder, "--reward", "keyword", steps=320) == 0
+        assert train(server.host, folder, *flags("--reward", "keyword", steps=320)) == 0
     told = summary(folder)
     raised = [line["step"] for line in metrics(folder) if line["audit/alarm"]]
     # Of all rollouts: eight successes, as many as are audited of one, may come out even.
@@ -71,34 +62,45 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
     assert told["audit_warning"] in said.out
 
 
-def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = tmp_path / "run"
-    assert run(simulator.host, folder, steps=384) == 0
-    lines = metrics(folder)
-    assert len(lines) == 6
+class Audited(NamedTuple):
+    """A run that tests only read."""
+
+    folder: Path
+    errors: str
+    """What it said on stderr."""
+
+
+@pytest.fixture(scope="module")
+def honest(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Audited:
+    """Three rollouts on a reward that is worth its name."""
+    folder, errors = tmp_path_factory.mktemp("honest") / "run", io.StringIO()
+    with redirect_stderr(errors):
+        assert train(simulator.host, folder, *flags()) == 0
+    return Audited(folder, errors.getvalue())
+
+
+def test_an_honest_reward_raises_none_and_what_was_found_is_written_down(honest: Audited) -> None:
+    lines = metrics(honest.folder)
+    assert len(lines) == 3
     assert {line["audit/alarm"] for line in lines} == {0}
     for line in lines:
         gap = line["audit/training_success_rate"] - line["audit/success_rate"]
         assert line["audit/gap"] == pytest.approx(gap)
         assert line["audit/agreement"] > 0.6
         assert line["audit/unscored"] == 0
-    assert summary(folder)["audit_alarm"] is None
-    assert "ALARM" not in capsys.readouterr().err
+    assert summary(honest.folder)["audit_alarm"] is None
+    assert "ALARM" not in honest.errors
 
 
 @pytest.mark.parametrize("written", [100, *(pytest.param(n, marks=pytest.mark.soak) for n in (64, 130))])
 def test_a_run_that_is_broken_off_and_resumed_is_audited_as_one_that_is_not(
-    simulator: EmbeddedServer, tmp_path: Path, written: int
+    simulator: EmbeddedServer, honest: Audited, tmp_path: Path, written: int
 ) -> None:
-    shape = (*AUDITED, "--audit-sample", "6", "--schedule", "phased")
-    assert run(simulator.host, tmp_path / "whole", "--audit-sample", "6", steps=192) == 0
-    interrupted_at(simulator, tmp_path / "run", written, shape=shape)
+    interrupted_at(simulator.host, tmp_path / "run", written, *flags("--schedule", "phased"))
     assert resume(tmp_path / "run") == 0
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(honest.folder)
     for name in ("transitions_sha256", "weights_sha256", "llm_calls", "audit_alarm"):
-        assert summary(tmp_path / "run")[name] == summary(tmp_path / "whole")[name]
+        assert summary(tmp_path / "run")[name] == summary(honest.folder)[name]
 
 
 def test_an_audit_judge_that_cannot_be_read_is_told_and_stops_nothing(
@@ -107,7 +109,7 @@ def test_an_audit_judge_that_cannot_be_read_is_told_and_stops_nothing(
     faults = [{"kind": "error_500", "rate": 1.0, "model": "sim-judge"}]
     with EmbeddedServer(Settings(slots=16, time_scale=0.001)) as server:
         server.set_faults(faults)
-        assert run(server.host, tmp_path / "run", "--call-attempts", "1", steps=64) == 0
+        assert train(server.host, tmp_path / "run", *flags("--call-attempts", "1", steps=64)) == 0
     (line,) = metrics(tmp_path / "run")
     assert line["audit/unscored"] == 16
     assert "audit/success_rate" not in line
@@ -123,14 +125,15 @@ def test_an_audit_judge_that_is_not_pulled_is_one_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_audit_can_be_interrupted_and_is_made_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    assert run(simulator.host, tmp_path / "whole", steps=192) == 0
+def test_an_audit_can_be_interrupted_and_is_made_again(
+    simulator: EmbeddedServer, honest: Audited, tmp_path: Path
+) -> None:
     simulator.set_faults([{"kind": "latency", "rate": 1.0, "model": "sim-judge", "seconds": 0.3}])
     try:
-        interrupted_at(simulator, tmp_path / "run", 64, shape=AUDITED)
+        interrupted_at(simulator.host, tmp_path / "run", 64, *flags())
     finally:
         simulator.set_faults([])
     assert summary(tmp_path / "run")["env_steps"] == 64
     assert metrics(tmp_path / "run") == []
     assert resume(tmp_path / "run") == 0
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    assert metrics(tmp_path / "run") == metrics(honest.folder)

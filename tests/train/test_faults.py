@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.runs import WORLD, read, train
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 RUN = (*LANES, "--num-steps", "8", "--num-env-steps", "32", "--ppo-epoch", "1")
-MODELS = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 
 
 @pytest.fixture(scope="module")
@@ -33,10 +31,9 @@ def server(shared: EmbeddedServer) -> Iterator[EmbeddedServer]:
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> tuple[int, dict[str, Any]]:
     """A small run: its exit code and its summary."""
-    code = execute(("train", "--ollama-host", server.host, *MODELS, *RUN, "--run-dir", str(folder), *flags))
+    code = train(server.host, folder, *WORLD, *RUN, *flags)
     assert (folder / "policy.zip").exists()
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return code, summary
+    return code, read(folder, "summary.json")
 
 
 @pytest.mark.parametrize(

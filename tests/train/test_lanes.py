@@ -40,9 +40,6 @@ LANES = 4
 Wrap = Callable[[VecEnv], VecEnv]
 
 
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
-
-
 class Queue:
     """Lets waiting steps go one at a time, by a given choice among those that wait."""
 

@@ -41,15 +41,8 @@ class Watch(BaseCallback):
         self.heard.append("start")
 
     def _on_step(self) -> bool:
-        assert {
-            "actions",
-            "rewards",
-            "dones",
-            "infos",
-            "values",
-            "log_probs",
-            "new_obs",
-        } <= self.locals.keys()
+        names = {"actions", "rewards", "dones", "infos", "values", "log_probs", "new_obs"}
+        assert names <= self.locals.keys()
         self.heard.append(f"row {self.locals['n_steps']} at {self.num_timesteps}")
         return self.stop_after is None or self.n_calls < self.stop_after
 
@@ -114,9 +107,6 @@ PAPER_SCRIPTS = (
         Turn(3, 0),
     ],
 )
-
-
-pytestmark = pytest.mark.usefixtures("one_torch_thread")
 
 
 def ppo(env: VecEnv, *, seed: int | None = 3, n_steps: int = 16, **more: Any) -> MaskedPPO:  # noqa: ANN401 - SB3's options

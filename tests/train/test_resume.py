@@ -6,49 +6,34 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from stable_baselines3.common.save_util import load_from_zip_file
 
-from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.runs import PASSES, WORLD, interrupted_at, lines, metrics, resume, summary, train
 
-LANES, STEPS, ALL = 4, 8, 192
-SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16")
-WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
-PASSES = ("--ppo-epoch", "2")
-"""Passes an update: enough for weights that differ where anything does."""
 KILLS = int(os.environ.get("MUTAGYM_KILLS", "1"))
+LANES, STEPS = 4, 8
+ALL = 96 if KILLS == 1 else 192
+"""Steps of a run; one that is killed often is longer, so that no process comes to its end before its kill."""
+LONG = ("--target-system", "Be kind and brief. " * 100)
+"""So that the log of replies, which has all requests, comes to be larger than a checkpoint."""
+SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16", *LONG)
 
 
-def begin(
-    server: EmbeddedServer, folder: Path, *flags: str, steps: int = ALL, shape: Sequence[str] = SHAPE
-) -> int:
-    """Begin a small run; its exit code."""
-    told = (*PASSES, "--num-env-steps", str(steps), "--run-dir", str(folder), *flags)
-    return execute(("train", "--ollama-host", server.host, *WORLD, *shape, *told))
-
-
-def resume(folder: Path, *flags: str) -> int:
-    return execute(("train", "--resume", str(folder), *flags))
-
-
-def summary(folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return told
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "transitions.jsonl").read_text().splitlines()]
+def flags(*more: str, steps: int = ALL, shape: Sequence[str] = SHAPE) -> tuple[str, ...]:
+    """Those of a small run."""
+    return (*WORLD, *shape, *PASSES, "--num-env-steps", str(steps), *more)
 
 
 def same(folder: Path, other: Path) -> bool:
@@ -61,40 +46,17 @@ def same(folder: Path, other: Path) -> bool:
 def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run from start to end."""
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert begin(simulator, folder) == 0
+    assert train(simulator.host, folder, *flags()) == 0
     return folder
 
 
-def interrupted_at(
-    server: EmbeddedServer, folder: Path, written: int, *flags: str, shape: Sequence[str] = SHAPE
-) -> None:
-    """A run that a signal stops once so many transitions are written."""
-    over = threading.Event()
-
-    def watch() -> None:
-        path = folder / "transitions.jsonl"
-        while not over.wait(0.001):
-            if path.exists() and path.read_bytes().count(b"\n") >= written:
-                os.kill(os.getpid(), signal.SIGINT)
-                return
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    try:
-        assert begin(server, folder, *flags, shape=shape) == 130
-    finally:
-        over.set()
-        watcher.join()
-
-
-@pytest.mark.parametrize(
-    "written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 100))]
-)
+@pytest.mark.parametrize("written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 90))])
 def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
     simulator: EmbeddedServer, whole: Path, tmp_path: Path, written: int
 ) -> None:
-    interrupted_at(simulator, tmp_path / "run", written)
+    interrupted_at(simulator.host, tmp_path / "run", written, *flags())
     assert summary(tmp_path / "run")["stopped"] == "stopped by SIGINT"
+    assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
     assert resume(tmp_path / "run") == 0
     assert summary(tmp_path / "run")["stopped"] is None
     assert same(tmp_path / "run", whole)
@@ -117,48 +79,44 @@ SHAPES = {
     "shape",
     [
         SHAPES["a judge, an encoder on the server, a warm target"],
-        SHAPES["one lane, one call at a time, one step"],
-        pytest.param(SHAPES["rows of many lanes"], marks=pytest.mark.soak),
+        *(
+            pytest.param(SHAPES[name], marks=pytest.mark.soak)
+            for name in ("one lane, one call at a time, one step", "rows of many lanes")
+        ),
     ],
     ids=SHAPES,
 )
 def test_runs_of_every_shape_go_on_and_so_do_their_metrics(
     simulator: EmbeddedServer, tmp_path: Path, shape: tuple[str, ...]
 ) -> None:
-    def metrics(folder: Path) -> list[dict[str, Any]]:
-        written = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-        timed = ("time/", "calls/")
-        return [{k: v for k, v in line.items() if not k.startswith(timed)} for line in written]
-
-    assert begin(simulator, tmp_path / "whole", shape=shape) == 0
-    interrupted_at(simulator, tmp_path / "run", 70, shape=shape)
+    assert train(simulator.host, tmp_path / "whole", *flags(shape=shape)) == 0
+    interrupted_at(simulator.host, tmp_path / "run", 70, *flags(shape=shape))
     assert resume(tmp_path / "run") == 0
     assert same(tmp_path / "run", tmp_path / "whole")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
 
 
 def test_a_run_may_be_made_longer(simulator: EmbeddedServer, whole: Path, tmp_path: Path) -> None:
-    assert begin(simulator, tmp_path / "run", steps=32) == 0
+    assert train(simulator.host, tmp_path / "run", *flags(steps=32)) == 0
     assert resume(tmp_path / "run", "--num-env-steps", "64") == 0
     assert resume(tmp_path / "run", "--num-env-steps", str(ALL)) == 0
     assert same(tmp_path / "run", whole)
 
 
-def test_to_resume_a_run_that_is_complete_changes_nothing(
-    simulator: EmbeddedServer, whole: Path, tmp_path: Path
-) -> None:
-    assert begin(simulator, tmp_path / "run") == 0
-    for name in ("transitions.jsonl", "metrics.jsonl"):
-        before = (tmp_path / "run" / name).read_text().count("\n")
-        assert resume(tmp_path / "run") == 0
-        assert (tmp_path / "run" / name).read_text().count("\n") == before
-    assert same(tmp_path / "run", whole)
+def test_to_resume_a_run_that_is_complete_changes_nothing(whole: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(whole, tmp_path / "run"))
+    before = [(folder / name).read_text().count("\n") for name in ("transitions.jsonl", "metrics.jsonl")]
+    for _ in range(2):
+        assert resume(folder) == 0
+    after = [(folder / name).read_text().count("\n") for name in ("transitions.jsonl", "metrics.jsonl")]
+    assert after == before
+    assert same(folder, whole)
 
 
 def test_a_torn_last_line_and_a_row_that_lacks_lanes_are_cut_off(
     simulator: EmbeddedServer, whole: Path, tmp_path: Path
 ) -> None:
-    interrupted_at(simulator, tmp_path / "run", 44)
+    interrupted_at(simulator.host, tmp_path / "run", 44, *flags())
     path = tmp_path / "run" / "transitions.jsonl"
     path.write_bytes(path.read_bytes()[:-100])
     assert resume(tmp_path / "run") == 0
@@ -169,7 +127,7 @@ def test_steps_that_came_to_nothing_come_to_nothing_again(simulator: EmbeddedSer
     folder = tmp_path / "run"
     simulator.set_faults([{"kind": "error_500", "rate": 0.3}])
     try:
-        interrupted_at(simulator, folder, 60, "--call-attempts", "1")
+        interrupted_at(simulator.host, folder, 60, *flags("--call-attempts", "1"))
     finally:
         simulator.set_faults([])
     before = lines(folder)
@@ -183,10 +141,10 @@ def test_a_run_that_a_broken_server_stopped_goes_on_when_the_server_is_back(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    assert begin(simulator, folder, steps=32) == 0
+    assert train(simulator.host, folder, *flags(steps=32)) == 0
     simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
     try:
-        assert resume(folder, "--num-env-steps", "512", "--call-attempts", "1") == 1
+        assert resume(folder, "--num-env-steps", "192", "--call-attempts", "1") == 1
     finally:
         simulator.set_faults([])
     assert "could not be scored" in summary(folder)["stopped"]
@@ -209,11 +167,9 @@ def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> No
 
 
 def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Random) -> int:
-    """A run in processes that are killed at random moments, until one comes to its end; how many were."""
-    begun = ["--ollama-host", server.host, *WORLD, *SHAPE, *PASSES, "--num-env-steps", str(ALL)]
-    begun += ["--run-dir", str(folder)]
-    kills = 0
-    while True:
+    """A run in processes that are killed at random moments, and then comes to its end; how many were."""
+    begun = ["--ollama-host", server.host, *flags(), "--run-dir", str(folder)]
+    for kills in range(KILLS):
         again = ["--resume", str(folder)] if (folder / "config.toml").exists() else begun
         process = subprocess.Popen(  # noqa: S603 - our own command
             [sys.executable, "-m", "cli.main", "train", *again],
@@ -223,14 +179,15 @@ def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Rand
         # One in the middle of a run, the next while it starts, and so on.
         is_starting = kills % 2 == 1
         at_least = 0 if is_starting else (kills + 1) * ALL // (KILLS + 1)
-        if kills < KILLS and wait_for_growth(folder, process, at_least):
+        if wait_for_growth(folder, process, at_least):
             time.sleep(chance.uniform(0, 4.0 if is_starting else 0.1))
             process.kill()
         _, errors = process.communicate()
         if process.returncode != -signal.SIGKILL:
             assert process.returncode == 0, errors
             return kills
-        kills += 1
+    assert resume(folder) == 0
+    return KILLS
 
 
 def wait_for_growth(folder: Path, process: subprocess.Popen[bytes], at_least: int) -> bool:
@@ -256,7 +213,7 @@ def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room_again(
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
     try:
-        assert begin(simulator, folder) == 2
+        assert train(simulator.host, folder, *flags()) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     line = capsys.readouterr().err.strip().splitlines()[-1]

@@ -13,18 +13,12 @@ from cli.main import execute
 from records.run_folder import RunFolder
 from simulator.process import EmbeddedServer
 
-SMALL = (
-    "--num-processes",
-    "2",
-    "--num-steps",
-    "4",
-    "--num-env-steps",
-    "16",
-    "--encoder",
-    "hashing:16",
-    "--ppo-epoch",
-    "2",
-)
+SMALL = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "16", "--encoder", "hashing:16")
+
+
+def server(simulator: EmbeddedServer) -> tuple[str, ...]:
+    """The flags that name a server and its model."""
+    return ("--ollama-host", simulator.host, "--target-model", "sim-target")
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +27,7 @@ def finished(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
     folder = tmp_path_factory.mktemp("finished") / "run"
     queries = folder.parent / "queries.txt"
     queries.write_text("".join(f"How do I fold paper crane number {k}?\n" for k in range(20)))
-    told = ("--ollama-host", simulator.host, "--target-model", "sim-target", "--queries", str(queries))
+    told = (*server(simulator), "--queries", str(queries))
     assert execute(("train", *told, *SMALL, "--run-dir", str(folder))) == 0
     return folder
 
@@ -53,9 +47,8 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return line
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
+def test_an_option_that_a_resume_may_not_change(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table: list[tuple[tuple[str, ...], str]] = [
         (("--lr", "0.5"), "--lr is 0.5"),
         (("--no-batching",), "--use-batching is False"),
         (("--mutators", "noop"), "--mutators is ['noop']"),
@@ -64,12 +57,9 @@ def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (("--num-env-steps", "8"), "16 steps are done"),
         (("--config", "mine.toml"), "cannot stand together"),
         (("--resume", "twice"), "--resume is given twice"),
-    ],
-)
-def test_an_option_that_a_resume_may_not_change(
-    run: Path, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], says: str
-) -> None:
-    assert says in refusal(capsys, "--resume", str(run), *flags)
+    ]
+    for flags, says in table:
+        assert says in refusal(capsys, "--resume", str(finished), *flags)
 
 
 def cut_the_transitions(run: Path) -> None:
@@ -100,9 +90,10 @@ def damage(name: str) -> Callable[[Path], object]:
     return lambda run: (run / name).write_bytes((run / name).read_bytes()[:-999] + b"x" * 500)
 
 
-@pytest.mark.parametrize(
-    ("spoil", "says"),
-    [
+def test_a_folder_that_lacks_something_or_was_changed(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table: list[tuple[Callable[[Path], object], str]] = [
         (shutil.rmtree, "expected the folder of a run"),
         (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
         (lambda run: (run / "config.toml").write_text("lr ="), "is not a TOML file"),
@@ -116,13 +107,11 @@ def damage(name: str) -> Callable[[Path], object]:
         (flip_a_bit("checkpoints/last.pt", 3), "last.pt' is damaged"),
         (flip_a_bit("transitions.jsonl", 200), "are not those that the run wrote"),
         (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be used"),
-    ],
-)
-def test_a_folder_that_lacks_something_or_was_changed(
-    run: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], object], says: str
-) -> None:
-    spoil(run)
-    assert says in refusal(capsys, "--resume", str(run))
+    ]
+    for row, (spoil, says) in enumerate(table):
+        run = Path(shutil.copytree(finished, tmp_path / str(row)))
+        spoil(run)
+        assert says in refusal(capsys, "--resume", str(run))
 
 
 def test_a_mutator_file_that_was_changed(
@@ -133,14 +122,7 @@ def test_a_mutator_file_that_was_changed(
         "from mutators.registry import by_rule\n\n\n@by_rule\ndef shout(query, earlier, seed):\n"
         '    """Louder."""\n    return query.upper()\n'
     )
-    told = (
-        "--ollama-host",
-        simulator.host,
-        "--target-model",
-        "sim-target",
-        "--mutators",
-        f"noop,{mine}:shout",
-    )
+    told = (*server(simulator), "--mutators", f"noop,{mine}:shout")
     assert execute(("train", *told, *SMALL, "--run-dir", str(tmp_path / "run"))) == 0
     mine.write_text(mine.read_text().replace("upper", "lower"))
     assert "mine.py' is not what the run" in refusal(capsys, "--resume", str(tmp_path / "run"))
@@ -156,7 +138,7 @@ def test_a_run_told_of_its_files_by_relative_paths_goes_on_from_anywhere(
     simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine.txt").write_text("".join(f"How do I fold crane number {k}?\n" for k in range(9)))
-    told = ("--ollama-host", simulator.host, "--target-model", "sim-target", "--queries", "mine.txt")
+    told = (*server(simulator), "--queries", "mine.txt")
     monkeypatch.chdir(tmp_path)
     assert execute(("train", *told, *SMALL, "--run-dir", "run")) == 0
     monkeypatch.chdir("/")
@@ -167,11 +149,12 @@ def test_a_run_told_of_its_files_by_relative_paths_goes_on_from_anywhere(
     assert steps == [8, 16, 24]
 
 
-def test_a_run_that_cannot_begin_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_cannot_begin_leaves_no_folder(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = tmp_path / "run"
-    assert "no encoder" in refusal(
-        capsys, "--ollama-host", "embedded", "--encoder", " ", "--run-dir", str(where)
-    )
+    told = (*server(simulator), "--encoder", " ", "--run-dir", str(where))
+    assert "no encoder" in refusal(capsys, *told)
     assert not where.exists()
 
 
@@ -185,7 +168,9 @@ def test_a_new_run_does_not_begin_where_another_is(run: Path, capsys: pytest.Cap
     assert "is not empty" in refusal(capsys, *SMALL, "--run-dir", str(run))
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_cannot_be_made(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "file").write_text("x")
     where = str(tmp_path / "file" / "run")
-    assert "cannot be written" in refusal(capsys, "--ollama-host", "embedded", *SMALL, "--run-dir", where)
+    assert "cannot be written" in refusal(capsys, *server(simulator), *SMALL, "--run-dir", where)

@@ -2,75 +2,72 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.runs import resume, summary, train
 
 SMALL = ("--num-processes", "2", "--num-steps", "8", "--encoder", "hashing:16", "--ppo-epoch", "2")
 
 
 def run(host: str, folder: Path, cache: Path, steps: int = 32) -> dict[str, Any]:
-    told = (
-        "--ollama-host",
-        host,
-        "--target-model",
-        "sim-target",
-        "--run-dir",
-        str(folder),
-        "--cache",
-        str(cache),
-    )
-    assert execute(("train", *told, *SMALL, "--num-env-steps", str(steps))) == 0
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary
+    """A small run; its summary."""
+    flags = ("--target-model", "sim-target", "--cache", str(cache), "--num-env-steps", str(steps))
+    assert train(host, folder, *SMALL, *flags) == 0
+    return summary(folder)
 
 
-def test_a_second_run_asks_nothing_and_ends_the_same(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    first = run(simulator.host, tmp_path / "a", tmp_path / "cache")
+class Cached(NamedTuple):
+    """A cache, and the summary of the run that filled it."""
+
+    cache: Path
+    first: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def cached(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Cached:
+    folder = tmp_path_factory.mktemp("cached")
+    return Cached(folder / "cache", run(simulator.host, folder / "run", folder / "cache"))
+
+
+def test_a_second_run_asks_nothing_and_ends_the_same(
+    simulator: EmbeddedServer, cached: Cached, tmp_path: Path
+) -> None:
+    first = cached.first
     simulator.reset_stats()
-    second = run(simulator.host, tmp_path / "b", tmp_path / "cache")
+    second = run(simulator.host, tmp_path / "run", cached.cache)
     assert simulator.stats()["calls"] == second["llm_calls"] == 0
     assert second["cache_hits"] == first["llm_calls"] + first["cache_hits"]
-    assert not (tmp_path / "cache" / "replies.sqlite").exists()  # the cache may be another run's folder
+    assert not (cached.cache / "replies.sqlite").exists()  # the cache may be another run's folder
     for name in ("transitions_sha256", "weights_sha256"):
         assert first[name] == second[name]
 
 
 def test_a_run_whose_replies_came_from_a_cache_is_resumed_without_it(
-    simulator: EmbeddedServer, tmp_path: Path
+    simulator: EmbeddedServer, cached: Cached, tmp_path: Path
 ) -> None:
-    whole = run(simulator.host, tmp_path / "a", tmp_path / "cache")
-    run(simulator.host, tmp_path / "b", tmp_path / "cache", steps=16)
-    assert execute(("train", "--resume", str(tmp_path / "b"), "--num-env-steps", "32")) == 0
-    resumed = json.loads((tmp_path / "b" / "summary.json").read_text())
-    assert resumed["weights_sha256"] == whole["weights_sha256"]
+    folder = tmp_path / "run"
+    run(simulator.host, folder, cached.cache, steps=16)
+    assert resume(folder, "--num-env-steps", "32") == 0
+    assert summary(folder)["weights_sha256"] == cached.first["weights_sha256"]
 
 
-def test_another_server_is_asked_anew(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    first = run(simulator.host, tmp_path / "a", tmp_path / "cache")
+def test_another_server_is_asked_anew(simulator: EmbeddedServer, cached: Cached, tmp_path: Path) -> None:
     elsewhere = simulator.host.replace("127.0.0.1", "localhost")
-    assert run(elsewhere, tmp_path / "b", tmp_path / "cache")["llm_calls"] == first["llm_calls"]
+    assert run(elsewhere, tmp_path / "run", cached.cache)["llm_calls"] == cached.first["llm_calls"]
 
 
 def test_a_cache_that_cannot_be_made_is_one_line(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("x")
-    told = (
-        "--ollama-host",
-        simulator.host,
-        "--target-model",
-        "sim-target",
-        "--run-dir",
-        str(tmp_path / "run"),
-    )
-    assert execute(("train", *told, *SMALL, "--cache", str(tmp_path / "file" / "cache"))) == 2
+    flags = ("--target-model", "sim-target", *SMALL, "--cache", str(tmp_path / "file" / "cache"))
+    assert train(simulator.host, tmp_path / "run", *flags) == 2
     assert "Not a directory" in capsys.readouterr().err.splitlines()[-1]
 
 

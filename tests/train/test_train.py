@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import io
 import signal
 import subprocess
 import sys
 import time
+from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -17,54 +18,53 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.runs import WORLD, lines, read, train
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64", "--ppo-epoch", "2")
-WORLD = ("--target-model", "sim-target", "--mutator-model", "sim-mutator", "--intent-threshold", "0.1")
 ONE_MODEL = ("--target-model", "sim-model", "--intent-threshold", "0.1")
 
 
 def run(server: EmbeddedServer, folder: Path, *flags: str) -> dict[str, Any]:
     """A small run; its summary."""
-    arguments = ("train", "--ollama-host", server.host, *WORLD, *SMALL, "--run-dir", str(folder), *flags)
-    assert execute(arguments) == 0
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return summary
+    assert train(server.host, folder, *WORLD, *SMALL, *flags) == 0
+    return read(folder, "summary.json")
 
 
-def test_a_run_leaves_what_its_readme_promises(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    summary = run(simulator, tmp_path / "run", "--save-interval", "1")
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {
-        ".lock",
-        "config.toml",
-        "queries.json",
-        "parts.json",
-        "replies.sqlite",
-        "transitions.jsonl",
-        "metrics.jsonl",
-        "tb",
-        "checkpoints",
-        "policy.zip",
-        "summary.json",
+class Plain(NamedTuple):
+    """A run without further flags, which tests only read."""
+
+    folder: Path
+    summary: dict[str, Any]
+    shown: str
+    """What it said on stdout."""
+
+
+@pytest.fixture(scope="module")
+def plain(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Plain:
+    folder, out = tmp_path_factory.mktemp("plain") / "run", io.StringIO()
+    with redirect_stdout(out):
+        summary = run(simulator, folder, "--save-interval", "1")
+    return Plain(folder, summary, out.getvalue())
+
+
+def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
+    folder, summary, shown = plain
+    assert {path.name for path in folder.iterdir()} == {
+        *(".lock", "config.toml", "queries.json", "parts.json", "replies.sqlite", "transitions.jsonl"),
+        *("metrics.jsonl", "tb", "checkpoints", "policy.zip", "summary.json"),
     }
-    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {
-        "last.pt",
-        "policy-32.zip",
-    }
-    assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
-    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
-    assert [(line["row"], line["lane"]) for line in lines] == [(r, k) for r in range(16) for k in range(4)]
-    assert summary["env_steps"] == len(lines) == 64
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.pt", "policy-32.zip"}
+    assert load_from_zip_file(folder / "policy.zip")[1]
+    steps = lines(folder)
+    assert [(step["row"], step["lane"]) for step in steps] == [(r, k) for r in range(16) for k in range(4)]
+    assert summary["env_steps"] == len(steps) == 64
     assert summary["unscored_rate"] == 0
-    assert "first rollouts" in capsys.readouterr().out
+    assert "first rollouts" in shown
 
 
 WAYS = {
     "sequential": ("--no-batching",),
-    "lanes": ("--use-batching",),
     "lanes, 3 calls at once": ("--max-workers", "3"),
     "lanes, one at a time": ("--max-in-flight", "1"),
     "phased": ("--schedule", "phased"),
@@ -73,14 +73,15 @@ WAYS = {
 
 
 def test_the_schedule_the_workers_and_the_cache_change_neither_transitions_nor_weights(
-    simulator: EmbeddedServer, tmp_path: Path
+    simulator: EmbeddedServer, plain: Plain, tmp_path: Path
 ) -> None:
     ways = WAYS | {cache: ("--cache", str(tmp_path / "cache")) for cache in ("cold", "warm")}
     runs = {name: run(simulator, tmp_path / name, *flags) for name, flags in ways.items()}
+    runs["lanes"] = plain.summary
     assert len({summary["transitions_sha256"] for summary in runs.values()}) == 1
     assert len({summary["weights_sha256"] for summary in runs.values()}) == 1
-    driven = [runs[name]["schedule"] for name in ways]
-    assert driven == ["sequential", *["lanes"] * 3, *["phased"] * 2, *["lanes"] * 2]
+    driven = [summary["schedule"] for summary in runs.values()]
+    assert driven == ["sequential", *["lanes"] * 2, *["phased"] * 2, *["lanes"] * 3]
     assert runs["cold"]["llm_calls"] > 0 == runs["warm"]["llm_calls"]
 
 
@@ -90,40 +91,40 @@ def test_with_a_sentence_encoder_lanes_change_nothing_either(
     shape = ("--num-processes", "6", "--num-steps", "4", "--num-env-steps", "48", "--ppo-epoch", "2")
     shared = ("train", "--ollama-host", simulator.host, *WORLD[:4], *shape, "--encoder", "all-MiniLM-L6-v2")
     runs = []
-    for way in ("sequential", "lanes"):
-        assert execute((*shared, "--run-dir", str(tmp_path / way), *WAYS[way])) == 0
-        runs.append(json.loads((tmp_path / way / "summary.json").read_text()))
+    for way in ("--no-batching", "--use-batching"):
+        assert execute((*shared, "--run-dir", str(tmp_path / way), way)) == 0
+        runs.append(read(tmp_path / way, "summary.json"))
     assert runs[0]["transitions_sha256"] == runs[1]["transitions_sha256"]
     assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
 
 
-def test_another_seed_is_another_run(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    one, other = (run(simulator, tmp_path / seed, "--seed", seed) for seed in ("1", "2"))
-    assert one["transitions_sha256"] != other["transitions_sha256"]
-    assert one["weights_sha256"] != other["weights_sha256"]
+def test_another_seed_is_another_run(simulator: EmbeddedServer, plain: Plain, tmp_path: Path) -> None:
+    other = run(simulator, tmp_path / "run", "--seed", "1")
+    assert other["transitions_sha256"] != plain.summary["transitions_sha256"]
+    assert other["weights_sha256"] != plain.summary["weights_sha256"]
 
 
 def test_a_run_learns_where_an_interrupt_left_gradients_switched_off(
-    simulator: EmbeddedServer, tmp_path: Path
+    simulator: EmbeddedServer, plain: Plain, tmp_path: Path
 ) -> None:
-    first = run(simulator, tmp_path / "a")
     with torch.no_grad():
-        assert run(simulator, tmp_path / "b")["weights_sha256"] == first["weights_sha256"]
+        summary = run(simulator, tmp_path / "run")
+    assert summary["weights_sha256"] == plain.summary["weights_sha256"]
 
 
 def test_a_runs_own_config_makes_it_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
     first = run(simulator, tmp_path / "a", "--lr", "0.003", "--mutators", "noop,paraphrase,shorten")
     config = str(tmp_path / "a" / "config.toml")
     assert execute(("train", "--config", config, "--run-dir", str(tmp_path / "b"))) == 0
-    again = json.loads((tmp_path / "b" / "summary.json").read_text())
+    again = read(tmp_path / "b", "summary.json")
     assert again["weights_sha256"] == first["weights_sha256"]
 
 
 def test_an_llm_judge_can_be_the_reward(simulator: EmbeddedServer, tmp_path: Path) -> None:
     summary = run(simulator, tmp_path / "run", "--reward", "judge", "--judge-model", "sim-judge")
-    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
+    steps = lines(tmp_path / "run")
     assert summary["unscored_rate"] == 0
-    assert all("judge_score" in line["reward_parts"] for line in lines)
+    assert all("judge_score" in line["reward_parts"] for line in steps)
 
 
 def test_failing_calls_are_counted_apart_and_are_never_refusals(
@@ -134,8 +135,8 @@ def test_failing_calls_are_counted_apart_and_are_never_refusals(
         summary = run(simulator, tmp_path / "run", "--call-attempts", "1")
     finally:
         simulator.set_faults([])
-    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
-    unscored = [line for line in lines if line["unscored"]]
+    steps = lines(tmp_path / "run")
+    unscored = [line for line in steps if line["unscored"]]
     assert 0 < len(unscored) == summary["unscored_steps"]
     assert all(line["outcome"] == "unscored" and "ServerFaultError" in line["error"] for line in unscored)
     assert all(not line["terminated"] and not line["truncated"] for line in unscored)
@@ -148,22 +149,11 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
     """One rollout of the untrained policy, 1,024 steps, with and without faults."""
 
     def summary(name: str) -> dict[str, Any]:
-        flags = (
-            *LANES,
-            "--num-steps",
-            "256",
-            "--num-env-steps",
-            "1024",
-            "--call-attempts",
-            "1",
-            "--ppo-epoch",
-            "1",
-        )
+        flags = (*LANES, "--num-steps", "256", "--num-env-steps", "1024", "--ppo-epoch", "1")
         folder = tmp_path / name
-        arguments = ("train", "--ollama-host", simulator.host, *WORLD, *flags, "--run-dir", str(folder))
-        assert execute(arguments) == 0
-        told: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-        return told
+        server = ("--ollama-host", simulator.host, "--call-attempts", "1")
+        assert execute(("train", *server, *WORLD, *flags, "--run-dir", str(folder))) == 0
+        return read(folder, "summary.json")
 
     without = summary("without")
     simulator.set_faults([{"kind": "error_500", "rate": 0.1}])
@@ -180,11 +170,8 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
     assert abs(success) < 3.3 * (2 * 0.25 / (0.8 * episodes)) ** 0.5
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signum", "code"),
-    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.soak)],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     simulator: EmbeddedServer, tmp_path: Path, signum: signal.Signals, code: int
 ) -> None:
@@ -199,7 +186,7 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     process.send_signal(signum)
     _, errors = process.communicate()
     assert process.returncode == code, errors
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = read(tmp_path / "run", "summary.json")
     assert summary["stopped"] == f"stopped by {signum.name}"
     assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
 
@@ -211,10 +198,10 @@ def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
         flags = (*ONE_MODEL, *LANES, "--num-steps", "8", "--num-env-steps", "32")
         folder = ("--run-dir", str(tmp_path / "run"))
         assert execute(("train", "--ollama-host", server.host, *flags, *folder)) == 0
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    summary = read(tmp_path / "run", "summary.json")
     assert summary["slots"] == {f"sim-model at {server.host}": 1}
     said = f"server {server.host} runs 1 slot for 'sim-model': OLLAMA_NUM_PARALLEL=4 would make this run"
     assert said in capsys.readouterr().err
-    (metrics,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    (metrics,) = lines(tmp_path / "run", "metrics.jsonl")
     assert metrics["calls/slots_sim-model"] == 1
     assert 0 < metrics["calls/busy_slots"] <= 1.01

@@ -1,29 +1,37 @@
-"""Reports as tables for people, as JSON, or as YAML: what all commands show theirs with."""
+"""How every command shows and writes its report: as tables for people, as JSON, or as YAML.
+
+The tables themselves stand at the end of each command's own file: those of `mutagym eval` in `cli/eval.py`.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from records.errors import UserError
+from records.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Format = Literal["table", "json", "yaml"]
 WIDTH = 110
 """Of the tables where there is no terminal, and no COLUMNS in the environment."""
 
 
-def print_parts(
-    parts: Iterable[tuple[Sequence[Table], str]], problems: Iterable[str] = (), *, simulated: bool
-) -> None:
+Parts = Iterable[tuple[Sequence["Table"], str]]
+"""Tables of one kind, with the sentence that explains them."""
+
+
+def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) -> None:
     """Print tables on stdout, `WIDTH` columns wide where there is no terminal.
 
     Args:
-        parts: tables of one kind, with the sentence that explains them; those without rows are left out.
+        parts: the tables; those without rows are left out.
         problems: lines that come last.
         simulated: whether the figures come from the simulator, which is said first.
     """
@@ -59,7 +67,36 @@ def as_yaml(report: Mapping[str, Any]) -> str:
     return text
 
 
-def check_format(name: str) -> None:
+def write_report(
+    report: Mapping[str, Any],
+    folder: RunFolder,
+    *,
+    path: Path | None,
+    form: Format,
+    print_tables: Callable[[], None],
+) -> None:
+    """Write a report into the run's folder, to stdout, and where else it is wanted.
+
+    Args:
+        report: plain data.
+        folder: the run's; the file there is report.json.
+        path: another file that is to hold it as JSON.
+        form: how it is written to stdout.
+        print_tables: prints it for people.
+    """
+    folder.write_json("report.json", report)
+    if path:
+        path.write_text(as_json(report) + "\n", encoding="utf-8")
+    match form:
+        case "table":
+            print_tables()
+        case "json":
+            print(as_json(report))
+        case "yaml":
+            print(as_yaml(report))
+
+
+def check_format(name: Format) -> None:
     """Check, before the work is done, that a report can be written in this format.
 
     Raises:
@@ -97,6 +134,11 @@ def with_interval(told: Mapping[str, Any], key: str, form: str, times: float = 1
 def number(value: float | None, form: str) -> str:
     """The number in this form; `-` where there is none."""
     return "-" if value is None else form.format(value)
+
+
+def percent(share: float | None) -> str:
+    """`81.2`; `-` where there is no share."""
+    return number(None if share is None else 100 * share, "{:.1f}")
 
 
 def p_value(value: float | None) -> str:
