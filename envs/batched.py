@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import atexit
-import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envs.episode import Answer, EpisodePlan, Reply, Request
+from envs.answering import Answerer
+from envs.episode import EpisodePlan, Request
 from envs.lanes import LAST_STEP_S, Arrivals, Batch, Job, LaneTask, LaneVectorEnv, StepResult
 from envs.query_mutation import EnvConfig, QueryMutationEnv
-from ollama_utils.plans import PlanRunner, play_plan
+from ollama_utils.plans import Plan, PlanRunner, play_plan, stop_at_exit
 
-T = TypeVar("T")
 Observations = NDArray[np.float32]
 Schedule = Literal["sequential", "phased", "lanes"]
 SCHEDULES: tuple[Schedule, ...] = ("sequential", "phased", "lanes")
@@ -65,14 +63,11 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         made = _make(envs, num_envs, parts)
         self.schedule: Schedule = schedule
         self.max_workers = max_workers
-        self._answerer = made[0].answerer
+        default_workers = {"sequential": 1, "phased": PHASE_WORKERS, "lanes": len(made)}
         super().__init__(
             [partial(_same, env) for env in made],
             autoreset_mode=AutoresetMode.SAME_STEP,
-            workers=PlanWorkers(
-                PlanRunner(self._answerer.answer_one, max_workers or len(made)),
-                None if schedule == "lanes" else self._answerer.answer,
-            ),
+            workers=PlanWorkers(made[0].answerer, schedule, max_workers or default_workers[schedule]),
         )
 
     def _check_step(self, lane: int, action: Any) -> None:  # noqa: ANN401 - an integer, or it is raised
@@ -117,7 +112,7 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         with self._calls.interruptible():
             self._check_open()
             self._calls.check("restore")
-            self._calls.start("restore", self._plan_jobs(dict(enumerate(plans))))
+            self._calls.start("restore", dict(enumerate(plans)))
             tasks = self._calls.all_of("restore", None)
             self._calls.take(tasks)
             self._calls.raise_first(tasks)
@@ -146,19 +141,10 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
         return self.step(actions)
 
     def _reset_jobs(self, resets: Mapping[int, tuple[int | None, dict[str, Any] | None]]) -> dict[int, Job]:
-        plans = {k: self.envs[k].plan_reset(seed=seed, options=rest) for k, (seed, rest) in resets.items()}
-        return self._plan_jobs(plans)
+        return {k: self.envs[k].plan_reset(seed=seed, options=rest) for k, (seed, rest) in resets.items()}
 
     def _step_jobs(self, actions: Mapping[int, Any]) -> dict[int, Job]:
-        return self._plan_jobs({k: _step(self.envs[k], action) for k, action in actions.items()})
-
-    def _plan_jobs(self, plans: Mapping[int, EpisodePlan[T]]) -> dict[int, Job]:
-        """What each lane does: its plan; under `phased` the plans are played here, for all lanes together."""
-        if self.schedule != "phased":
-            return dict(plans)
-        answer = partial(self._answerer.answer, max_workers=self.max_workers or PHASE_WORKERS)
-        results = play_plan(in_lockstep(list(plans.values())), answer)
-        return {k: partial(_returned, result) for k, result in zip(plans, results, strict=True)}
+        return {k: _step(self.envs[k], action) for k, action in actions.items()}
 
     def _check_lanes(self, name: str) -> None:
         if self.schedule != "lanes":
@@ -174,21 +160,29 @@ class PlanWorkers:
     When the interpreter ends, no request is begun any more, and it waits up to 5 seconds for the others.
 
     Args:
-        runner: plays the plans.
-        answer: what this thread plays them with instead, one after another.
+        answerer: answers the requests.
+        schedule: how the plans are played.
+        max_workers: the most requests that are answered at once.
     """
 
-    def __init__(self, runner: PlanRunner[Request, Reply], answer: Answer | None) -> None:
-        self._runner = runner
-        self._answer = answer
-        _all_runners.add(runner)
+    def __init__(self, answerer: Answerer, schedule: Schedule, max_workers: int) -> None:
+        self._schedule = schedule
+        self._runner = PlanRunner(answerer.answer_one, max_workers)
+        self._answer = partial(answerer.answer, max_workers=max_workers)
+        stop_at_exit(self._runner, LAST_STEP_S)
 
     def prepare(self, tasks: Iterable[LaneTask]) -> None:
-        """Do what is done on this thread, one task after another, now; an interrupt ends them all."""
+        """Do what is done on this thread now; an interrupt ends them all."""
+        plans = []
         for task in tasks:
-            if not task.is_plan:
+            if task.is_plan:
+                plans.append(task)
+            else:
                 task.run(Exception)
-            elif self._answer:
+        if self._schedule == "phased":
+            play_plan(in_lockstep([task.play(Exception) for task in plans]), self._answer)
+        elif self._schedule == "sequential":
+            for task in plans:
                 play_plan(task.play(Exception), self._answer)
 
     def start(self, tasks: Iterable[LaneTask]) -> None:
@@ -207,43 +201,22 @@ class PlanWorkers:
         return []
 
 
-_all_runners: weakref.WeakSet[PlanRunner[Any, Any]] = weakref.WeakSet()
-
-
-@atexit.register
-def _stop_all() -> None:
-    """An interpreter that ends while a thread computes in native code aborts the process."""
-    until = time.monotonic() + LAST_STEP_S
-    every = list(_all_runners)
-    for runner in every:
-        runner.stop()
-    for runner in every:
-        runner.join(until - time.monotonic())
-
-
-def in_lockstep(plans: Sequence[EpisodePlan[T]]) -> EpisodePlan[list[T | Exception]]:
-    """Many plans as one, whose batches hold the requests of all of them: a phase.
-
-    Returns:
-        What each plan returned, in their order, or the error that it raised.
-    """
-    results: dict[int, T | Exception] = {}
-    values: dict[int, Any] = dict.fromkeys(range(len(plans)))  # None begins a plan
-    while values:
-        batches: dict[int, Sequence[Request]] = {}
-        for k, sent in values.items():
-            try:
-                batches[k] = plans[k].send(sent)
-            except StopIteration as end:
-                results[k] = end.value
-            except Exception as error:  # noqa: BLE001 - it ends this plan and no other
-                results[k] = error
+def in_lockstep(plans: Iterable[Plan[Request, Any, None]]) -> EpisodePlan[None]:
+    """Many plans as one, whose batches hold the requests of all of them: a phase."""
+    resumes = {plan: partial(next, plan) for plan in plans}
+    while resumes:
+        batches = {}
+        for plan, resume in resumes.items():
+            with suppress(StopIteration):
+                batches[plan] = resume()
         try:
             replies = iter((yield [request for batch in batches.values() for request in batch]))
-        except Exception as error:  # noqa: BLE001 - it ends every plan that waits for this phase
-            return [results.get(k, error) for k in range(len(plans))]
-        values = {k: [next(replies) for _ in batch] for k, batch in batches.items()}
-    return [results[k] for k in range(len(plans))]
+        except Exception as error:  # noqa: BLE001 - it is that of every plan that waits for this phase
+            resumes = {plan: partial(plan.throw, error) for plan in batches}
+        else:
+            resumes = {
+                plan: partial(plan.send, [next(replies) for _ in batch]) for plan, batch in batches.items()
+            }
 
 
 def _step(env: QueryMutationEnv, action: np.int64) -> EpisodePlan[StepResult]:
@@ -254,12 +227,6 @@ def _step(env: QueryMutationEnv, action: np.int64) -> EpisodePlan[StepResult]:
     first, info = yield from env.plan_reset()
     final = {"final_obs": t.observation, "final_info": t.info}
     return first, t.reward, t.terminated, t.truncated, final | info
-
-
-def _returned(result: T | Exception) -> T:
-    if isinstance(result, Exception):
-        raise result
-    return result
 
 
 def _same(env: QueryMutationEnv) -> QueryMutationEnv:

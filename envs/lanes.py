@@ -15,12 +15,10 @@ Ctrl-C tears the caller away, a call has begun in all its lanes or in none, and 
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import threading
 import time
-import weakref
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from copy import deepcopy
@@ -42,6 +40,8 @@ from gymnasium.vector.utils import (
     iterate,
 )
 from numpy.typing import NDArray
+
+from ollama_utils.plans import stop_at_exit
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
@@ -452,7 +452,7 @@ class LaneThreads:
 
     def __init__(self) -> None:
         self._threads: dict[int, _LaneThread] = {}
-        _all_threads.add(self)
+        stop_at_exit(self, LAST_STEP_S)
 
     def prepare(self, tasks: Iterable[LaneTask]) -> None:
         """Start the threads that are missing."""
@@ -475,16 +475,17 @@ class LaneThreads:
                 self._threads[task.lane].inbox.put(task)
             else:
                 task.run(Exception)
-        self.end()
-        return self.join(math.inf if timeout_s is None else time.monotonic() + timeout_s)
+        self.stop()
+        return self.join(timeout_s)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Have every thread end when it has nothing more to do."""
         for thread in self._threads.values():
             thread.inbox.put(None)
 
-    def join(self, until: float) -> list[int]:
-        """Wait for the threads to end, to the `time.monotonic()` given; returns the lanes of the others."""
+    def join(self, timeout_s: float | None) -> list[int]:
+        """Wait for the threads to end, or for so long; returns the lanes of the others."""
+        until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         for thread in self._threads.values():
             while thread.is_alive() and (left := until - time.monotonic()) > 0:
                 thread.join(min(left, LOOK_UP_S))
@@ -503,20 +504,6 @@ class _LaneThread(threading.Thread):
         while (task := self.inbox.get()) is not None:
             task.run()
             del task  # it holds what the step returned
-
-
-_all_threads: weakref.WeakSet[LaneThreads] = weakref.WeakSet()
-
-
-@atexit.register
-def _end_all() -> None:
-    """An interpreter that ends while a thread computes in native code aborts the process."""
-    until = time.monotonic() + LAST_STEP_S
-    every = list(_all_threads)
-    for threads in every:
-        threads.end()
-    for threads in every:
-        threads.join(until)
 
 
 CLOSE_TIMEOUT_S = 10.0

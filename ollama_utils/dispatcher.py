@@ -74,24 +74,16 @@ class Accounts:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._by_model: dict[str, Account] = {}
-        self._in_flight = 0
-        self._max_in_flight = 0
-
-    @property
-    def in_flight(self) -> int:
+        self.in_flight = 0
         """The calls that are under way."""
-        return self._in_flight
-
-    @property
-    def max_in_flight(self) -> int:
+        self.max_in_flight = 0
         """The most calls that were under way at once."""
-        return self._max_in_flight
 
     def sent(self, model: str, *, retry: bool) -> None:
         """A call goes out."""
         with self._lock:
-            self._in_flight += 1
-            self._max_in_flight = max(self._max_in_flight, self._in_flight)
+            self.in_flight += 1
+            self.max_in_flight = max(self.max_in_flight, self.in_flight)
             account = self._of(model)
             account.calls += 1
             account.retries += retry
@@ -99,7 +91,7 @@ class Accounts:
     def came_back(self, model: str, usage: Usage | None = None, *, failed: bool = False) -> None:
         """A call that went out is over."""
         with self._lock:
-            self._in_flight -= 1
+            self.in_flight -= 1
             account = self._of(model)
             account.failures += failed
             if usage is not None:

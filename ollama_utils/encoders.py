@@ -3,7 +3,7 @@
 `make_encoder` makes one by name: `HashingEncoder` (words into buckets), `OllamaEncoder` (an embedding model
 of a server) or `SentenceEncoder` (a sentence-transformers model, see `sentence_encoder`), whose rows
 `StoredEncoder` keeps in a file for later runs. `CachedEncoder` stands before each of them: it remembers
-rows, and has the texts of many threads encoded together.
+rows, and has the texts of many threads encoded together by an `EncodingWorker`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import weakref
 import zlib
 from collections import deque
 from collections.abc import Hashable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 from cachetools import LRUCache
@@ -27,14 +28,16 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
+    CallCancelledError,
     EncodingError,
     OllamaError,
     ServerFaultError,
     UnknownEncoderError,
 )
+from ollama_utils.plans import stop_at_exit
 from ollama_utils.reply_log import SqliteFile
-from ollama_utils.sentence_encoder import EncodingWorker, Job, PassEncoder, SentenceEncoder, encode_jobs
-from ollama_utils.types import unit_rows
+from ollama_utils.sentence_encoder import SentenceEncoder
+from ollama_utils.types import is_text, unit_rows
 
 _SAMPLE = "The same text has the same embedding."
 _SCHEMA = "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
@@ -45,6 +48,7 @@ _KNOWN_GOOD = ("dimension",)
 _MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
 _DEFAULT_DIMENSION = 384
 _CACHE_SIZE = 32768
+_LAST_PASS_S = 10.0
 _SIGN_BIT = 31
 _WORD = re.compile(r"\w+")
 
@@ -72,6 +76,18 @@ class PrefetchingEncoder(Encoder, Protocol):
 
     def prefetch(self, texts: Sequence[str]) -> None:
         """Have texts encoded when nobody waits for any other; comes back at once and never raises."""
+        ...
+
+
+@runtime_checkable
+class PassEncoder(Encoder, Protocol):
+    """A model in this process that is worth a thread of its own: several texts cost little more than one."""
+
+    pass_size: int
+    """The most texts that are encoded together."""
+
+    def shapes(self, texts: Sequence[str]) -> Sequence[Hashable]:
+        """What must be equal for texts to share a pass: one value a text."""
         ...
 
 
@@ -348,6 +364,176 @@ class CachedEncoder:
         """A forked child remembers nothing: the rows on their way, and the worker, are its parent's."""
         if self._pid != os.getpid():
             self._begin()
+
+
+Row = NDArray[np.float32]
+"""(D,)."""
+
+
+class Job:
+    """A text that somebody wants encoded."""
+
+    __slots__ = ("_outcome", "_under_way", "is_awaited", "shape", "text")
+
+    def __init__(self, text: str, *, is_awaited: bool = False) -> None:
+        self.text = text
+        self.is_awaited = is_awaited
+        """Whether somebody waits for it now, and not only later."""
+        self.shape: Hashable = None
+        self._outcome: Row | Exception | None = None
+        self._under_way = threading.Lock()
+        self._under_way.acquire()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it is known that there is no row."""
+        return isinstance(self._outcome, Exception)
+
+    def settle(self, outcome: Row | Exception) -> None:
+        """Give all who wait the row, or why there is none; once."""
+        self._outcome = outcome
+        self._under_way.release()
+
+    def row(self) -> Row:
+        """Wait for the row; raises what stands in its place."""
+        if self._outcome is None:
+            with self._under_way:
+                pass
+        if isinstance(self._outcome, Exception):
+            raise self._outcome
+        return cast("Row", self._outcome)
+
+
+def encode_jobs(encoder: Encoder, jobs: Sequence[Job]) -> None:
+    """Encode the texts together, and give all who wait each text's row, or why it has none.
+
+    What is not a failure of the encoder, such as Ctrl-C, is raised here; the others get CallCancelledError.
+    """
+    outcomes: list[Row | Exception]
+    outcomes = [CallCancelledError("the encoding was interrupted")] * len(jobs)
+    try:
+        outcomes = _outcomes(encoder, [job.text for job in jobs])
+    except Exception as error:  # noqa: BLE001 - it is raised to whoever waits for a row, this thread too
+        outcomes = [error] * len(jobs)
+    finally:
+        for job, outcome in zip(jobs, outcomes, strict=True):
+            job.settle(outcome)
+
+
+def _outcomes(encoder: Encoder, texts: list[str]) -> list[Row | Exception]:
+    """Each text's row, or why it has none; as many as there are texts, or a ValueError."""
+    failures: dict[int, OllamaError] = {}
+    try:
+        rows = encoder.encode(texts)
+    except EncodingError as error:
+        rows, failures = error.rows, error.failures
+    if len(rows) != len(texts):
+        raise ValueError(f"expected {len(texts)} rows of encoder {encoder.name!r}, got {len(rows)}")
+    return [failures.get(index, row.copy()) for index, row in enumerate(rows)]
+
+
+class EncodingWorker:
+    """Encodes the jobs of many threads on one of its own, pass by pass.
+
+    A pass takes the first job that somebody waits for, or else the first of all, and with it as many of
+    the same shape as there is room for, in the same order. The thread starts with the first job and ends
+    with `stop`; it does not outlive a fork.
+
+    Args:
+        encoder: is called on the worker's thread alone.
+    """
+
+    def __init__(self, encoder: PassEncoder) -> None:
+        self._pid = os.getpid()
+        self._encoder = encoder
+        self._changed = threading.Condition()
+        self._arrived: list[Job] = []
+        self._queue: list[Job] = []
+        self._thread: threading.Thread | None = None
+        self._is_stopped = False
+        stop_at_exit(self, _LAST_PASS_S)
+
+    def add(self, jobs: Sequence[Job]) -> None:
+        """Have jobs done; after `stop` they fail with CallCancelledError. Never raises."""
+        try:
+            with self._changed:
+                self._start()
+                self._arrived.extend(jobs)
+                self._changed.notify_all()
+        except Exception as error:  # noqa: BLE001 - stopped, or no thread can be had: all who wait get it
+            _fail(jobs, error)
+
+    def stop(self) -> None:
+        """Begin no further pass; the jobs that are left fail with CallCancelledError."""
+        if self._pid != os.getpid():  # a copy in a forked child, whose lock may be held for ever
+            return
+        with self._changed:
+            self._is_stopped = True
+            self._changed.notify_all()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the pass that was under way when `stop` was called, or for so long."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, timeout_s))
+
+    def _start(self) -> None:
+        if self._is_stopped:
+            raise _closed()
+        if self._thread is None:
+            name = f"encoding-{self._encoder.name}"
+            thread = threading.Thread(target=self._run, name=name, daemon=True)
+            thread.start()
+            self._thread = thread
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            self._measure()
+            if jobs := self._next_pass():
+                with suppress(BaseException):  # all who wait have it, and nobody is here
+                    encode_jobs(self._encoder, jobs)
+        _fail(self._arrived, _closed())
+        _fail(self._queue, _closed())
+
+    def _wait_for_work(self) -> bool:
+        """Wait until there is a job; False when the worker is stopped."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._arrived or self._queue or self._is_stopped)
+            return not self._is_stopped
+
+    def _measure(self) -> None:
+        """Queue the jobs that have arrived by their shapes; a text that would spoil a pass fails alone."""
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+        jobs = [job for job in arrived if is_text(job.text)]
+        for job in arrived:
+            if not is_text(job.text):
+                _fail([job], BadRequestError(f"expected valid Unicode text, got {job.text!r}"))
+        try:
+            shapes = self._encoder.shapes([job.text for job in jobs]) if jobs else []
+            for job, shape in zip(jobs, shapes, strict=True):
+                job.shape = shape
+        except Exception as error:  # noqa: BLE001 - it is raised to whoever waits for a row
+            _fail(jobs, error)
+        else:
+            self._queue += jobs
+
+    def _next_pass(self) -> list[Job]:
+        """The jobs to be encoded now, taken from the queue."""
+        self._queue.sort(key=lambda job: not job.is_awaited)  # stable: among equals the first comes first
+        alike = [job for job in self._queue if job.shape == self._queue[0].shape]
+        taken = alike[: self._encoder.pass_size]
+        self._queue = [job for job in self._queue if job not in taken]
+        return taken
+
+
+def _fail(jobs: Sequence[Job], error: Exception) -> None:
+    """Give all who wait the reason why there are no rows."""
+    for job in jobs:
+        job.settle(error)
+
+
+def _closed() -> CallCancelledError:
+    return CallCancelledError("the encoder was closed before the text was encoded")
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -13,9 +13,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from ollama_utils.capacity import START, Capacity, CapacityEstimate, SentCall
 from ollama_utils.client import OllamaClient
@@ -36,9 +37,12 @@ class Gate:
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[_Waiter] = deque()
-        self._in_flight = 0
-        self._max_in_flight = 0
+        self._queue: deque[Future[float]] = deque()
+        """Those who wait for a place; each is given the moment from which it is held."""
+        self.in_flight = 0
+        """The calls inside now."""
+        self.max_in_flight = 0
+        """The most calls that were inside at once."""
         self.closing = threading.Event()
         """Set once the gate is closed, for those inside who wait for something else."""
         self._open = True
@@ -72,16 +76,6 @@ class Gate:
         return self.closing.is_set()
 
     @property
-    def in_flight(self) -> int:
-        """The calls inside now."""
-        return self._in_flight
-
-    @property
-    def max_in_flight(self) -> int:
-        """The most calls that were inside at once."""
-        return self._max_in_flight
-
-    @property
     def waiting(self) -> int:
         """The calls outside now."""
         return len(self._queue)
@@ -90,7 +84,7 @@ class Gate:
     def room(self) -> int:
         """The places free now, none while it is shut; below 0 when calls wait."""
         with self._lock:
-            free = self._limit - self._in_flight if self._open else 0
+            free = self._limit - self.in_flight if self._open else 0
             return free - len(self._queue)
 
     def close(self) -> None:
@@ -98,7 +92,7 @@ class Gate:
         with self._lock:
             self.closing.set()
             while self._queue:
-                self._queue.popleft().decided.set()
+                self._queue.popleft().cancel()
 
     def enter(self) -> float:
         """Wait for a place; returns since when it is held, by the monotonic clock. Whoever enters leaves.
@@ -109,61 +103,48 @@ class Gate:
         with self._lock:
             if not self.closed and not self._queue and self._has_room():
                 return self._let_in()
-            waiter = _Waiter()
-            if not self.closed:
+            waiter: Future[float] = Future()
+            if self.closed:
+                waiter.cancel()
+            else:
                 self._queue.append(waiter)
                 self._admit()
-            else:
-                waiter.decided.set()
         try:
-            waiter.decided.wait()
+            return waiter.result()
+        except CancelledError as error:
+            raise CallCancelledError("the run was stopped before the call was made") from error
         except BaseException:
             self._forget(waiter)
             raise
-        if not waiter.admitted:
-            raise CallCancelledError("the run was stopped before the call was made")
-        return waiter.admitted_s
 
     def leave(self) -> None:
         """Give the place back."""
         with self._lock:
-            self._in_flight -= 1
+            self.in_flight -= 1
             self._admit()
 
     def _has_room(self) -> bool:
-        return self._open and self._in_flight < self._limit
+        return self._open and self.in_flight < self._limit
 
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
         while self._queue and self._has_room():
-            waiter = self._queue.popleft()
-            waiter.admitted = True
-            waiter.admitted_s = self._let_in()
-            waiter.decided.set()
+            self._queue.popleft().set_result(self._let_in())
 
     def _let_in(self) -> float:
         """One more is inside; the moment, by the monotonic clock. The lock is held."""
-        self._in_flight += 1
-        self._max_in_flight = max(self._max_in_flight, self._in_flight)
+        self.in_flight += 1
+        self.max_in_flight = max(self.max_in_flight, self.in_flight)
         return time.monotonic()
 
-    def _forget(self, waiter: _Waiter) -> None:
+    def _forget(self, waiter: Future[float]) -> None:
         """Undo the wait of a thread that was interrupted in it."""
         with self._lock:
-            if waiter.admitted:
-                self._in_flight -= 1
-                self._admit()
-            elif waiter in self._queue:
+            if waiter in self._queue:
                 self._queue.remove(waiter)
-
-
-class _Waiter:
-    """One call's place in the queue."""
-
-    def __init__(self) -> None:
-        self.decided = threading.Event()
-        self.admitted = False
-        self.admitted_s = math.nan
+            elif not waiter.cancelled():
+                self.in_flight -= 1
+                self._admit()
 
 
 def _checked(limit: int) -> int:
@@ -178,23 +159,6 @@ MaxInFlight = int | Literal["auto"]
 """The most calls at once to one model of one server; `auto`: as many as its replies show that it can take."""
 
 
-class Watcher(Protocol):
-    """Hears of every call to a server; called from many threads, while no gate's lock is held."""
-
-    def came(self, model: str) -> None:
-        """A call comes to the gate of a model (its short name), and is not yet in line."""
-
-    def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
-        """A call is over, and its place in the gate is free.
-
-        Args:
-            model: the model's short name.
-            sent_s: when it was let in, by the monotonic clock; None: never.
-            now_s: the time now.
-            usage: what the server reported; None when the call failed or nothing was reported.
-        """
-
-
 @dataclass
 class Admission:
     """A call that was let out to a server; whoever made it notes here what the server reported."""
@@ -206,7 +170,7 @@ class Admission:
 
 
 class Server:
-    """One server as its callers see it: a place for each call, and one who hears of every reply.
+    """One server as its callers see it: a place for each call, under limits that follow its replies.
 
     Args:
         client: the way to it.
@@ -216,7 +180,6 @@ class Server:
     def __init__(self, client: OllamaClient, *, max_in_flight: MaxInFlight) -> None:
         self.client = client
         self.swaps = Swaps(lambda: self.gates)
-        self.watchers: list[Watcher] = [self.swaps]
         self._max_in_flight = max_in_flight
         self._services: dict[str, _ModelLimit] = {}
         self._closed = False
@@ -273,8 +236,7 @@ class Server:
         service = self._service(name)
         sent: SentCall | None = None
         admission = Admission()
-        for watcher in self.watchers:
-            watcher.came(name)
+        self.swaps.came(name)
         try:
             with ExitStack() as places:
                 free_s = -math.inf
@@ -291,8 +253,7 @@ class Server:
                     service.came_back(sent, admission.usage)
         finally:
             sent_s = None if sent is None else sent.sent_s
-            for watcher in self.watchers:
-                watcher.left(name, sent_s, time.monotonic(), admission.usage)
+            self.swaps.left(name, sent_s, time.monotonic(), admission.usage)
 
     def cancel(self) -> None:
         """Turn away all who wait for a place and all who come later."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
-from queue import Empty, SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from ollama_utils.plans import POLL_S, start_thread
 from records.errors import WrappedError
@@ -57,59 +56,66 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
     items = list(items)
+    if not items:
+        return []
     if len(items) == 1:  # most calls of a lane: straight on
         try:
             return [fn(items[0])]
         except Exception as error:
             raise ParallelError([None], {0: error}) from error
-    results: list[R | None] = [None] * len(items)
-    failures: dict[int, BaseException] = {}
-    left = deque(range(len(items)))
-
-    def work() -> None:
-        with suppress(IndexError):  # no item is left
-            while True:
-                index = left.popleft()
-                try:
-                    results[index] = fn(items[index])
-                except Exception as error:  # noqa: BLE001 - it belongs to the item
-                    failures[index] = error
-
-    _on_threads(work, min(len(items), max_workers or len(items)), stop=left.clear)
-    if failures:
-        raise ParallelError(results, failures) from failures[min(failures)]
-    return results  # type: ignore[return-value] # every item has its result now
-
-
-def _on_threads(work: Callable[[], None], count: int, stop: Callable[[], None]) -> None:
-    """Have work done on so many threads, this one among them: where it is short, no other wakes up for it.
-
-    Where this thread is interrupted, it calls `stop` and waits for nobody.
-    """
-    ended: SimpleQueue[Future[None]] = SimpleQueue()
-
-    def help_out() -> None:
-        future: Future[None] = Future()
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - raised to the caller
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-        ended.put(future)
-
+    batch = _Batch(fn, items, max_workers or len(items))
     try:
-        for _ in range(count - 1):
-            start_thread(help_out)
-        work()
-        waiting = count - 1
-        while waiting > 0:
-            with suppress(Empty):
-                ended.get(timeout=POLL_S).result()
-                waiting -= 1
+        batch.work()
+        while not batch.is_over.wait(POLL_S):
+            pass
     except BaseException:
-        stop()
+        batch.left.clear()
         raise
+    if failures := batch.failures:
+        interrupts = [error for error in failures.values() if not isinstance(error, Exception)]
+        if interrupts:
+            raise interrupts[0]
+        raise ParallelError(batch.results, failures) from failures[min(failures)]
+    return batch.results
+
+
+class _Batch(Generic[T, R]):
+    """Items that several threads take one after another."""
+
+    def __init__(self, fn: Callable[[T], R], items: Sequence[T], max_workers: int) -> None:
+        self._fn = fn
+        self._items = items
+        self._workers_left = deque(range(max_workers))
+        self._ended: list[int] = []
+        self.left = deque(range(len(items)))
+        self.results: list[Any] = [None] * len(items)
+        self.failures: dict[int, BaseException] = {}
+        self.is_over = threading.Event()
+        """Set once every item is done, or one raised what is no mere failure: Ctrl-C, an exit."""
+
+    def work(self) -> None:
+        """Do items until none is left."""
+        with suppress(IndexError):  # no item is left, or nobody to help
+            self._workers_left.popleft()
+            index = self.left.popleft()
+            # Each has the next one started: where the items are short, few wake up in vain.
+            if self._workers_left and self.left:
+                start_thread(self.work)
+            while True:
+                self._do(index)
+                index = self.left.popleft()
+
+    def _do(self, index: int) -> None:
+        try:
+            self.results[index] = self._fn(self._items[index])
+        except BaseException as error:  # noqa: BLE001 - it belongs to the item
+            self.failures[index] = error
+            if not isinstance(error, Exception):
+                self.left.clear()
+                self.is_over.set()
+        self._ended.append(index)
+        if len(self._ended) == len(self._items):
+            self.is_over.set()
 
 
 def run_parallel(

@@ -9,18 +9,20 @@ item, and few plans are half done at a time.
 
 from __future__ import annotations
 
+import atexit
 import heapq
 import itertools
 import math
 import os
 import threading
 import time
+import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, wait
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -86,6 +88,37 @@ def start_thread(job: Callable[[], None]) -> None:
     _threads(os.getpid()).start(job)
 
 
+class Stoppable(Protocol):
+    """What works on threads of its own."""
+
+    def stop(self) -> None:
+        """Begin nothing more; waits for nothing."""
+        ...
+
+    def join(self, timeout_s: float) -> object:
+        """Wait for what is under way, or for so long."""
+        ...
+
+
+_stopped_at_exit: weakref.WeakKeyDictionary[Stoppable, float] = weakref.WeakKeyDictionary()
+
+
+def stop_at_exit(worker: Stoppable, timeout_s: float) -> None:
+    """Stop it when the interpreter ends, which then waits for so long at most for what is under way."""
+    _stopped_at_exit[worker] = timeout_s
+
+
+@atexit.register
+def _stop_all() -> None:
+    """An interpreter that ends while a thread computes in native code aborts the process."""
+    began_s = time.monotonic()
+    workers = list(_stopped_at_exit.items())
+    for worker, _ in workers:
+        worker.stop()
+    for worker, timeout_s in workers:
+        worker.join(began_s + timeout_s - time.monotonic())
+
+
 class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item, Value]):
     """Plays plans, which may be submitted one by one; at the end of `with` it stops.
 
@@ -118,6 +151,8 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         self._ready: list[_Playing[Any, Any, Any]] = []
         """A heap: the plans that have something to do for whoever is free, the first one first."""
         self._unfinished: set[Future[Any]] = set()
+        self._over: list[_Playing[Any, Any, Any]] = []
+        """Those whose futures nobody has settled yet."""
         self._workers: set[object] = set()
         """A token each: Ctrl-C may come between the token and its thread, and no place is lost by that."""
         self._stopped = False
@@ -173,18 +208,17 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
     def _work(self, token: object) -> None:
         done: _Done | None = None
         while True:
-            taken: tuple[_Playing[Any, Any, Any], int] | None = None
             with self._lock:  # once an item: for what came of the last one, and for the next
-                over = self._put(done) if done else None
-                if over is None:
-                    over, taken = self._take(token)
-            done = None
-            if over is not None:
-                over.settle()
-            elif taken is not None:
-                done = self._do_item(*taken)
-            else:
+                if done is not None:
+                    self._put(done)
+                taken = self._take(token)
+                over, self._over = self._over, []
+            for playing in over:
+                playing.settle()
+            if taken is None:
                 return
+            done = None  # it may be large, and the next item take long
+            done = self._do_item(*taken)
 
     def _do_item(self, playing: _Playing[Any, Any, Any], index: int) -> _Done:
         try:
@@ -192,13 +226,8 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         except BaseException as error:  # noqa: BLE001 - thrown into the plan
             return _Done(playing, index, None, error)
 
-    def _take(
-        self, token: object
-    ) -> tuple[_Playing[Any, Any, Any] | None, tuple[_Playing[Any, Any, Any], int] | None]:
-        """A plan that was over at once, or the next item as its plan and its place in the batch.
-
-        Neither when this worker has to end. The lock is held.
-        """
+    def _take(self, token: object) -> tuple[_Playing[Any, Any, Any], int] | None:
+        """The next item, as its plan and its place in the batch; None: this worker ends. The lock is held."""
         while self._ready:
             playing = self._ready[0]
             if playing.is_opened:
@@ -206,59 +235,45 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
                 if not playing.has_item:
                     heapq.heappop(self._ready)
                 self._start_worker()
-                return None, (playing, index)
+                return playing, index
             heapq.heappop(self._ready)
-            if over := self._go_on(playing):
-                return over, None
+            self._go_on(playing)
         self._workers.discard(token)
         if not self._workers:
             self._no_workers.notify_all()
-        return None, None
+        return None
 
-    def _put(self, done: _Done) -> _Playing[Any, Any, Any] | None:
-        """Keep what came of an item; the last one of a batch lets its plan go on. The lock is held.
-
-        Returns:
-            The plan, if it is over.
-        """
-        over: _Playing[Any, Any, Any] | None = None
+    def _put(self, done: _Done) -> None:
+        """Keep what came of an item; the last one of a batch lets its plan go on. The lock is held."""
         playing = done.playing
         batch_is_done = playing.put(done.place, done.value, done.error)
         try:
             if self._tick:
                 self._tick()
         except BaseException as raised:  # noqa: BLE001 - raised to whoever asks the future
-            over = self._break_off(playing, raised)
+            if playing.future in self._unfinished:
+                playing.failure = raised
+                self._ready = [other for other in self._ready if other is not playing]
+                heapq.heapify(self._ready)
+                self._finish(playing)
         if batch_is_done and playing.failure is None and not self._stopped:
-            over = self._go_on(playing)
-        return over
+            self._go_on(playing)
 
-    def _go_on(self, playing: _Playing[Any, Any, Any]) -> _Playing[Any, Any, Any] | None:
-        """Let a plan yield its next batch; returns it when it is over instead. The lock is held."""
+    def _go_on(self, playing: _Playing[Any, Any, Any]) -> None:
+        """Let a plan yield its next batch, or end. The lock is held."""
         playing.go_on()
         if playing.has_item:
             heapq.heappush(self._ready, playing)
-            return None
-        return self._finish(playing)
+        else:
+            self._finish(playing)
 
-    def _break_off(
-        self, playing: _Playing[Any, Any, Any], error: BaseException
-    ) -> _Playing[Any, Any, Any] | None:
-        """End a plan with an error; returns it unless it was over before. The lock is held."""
-        if playing.future not in self._unfinished:
-            return None
-        playing.failure = error
-        self._ready = [other for other in self._ready if other is not playing]
-        heapq.heapify(self._ready)
-        return self._finish(playing)
-
-    def _finish(self, playing: _Playing[Any, Any, Any]) -> _Playing[Any, Any, Any]:
-        """A plan that is over. The lock is held."""
+    def _finish(self, playing: _Playing[Any, Any, Any]) -> None:
+        """A plan is over: it is settled once the lock is free. The lock is held."""
         self._unfinished.discard(playing.future)
+        self._over.append(playing)
         if playing.failure is not None and self._fail_fast:
             self._stopped = True
             self._ready.clear()
-        return playing
 
 
 def play_plans(
@@ -277,20 +292,9 @@ def play_plans(
     with PlanRunner(do, max_in_flight, tick, fail_fast=True) as runner:
         futures = [runner.submit(plan) for plan in plans]
         runner.join()
-        return results_of(futures)
-
-
-def results_of(futures: Sequence[Future[Result]]) -> list[Result]:
-    """The results in order, once all are there; Ctrl-C interrupts the wait.
-
-    Raises:
-        BaseException: what the first of them that failed so far raised.
-    """
-    left: Collection[Future[Result]] = futures
-    while left and not any(future.done() and _has_failed(future) for future in futures):
-        left = wait(left, timeout=POLL_S, return_when=FIRST_EXCEPTION).not_done
+    # Where one failed, others were not finished: they are cancelled now.
     for future in futures:
-        if future.done() and _has_failed(future):
+        if not future.cancelled():
             future.result()
     return [future.result() for future in futures]
 
@@ -311,10 +315,6 @@ def play_plan(
     except StopIteration as end:
         result: Result = end.value
         return result
-
-
-def _has_failed(future: Future[Any]) -> bool:
-    return future.cancelled() or future.exception() is not None
 
 
 class _Playing(Generic[Item, Value, Result]):

@@ -18,11 +18,11 @@ import sqlite3
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from ollama_utils.errors import BadRequestError, ReplyLogError
 from ollama_utils.types import Call, Completion, Usage, short_name
@@ -129,7 +129,7 @@ class LogTotals:
     completion_tokens: int
 
 
-class ReplyLog:
+class ReplyLog(AbstractContextManager["ReplyLog"]):
     """One file of replies, written by many threads, and by several processes when it is a shared cache.
 
     A reply is in the file when `write` returns, so it survives the end of the process, however it ends. (It
@@ -205,12 +205,7 @@ class ReplyLog:
         """
         return [error or "" for (error,) in self._file.execute(_LATEST, (since, most))]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:

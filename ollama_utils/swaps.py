@@ -119,7 +119,7 @@ class _Turn:
 
 
 class Swaps:
-    """Opens and shuts the gates of one server's models; a Watcher of its calls.
+    """Opens and shuts the gates of one server's models; called from many threads, while no gate is locked.
 
     Args:
         gates: returns the gates by model, of those models that were called.
@@ -146,13 +146,20 @@ class Swaps:
             return frozenset(self._in_vain)
 
     def came(self, model: str) -> None:
-        """A call comes to the gate of a model."""
+        """A call comes to the gate of a model (its short name), and is not yet in line."""
         with self._lock:
             self._calls[model] += 1
             self._arrange(self._clock())
 
     def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
-        """A call is over, and its place in the gate is free; see Watcher."""
+        """A call is over, and its place in the gate is free.
+
+        Args:
+            model: the model's short name.
+            sent_s: when it was let in; None: never.
+            now_s: the time now.
+            usage: what the server reported; None when the call failed or nothing was reported.
+        """
         with self._lock:
             self._calls[model] -= 1
             if sent_s is not None and usage is not None:

@@ -78,9 +78,9 @@ def test_no_environment_has_a_thread_of_its_own(
 
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    rows=st.lists(row_of_actions, min_size=1, max_size=8),
+    rows=st.lists(row_of_actions, min_size=1, max_size=5),
     schedule=st.sampled_from(SCHEDULES),
-    ahead=st.integers(0, 8),
+    ahead=st.integers(0, 5),
     apart=st.booleans(),
 )
 def test_each_lane_plays_its_lines_on_record_and_then_goes_on(
@@ -216,7 +216,7 @@ def test_after_ctrl_c_in_restore_it_can_be_called_again(dispatcher: Dispatcher, 
     env.close()
 
 
-@pytest.mark.parametrize("max_workers", [None, 1])
+@pytest.mark.parametrize("max_workers", [None, pytest.param(1, marks=pytest.mark.soak)])
 def test_ctrl_c_at_any_line_of_send_or_recv_loses_no_step_and_doubles_none(
     dispatcher: Dispatcher, encoder: Encoder, max_workers: int | None
 ) -> None:

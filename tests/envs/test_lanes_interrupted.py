@@ -133,25 +133,34 @@ def test_step_async_begins_in_all_lanes_or_in_none_and_step_wait_gives_whole_row
     everywhere(check_wait)
 
 
-def test_after_a_torn_reset_step_or_call_the_next_call_begins_anew() -> None:
-    def check(call: Callable[[LaneVectorEnv], object], again: str, line: int) -> bool:
+CALLS: dict[str, Callable[[LaneVectorEnv], object]] = {
+    "reset": lambda env: env.reset()[0][:, 2].tolist() == [0] * N,
+    "step": lambda env: env.step(GO)[1].tolist() == [1, 2, 3],
+    "call": lambda env: env.get_attr("lane") == (0, 1, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ("step", "call"),
+        ("call", "step"),
+        ("reset", "reset"),
+        pytest.param("step", "step", marks=pytest.mark.soak),
+        pytest.param("call", "call", marks=pytest.mark.soak),
+    ],
+)
+def test_after_a_torn_reset_step_or_call_the_next_call_begins_anew(first: str, then: str) -> None:
+    def check(line: int) -> bool:
         env = made()
-        if again != "reset":
+        if first != "reset":
             env.reset()
-        was_torn = torn(lambda: call(env), line)
-        if again == "reset":
-            env.reset()
-        elif again == "step":
-            assert env.step(GO)[1].tolist() == [1, 2, 3]
-        else:
-            assert env.get_attr("lane") == (0, 1, 2)
+        was_torn = torn(lambda: CALLS[first](env), line)
+        assert CALLS[then](env)
         assert_well(env)
         return was_torn
 
-    for call in (lambda env: env.step(GO), lambda env: env.get_attr("lane")):
-        for again in ("step", "call"):
-            everywhere(partial(check, call, again))
-    everywhere(partial(check, lambda env: env.reset(), "reset"))
+    everywhere(check)
 
 
 def test_a_torn_close_is_finished_by_the_next() -> None:

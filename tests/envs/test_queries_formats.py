@@ -100,16 +100,19 @@ def test_rows_are_counted_as_a_spreadsheet_counts_them(tmp_path: Path) -> None:
     assert [query.row for query in queries] == [2, 4]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each example writes the same files anew."""
+    return tmp_path_factory.mktemp("sets")
+
+
 @given(
     prompts=st.lists(
         st.text(st.characters(exclude_categories=["Cs", "Cc", "Cf"])).filter(str.strip), min_size=1
     )
 )
-def test_prompts_written_in_any_format_come_back(
-    tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
-) -> None:
+def test_prompts_written_in_any_format_come_back(folder: Path, prompts: list[str]) -> None:
     assume("prompt" not in map(str.strip, prompts))  # the header again is refused
-    folder = tmp_path_factory.mktemp("sets")
     with (folder / "set.csv").open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["prompt"], *([prompt] for prompt in prompts)])
     lines = (json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts)

@@ -179,8 +179,24 @@ def test_a_binary_file_under_a_text_name_is_known_by_its_first_bytes(
     assert error_of(path) == f"{path} is {what}"
 
 
-@pytest.mark.parametrize("length", [LONGEST_TEXT, LONGEST_TEXT + 1, 10_000_000])
-@pytest.mark.parametrize("name", ["set.csv", "set.txt", "set.jsonl", "set.json", "set.parquet"])
+LENGTHS = [
+    (f"set{suffix}", length)
+    for suffix in (".csv", ".txt", ".jsonl", ".json", ".parquet")
+    for length in (LONGEST_TEXT, LONGEST_TEXT + 1)
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "length"),
+    [
+        *LENGTHS,
+        ("set.csv", 10_000_000),
+        *(
+            pytest.param(f"set{suffix}", 10_000_000, marks=pytest.mark.soak)
+            for suffix in (".txt", ".jsonl", ".json", ".parquet")
+        ),
+    ],
+)
 def test_a_prompt_over_the_limit_is_refused_by_its_row_and_length(
     tmp_path: Path, name: str, length: int
 ) -> None:

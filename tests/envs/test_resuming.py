@@ -17,9 +17,9 @@ from ollama_utils.encoders import Encoder
 from simulator.process import EmbeddedServer
 from tests.envs.worlds import MUTATORS, make_env
 
-LANES = 3
+LANES = 2
 rows_of_actions = st.lists(
-    st.lists(st.integers(0, len(MUTATORS) - 1), min_size=LANES, max_size=LANES), min_size=1, max_size=8
+    st.lists(st.integers(0, len(MUTATORS) - 1), min_size=LANES, max_size=LANES), min_size=1, max_size=5
 )
 
 

@@ -1,4 +1,4 @@
-"""One simulator for the model layer's tests, reset for each, and a dispatcher to it."""
+"""The session's simulator, reset for each test of the model layer, and a dispatcher to it."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ import pytest
 
 from ollama_utils.dispatcher import Dispatcher
 from simulator.process import EmbeddedServer
-from simulator.settings import Settings
-
-
-@pytest.fixture(scope="session")
-def shared_server() -> Iterator[EmbeddedServer]:
-    """A simulator with 4 slots whose replies take about 5 ms: for laws, whose examples reset it."""
-    with EmbeddedServer(Settings(slots=4, time_scale=0.02)) as server:
-        yield server
 
 
 @pytest.fixture
-def server(shared_server: EmbeddedServer) -> Iterator[EmbeddedServer]:
-    """The simulator without faults and with its counts at zero, before and after."""
-    shared_server.reset_stats()
-    yield shared_server
-    shared_server.set_faults([])
+def server(simulator: EmbeddedServer) -> Iterator[EmbeddedServer]:
+    """The session's simulator, its counts at zero; without faults in the end."""
+    simulator.reset_stats()
+    yield simulator
+    simulator.set_faults([])
 
 
 @pytest.fixture

@@ -50,9 +50,20 @@ WORDS: list[tuple[Fault, type[OllamaError]]] = [
 """Faults of replies with words."""
 
 
-def cases(faults: list[tuple[Fault, type[OllamaError]]]) -> list[Any]:
-    """The faults as parameters of a test, each named by what it says."""
-    return [pytest.param(fault, error, id="-".join(map(str, fault.values()))) for fault, error in faults]
+def cases(faults: list[tuple[Fault, type[OllamaError]]], *, with_enormous: bool = False) -> list[Any]:
+    """The faults as parameters of a test, each named by what it says.
+
+    A reply of 32 MiB takes a second: where `with_enormous` is not given, it is in `make soak` alone.
+    """
+    return [
+        pytest.param(
+            fault,
+            error,
+            id="-".join(map(str, fault.values())),
+            marks=[pytest.mark.soak] if fault["kind"] == "enormous" and not with_enormous else [],
+        )
+        for fault, error in faults
+    ]
 
 
 def patience_s(error: type[OllamaError]) -> float:

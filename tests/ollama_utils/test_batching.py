@@ -31,9 +31,9 @@ PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.
 @settings(max_examples=15)
 @given(prompts=PROMPTS, workers=st.none() | st.integers(1, 8))
 def test_a_batch_of_questions_gives_what_single_calls_give(
-    shared_server: EmbeddedServer, prompts: list[str], workers: int | None
+    simulator: EmbeddedServer, prompts: list[str], workers: int | None
 ) -> None:
-    with Dispatcher([shared_server.host]) as together, Dispatcher([shared_server.host]) as alone:
+    with Dispatcher([simulator.host]) as together, Dispatcher([simulator.host]) as alone:
         completions = batch_query_target_model(
             together, prompts, model="sim-target", options=GREEDY, max_workers=workers
         )

@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
 
 from ollama_utils.connect import EMBEDDED, ServerConfig, connect
+from ollama_utils.errors import ServerUnreachableError
 from ollama_utils.types import Call
 from records.errors import UserError
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.threads import wait_until
 
 
 def test_the_death_of_the_embedded_simulator_fails_a_call_at_once() -> None:
     with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
-        assert connection.embedded is not None
-        os.kill(connection.embedded.pid, signal.SIGKILL)
-        while connection.embedded.alive():
-            pass
-        completion = connection.dispatcher.generate(Call(model="sim-target", prompt="Why?"))
+        embedded, dispatcher = connection.embedded, connection.dispatcher
+        assert embedded is not None
+        assert dispatcher.generate(Call(model="sim-target", prompt="How?")).text
+        assert (embedded.alive(), embedded.exit_reason()) == (True, None)
+        os.kill(embedded.pid, signal.SIGKILL)
+        wait_until(lambda: not embedded.alive())
+        completion = dispatcher.generate(Call(model="sim-target", prompt="Why?"))
     assert completion.attempts == 1
-    assert "the embedded simulator" in str(completion.error)
-    assert "has ended" in str(completion.error)
+    assert isinstance(completion.error, ServerUnreachableError)
+    assert not completion.error.retryable
+    assert re.search(r"the embedded simulator .* has ended: .* status -9", str(completion.error))
 
 
 def refused(**told: object) -> str:

@@ -36,12 +36,12 @@ def ask(prompt: object) -> Call:
 @settings(max_examples=15)
 @given(calls=st.integers(1, 24), limit=st.integers(1, 6), workers=st.integers(1, 12))
 def test_the_server_never_sees_more_calls_at_once_than_the_limit(
-    shared_server: EmbeddedServer, calls: int, limit: int, workers: int
+    simulator: EmbeddedServer, calls: int, limit: int, workers: int
 ) -> None:
-    shared_server.reset_stats()
-    with Dispatcher([shared_server.host], max_in_flight=limit) as dispatcher:
+    simulator.reset_stats()
+    with Dispatcher([simulator.host], max_in_flight=limit) as dispatcher:
         completions = map_parallel(dispatcher.generate, [ask(i) for i in range(calls)], workers)
-    stats = shared_server.stats()
+    stats = simulator.stats()
     assert all(completion.error is None for completion in completions)
     assert stats["calls"] == calls
     assert stats["max_in_flight"] <= dispatcher.max_in_flight_seen <= min(limit, workers, calls)
@@ -50,13 +50,13 @@ def test_the_server_never_sees_more_calls_at_once_than_the_limit(
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=20), st.integers(1, 12))
 def test_equal_questions_are_one_call_and_get_one_text(
-    shared_server: EmbeddedServer, prompts: list[int], workers: int
+    simulator: EmbeddedServer, prompts: list[int], workers: int
 ) -> None:
-    shared_server.reset_stats()
-    with Dispatcher([shared_server.host]) as dispatcher:
+    simulator.reset_stats()
+    with Dispatcher([simulator.host]) as dispatcher:
         completions = map_parallel(dispatcher.generate, [ask(prompt) for prompt in prompts], workers)
         alone = {prompt: dispatcher.generate(ask(prompt)).text for prompt in set(prompts)}
-    assert shared_server.stats()["calls"] == len(set(prompts))
+    assert simulator.stats()["calls"] == len(set(prompts))
     assert [completion.text for completion in completions] == [alone[prompt] for prompt in prompts]
     paid = [completion for completion in completions if not completion.cached]
     assert len(paid) == len(set(prompts))

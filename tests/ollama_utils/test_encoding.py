@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ollama_utils.encoders import CachedEncoder, HashingEncoder
+from ollama_utils.encoders import CachedEncoder, EncodingWorker, HashingEncoder, Job
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
@@ -22,7 +22,6 @@ from ollama_utils.errors import (
     EncodingError,
 )
 from ollama_utils.parallel import map_parallel
-from ollama_utils.sentence_encoder import EncodingWorker, Job
 from tests.ollama_utils.threads import PATIENCE_S, interrupted_once, start, wait_until
 
 

@@ -41,7 +41,7 @@ def test_a_fault_of_the_first_attempt_leaves_the_reply_as_it_is_without_it(
     assert server.stats()["faults"] == {fault["kind"]: 1}
 
 
-@pytest.mark.parametrize(("fault", "error"), cases(WORDS))
+@pytest.mark.parametrize(("fault", "error"), cases(WORDS, with_enormous=True))
 def test_a_fault_of_every_attempt_is_a_completion_with_its_error(
     server: EmbeddedServer, fault: Fault, error: type[OllamaError]
 ) -> None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from contextlib import closing
 
 import pytest
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.errors import BadReplyError, OllamaError, ServerFaultError, ServerUnreachableError
+from ollama_utils.errors import BadReplyError, OllamaError, ServerFaultError
 from ollama_utils.types import Call
-from simulator.process import EmbeddedServer
-from simulator.settings import Settings
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from tests.ollama_utils.threads import PATIENCE_S, wait_until
+from tests.ollama_utils.threads import PATIENCE_S
 
 CALL = Call(model="m", prompt="p")
 
@@ -49,17 +45,3 @@ def test_a_count_that_no_number_of_ours_can_hold_is_an_unreadable_reply() -> Non
     error = failure(200, SAID | {"total_duration": 10**400})
     assert type(error) is BadReplyError
     assert "unreadable" in str(error)
-
-
-def test_where_our_own_server_has_ended_the_call_says_so_and_is_not_tried_again() -> None:
-    with (
-        EmbeddedServer(Settings(time_scale=0)) as server,
-        closing(OllamaClient(server.host, timeout_s=PATIENCE_S, exit_reason=server.exit_reason)) as client,
-    ):
-        assert client.generate(Call(model="sim-target", prompt="p")).text
-        assert (server.alive(), server.exit_reason()) == (True, None)
-        os.kill(server.pid, signal.SIGKILL)
-        wait_until(lambda: not server.alive())
-        with pytest.raises(ServerUnreachableError, match=r"the embedded simulator .* status -9") as caught:
-            client.generate(Call(model="sim-target", prompt="q"))
-        assert not caught.value.retryable

@@ -21,22 +21,26 @@ with Dispatcher([sys.argv[1]]) as dispatcher:
 """
 
 
+UNUSABLE = {
+    "ALL_PROXY": "socks5h://127.0.0.1:1080",
+    "OLLAMA_HOST": "localhost:many",
+    "SSL_CERT_FILE": "/gone.pem",
+    "SSLKEYLOGFILE": "/gone/keys",
+}
+ALONE = [*({name: value} for name, value in UNUSABLE.items()), {"OLLAMA_HOST": "192.168.1.300"}]
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("ALL_PROXY", "socks5h://127.0.0.1:1080"),
-        ("OLLAMA_HOST", "localhost:many"),
-        ("OLLAMA_HOST", "192.168.1.300"),
-        ("SSL_CERT_FILE", "/gone.pem"),
-        ("SSLKEYLOGFILE", "/gone/keys"),
-    ],
+    "variables",
+    [UNUSABLE, *(pytest.param(each, marks=pytest.mark.soak) for each in ALONE)],
+    ids="-".join,
 )
-def test_a_variable_that_cannot_be_used_spoils_no_call_to_this_machine(
-    server: EmbeddedServer, name: str, value: str
+def test_variables_that_cannot_be_used_spoil_no_call_to_this_machine(
+    server: EmbeddedServer, variables: dict[str, str]
 ) -> None:
     done = subprocess.run(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-c", ASK, server.host],
-        env=os.environ | {name: value},
+        env=os.environ | variables,
         capture_output=True,
         text=True,
         check=False,

@@ -12,6 +12,7 @@ from ollama_utils.capacity import START
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.limits import Server
+from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
@@ -26,13 +27,14 @@ def one() -> Iterator[Server]:
     server.close()
 
 
-class Diary:
-    """A watcher that writes down what it hears, with the calls then inside the model's gate."""
+class Diary(Swaps):
+    """Writes down what it hears, with the calls then inside the model's gate."""
 
     def __init__(self, server: Server) -> None:
+        super().__init__(lambda: server.gates)
         self.heard: list[tuple[Any, ...]] = []
         self._server = server
-        server.watchers.append(self)
+        server.swaps = self
 
     def came(self, model: str) -> None:
         self.heard.append(("came", model, self._server.gates[model].in_flight))
@@ -42,7 +44,7 @@ class Diary:
         self.heard.append(("left", model, self._server.gates[model].in_flight, sent, usage))
 
 
-def test_a_watcher_hears_of_a_call_before_it_is_let_in_and_after_its_place_is_free(one: Server) -> None:
+def test_swaps_hear_of_a_call_before_it_is_let_in_and_after_its_place_is_free(one: Server) -> None:
     diary = Diary(one)
     with one.admit("m:latest") as admission:
         assert diary.heard == [("came", "m", 0)]
@@ -50,7 +52,7 @@ def test_a_watcher_hears_of_a_call_before_it_is_let_in_and_after_its_place_is_fr
     assert diary.heard[1:] == [("left", "m", 0, True, SERVED)]
 
 
-def test_a_watcher_hears_of_a_call_that_failed_and_of_one_that_was_never_let_in(one: Server) -> None:
+def test_swaps_hear_of_a_call_that_failed_and_of_one_that_was_never_let_in(one: Server) -> None:
     diary = Diary(one)
     with pytest.raises(ZeroDivisionError), one.admit("m"):
         raise ZeroDivisionError
@@ -63,7 +65,7 @@ def test_a_watcher_hears_of_a_call_that_failed_and_of_one_that_was_never_let_in(
     ]
 
 
-def test_a_watcher_may_shut_a_gate_before_the_call_that_comes_is_let_in(one: Server) -> None:
+def test_swaps_may_shut_a_gate_before_the_call_that_comes_is_let_in(one: Server) -> None:
     class Doorkeeper(Diary):
         def came(self, model: str) -> None:
             one.gates[model].open = False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -215,19 +216,8 @@ def test_whatever_replies_say_every_call_has_its_end_in_order_and_turns_do_not_o
         assert came_s == sorted(came_s)
 
 
-@pytest.fixture(scope="module")
-def small() -> Iterator[EmbeddedServer]:
-    """A server of one model and one slot, so slow that what lanes do between calls is little to a swap."""
-    settings = Settings(profile="rtx4090", max_loaded_models=1, time_scale=0.2, reply_tokens="16")
-    with EmbeddedServer(settings) as server:
-        yield server
-
-
-@pytest.fixture
-def server(small: EmbeddedServer) -> Iterator[Server]:
-    made = Server(OllamaClient(small.host), max_in_flight=1)
-    yield made
-    made.close()
+def _server_at(host: str) -> Server:
+    return Server(OllamaClient(host), max_in_flight=1)
 
 
 def ask(server: Server, model: str, prompt: str) -> str:
@@ -238,20 +228,23 @@ def ask(server: Server, model: str, prompt: str) -> str:
 
 
 @pytest.mark.soak
-def test_lanes_at_a_server_of_one_model_share_its_swaps(small: EmbeddedServer, server: Server) -> None:
-    small.reset_stats()
+def test_lanes_at_a_server_of_one_model_share_its_swaps() -> None:
+    """It has one slot, and is so slow that what lanes do between calls is little to a swap."""
+    settings = Settings(profile="rtx4090", max_loaded_models=1, time_scale=0.2, reply_tokens="16")
+    with EmbeddedServer(settings) as small, closing(_server_at(small.host)) as server:
 
-    def lane(number: int) -> None:
-        for step in range(4):
-            ask(server, "sim-target", ask(server, "sim-mutator", f"Paraphrase: why {number}, {step}?"))
+        def lane(number: int) -> None:
+            for step in range(4):
+                ask(server, "sim-target", ask(server, "sim-mutator", f"Paraphrase: why {number}, {step}?"))
 
-    for done in [start(partial(lane, number)) for number in range(8)]:
-        done.result(PATIENCE_S)
-    assert server.swaps.taking_turns == {"sim-mutator", "sim-target"}
-    assert small.stats()["swaps"] <= 64 / 3
+        for done in [start(partial(lane, number)) for number in range(8)]:
+            done.result(PATIENCE_S)
+        assert server.swaps.taking_turns == {"sim-mutator", "sim-target"}
+        assert small.stats()["swaps"] <= 64 / 3
 
 
-def test_cancelling_wakes_those_at_a_gate_that_is_shut(server: Server) -> None:
+def test_cancelling_wakes_those_at_a_gate_that_is_shut() -> None:
+    server = _server_at("http://127.0.0.1:1")  # nobody listens there, and nothing is sent
     models = ("sim-mutator", "sim-target")
     assert all(server.gate(model).open for model in models)
     displace(server.swaps, models)
