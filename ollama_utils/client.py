@@ -32,7 +32,7 @@ from ollama_utils.errors import (
 )
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
-from ollama_utils.types import Call, Completion, Embeddings, Usage, is_text, unit_rows
+from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage, is_text, unit_rows
 
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
@@ -118,7 +118,11 @@ class OllamaClient:
     """
 
     def __init__(
-        self, host: str, *, timeout_s: float = 120.0, exit_reason: Callable[[], str | None] = lambda: None
+        self,
+        host: str,
+        *,
+        timeout_s: float = CALL_TIMEOUT_S,
+        exit_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.host = parse_host(host)
         if not os.environ.get("OLLAMA_API_KEY", "").isascii():

@@ -22,7 +22,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.types import short_name
+from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, short_name
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from simulator.settings import Settings, SimulatedServer
@@ -94,9 +94,9 @@ class ServerConfig:
     [none; the embedded simulator's own]."""
     max_in_flight: MaxInFlight = "auto"
     """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
-    call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = 120.0
+    call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = CALL_TIMEOUT_S
     """Seconds after which one call is given up."""
-    call_attempts: Count = 4
+    call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 

@@ -39,7 +39,7 @@ from ollama_utils.reply_log import (
     question_of,
 )
 from ollama_utils.single_flight import ReplyCache, SharedReply, key_of
-from ollama_utils.types import Call, Completion, Embeddings, Usage, short_name
+from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage, short_name
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
@@ -184,8 +184,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         hosts: Sequence[str],
         *,
         max_in_flight: MaxInFlight = "auto",
-        attempts: int = 4,
-        timeout_s: float = 120.0,
+        attempts: int = CALL_ATTEMPTS,
+        timeout_s: float = CALL_TIMEOUT_S,
         deadline_s: float = 300.0,
         cache_size: int = 65536,
         backoff_s: float = 0.5,

@@ -12,6 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 if TYPE_CHECKING:
     from ollama_utils.errors import OllamaError
 
+CALL_TIMEOUT_S = 120.0
+"""Seconds after which one call is given up, unless another number is set."""
+CALL_ATTEMPTS = 4
+"""How often a failing call is tried, unless another number is set."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Call:

@@ -17,11 +17,9 @@ from typing import Any, Self
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.limits import checked_rate
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion
 from search.call_pool import CallPool, Counts, callers_for
 from search.evolution import SOLVER, embedded_dispatcher
-
-_TIMEOUT_S = 120.0
 
 
 class AsyncLLMInterface:
@@ -69,7 +67,7 @@ class AsyncLLMInterface:
         self._seed = seed
         self._most = max_concurrent_requests
         self._rate = checked_rate(rate_limit_per_minute)
-        self._timeout_s = _TIMEOUT_S if timeout_s is None else timeout_s
+        self._timeout_s = CALL_TIMEOUT_S if timeout_s is None else timeout_s
         self._dispatcher = dispatcher
         self._pool: CallPool | None = None
         self._undo = ExitStack()
