@@ -31,7 +31,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
-from cli.reports import WIDTH
+from cli.formats import WIDTH
 from envs.batched import BatchedQueryMutationEnv
 from envs.episode import transition_record
 from envs.mission import MissionConfig, QueryConfig, load_query_set

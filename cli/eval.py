@@ -16,7 +16,7 @@ from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from cli.reports import (
+from cli.formats import (
     check_format,
     new_table,
     number,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.reports import new_table, number, p_value, percent, with_interval
+from cli.formats import new_table, number, p_value, percent, with_interval
 from cli.search_settings import (
     CallFlags,
     SearchConfig,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.reports import Format, check_format
+from cli.formats import Format, check_format
 from records.errors import UserError, as_user_error
 from records.run_folder import check_places
 from records.settings import Count, NotNegative, Seed, Share, absolute, with_flags

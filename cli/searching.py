@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar
 from rich.progress import TextColumn
 from rich.table import Column
 
-from cli.reports import Parts, print_parts, write_report
+from cli.formats import Parts, print_parts, write_report
 from cli.search_settings import MAY_CHANGE, SearchConfig
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from cli.reports import new_table, number, with_interval
+from cli.formats import new_table, number, with_interval
 from cli.search_settings import (
     LimitedCallFlags,
     SearchConfig,

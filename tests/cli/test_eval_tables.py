@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cli.eval import print_tables
-from cli.reports import as_json, as_yaml
+from cli.formats import as_json, as_yaml
 from evaluation.report import report
 from tests.evaluation.evaluations import ACCURACY, agent, full, results
 
