@@ -185,8 +185,7 @@ def _capital(
     # Summed one after another from where it stood: splitting the values changes no bit.
     sums = np.concatenate([before[..., None], values], axis=-1).cumsum(-1)
     if population is None:
-        means = np.broadcast_to(bounds, values.shape)
-        impossible = np.zeros(values.shape, dtype=np.bool_)
+        means, impossible = bounds, np.False_
     else:
         left = population * bounds - sums
         means = left[..., :-1] / (population - count - np.arange(values.shape[-1]))
