@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from simulator.durations import is_duration, keep_alive_s
 from simulator.profiles import PROFILES, parse_reply_length
 
 if TYPE_CHECKING:
@@ -100,8 +101,6 @@ def settings_from_environment() -> dict[str, Any]:
     Raises:
         ValueError: a variable is not a whole number, or not a duration.
     """
-    from simulator.wire import is_duration
-
     found: dict[str, Any] = {}
     for name, variable in _COUNTS.items():
         if text := os.environ.get(variable, "").strip():
@@ -119,6 +118,4 @@ def settings_from_environment() -> dict[str, Any]:
 
 def _stay_s(keep_alive: str) -> float:
     """Seconds that a model stays, from a duration or, as in OLLAMA_KEEP_ALIVE, whole seconds."""
-    from simulator.wire import keep_alive_s
-
     return keep_alive_s(f"{keep_alive}s" if keep_alive.lstrip("+-").isdecimal() else keep_alive)

@@ -116,7 +116,11 @@ class PairedTest(MeanTest):
 
 
 def interval(
-    scores: ArrayLike, delta: float = 0.05, *, population: int | None = None
+    scores: ArrayLike,
+    delta: float = 0.05,
+    *,
+    population: int | None = None,
+    at_best: ArrayLike | None = None,
 ) -> tuple[Floats, Floats]:
     """An interval for the mean that holds after any number of scores, (lows, highs).
 
@@ -129,14 +133,16 @@ def interval(
         scores: (..., n), in [0, 1], in the order they were drawn.
         delta: how often an interval may ever miss, above 0 and below 1.
         population: how many scores there are in all; None: any number.
+        at_best: what each score may have been at best: the upper end is of these; None: of the scores.
 
     Raises:
         ValueError: a score is not in [0, 1], delta is out of range, or there are more scores than that.
     """
     values = np.asarray(scores, dtype=np.float64)
+    most = values if at_best is None else np.asarray(at_best, dtype=np.float64)
     if not 0 < delta < 1:
         raise ValueError(f"expected a delta above 0 and below 1, got {delta!r}")
-    if not ((values >= 0) & (values <= 1)).all():
+    if not ((values >= 0) & (most <= 1)).all() or not ((most >= 0) & (values <= 1)).all():
         raise ValueError("expected scores in [0, 1]")
     _check_population(population)
     if population is not None and values.shape[-1] > population:
@@ -144,12 +150,10 @@ def interval(
     if not values.shape[-1]:
         return np.zeros(values.shape[:-1]), np.ones(values.shape[:-1])
     if values.shape[-1] == population:
-        return values.mean(-1), values.mean(-1)
-    lows, below = _lows(np.stack([values, 1 - values]), delta / 2, population)
-    highs = 1 - below
+        return values.mean(-1), most.mean(-1)
+    lows, below = _lows(np.stack([values, 1 - most]), delta / 2, population)
     # What was known on the way may leave out the mean that is there now; then the interval is wider.
-    means = values.mean(-1)
-    return np.minimum(lows, means), np.maximum(highs, means)
+    return np.minimum(lows, values.mean(-1)), np.maximum(1 - below, most.mean(-1))
 
 
 def _lows(values: Floats, delta: float, population: int | None) -> Floats:
@@ -181,8 +185,7 @@ def _capital(
     # Summed one after another from where it stood: splitting the values changes no bit.
     sums = np.concatenate([before[..., None], values], axis=-1).cumsum(-1)
     if population is None:
-        means = np.broadcast_to(bounds, values.shape)
-        impossible = np.zeros(values.shape, dtype=np.bool_)
+        means, impossible = bounds, np.False_
     else:
         left = population * bounds - sums
         means = left[..., :-1] / (population - count - np.arange(values.shape[-1]))

@@ -112,6 +112,7 @@ class Cells:
         """(combinations, 4): sums of latency_s, prompt_tokens, completion_tokens and price."""
         self.first_error: dict[int, Exception] = {}
         """The first error of each combination that had one, in the order of the datapoints asked for."""
+        self._ends_found: dict[tuple[float, int | None], tuple[Floats, NDArray[np.int64]]] = {}
 
     @property
     def datapoints(self) -> int:
@@ -167,6 +168,15 @@ class Cells:
         np.divide(self.sums, self.seen, out=means, where=self.seen > 0)
         np.round(means, 12, out=means)
         return means
+
+    def ends_found(self, delta: float, population: int | None) -> tuple[Floats, NDArray[np.int64]]:
+        """Where to keep the intervals of these settings, for cells that are filled stay as they are.
+
+        Returns:
+            (2, combinations), the low and high ends; and (combinations,), how many datapoints they are of.
+        """
+        unknown = np.repeat([[0.0], [1.0]], len(self.seen), axis=1), np.zeros_like(self.seen)
+        return self._ends_found.setdefault((delta, population), unknown)
 
     def missing(self, combination: int, places: Sequence[int]) -> tuple[int, ...]:
         """Those of these places, each once and in their order, that are not filled."""
@@ -316,22 +326,23 @@ _AT_ONCE = 40_000
 
 
 def _intervals(
-    cells: Cells,
-    delta: float,
-    numbers: Sequence[int],
-    *,
-    failed_as: float = 0.0,
-    population: int | None = None,
+    cells: Cells, delta: float, numbers: Sequence[int], population: int | None = None
 ) -> tuple[Floats, Floats]:
-    """The `interval` of each of these combinations: (numbers,) lows and highs."""
-    lows, highs = np.zeros(len(numbers)), np.ones(len(numbers))
-    seen = cells.seen[list(numbers)]
-    for count in np.unique(seen).tolist():
-        same = np.flatnonzero(seen == count)
+    """The `interval` of each of these combinations, errors as 0 in its low and as 1 in its high end.
+
+    Returns:
+        (numbers,) lows and highs.
+    """
+    chosen = np.array(numbers, dtype=np.int64)
+    ends, counts = cells.ends_found(delta, population)
+    stale = chosen[counts[chosen] != cells.seen[chosen]]
+    for count in np.unique(cells.seen[stale]).tolist():
+        same = stale[cells.seen[stale] == count]
         for some in np.array_split(same, 1 + len(same) * count // _AT_ONCE):
-            values = np.array([cells.values(numbers[place], failed_as) for place in some])
-            lows[some], highs[some] = interval(values, delta, population=population)
-    return lows, highs
+            values, at_best = (np.array([cells.values(n, as_) for n in some.tolist()]) for as_ in (0.0, 1.0))
+            ends[:, some] = interval(values, delta, population=population, at_best=at_best)
+    counts[stale] = cells.seen[stale]
+    return ends[0, chosen], ends[1, chosen]
 
 
 def dataset_lows(cells: Cells, delta: float, numbers: Sequence[int]) -> list[float]:
@@ -339,7 +350,7 @@ def dataset_lows(cells: Cells, delta: float, numbers: Sequence[int]) -> list[flo
 
     It holds at any time with probability 1 - delta, where the datapoints were asked for in their order.
     """
-    lows, _ = _intervals(cells, delta, numbers, population=cells.datapoints)
+    lows, _ = _intervals(cells, delta, numbers, cells.datapoints)
     size, seen = cells.datapoints, cells.seen
     return [
         cells.mean(number) if seen[number] == size else float(low)
@@ -370,8 +381,6 @@ def results_of(
     lows = dataset_lows(cells, delta, range(len(combinations)))
     order = sorted(range(len(combinations)), key=lambda i: (i != best, not cells.seen[i], -lows[i], i))
     ends, highs = _intervals(cells, delta, range(len(combinations)))
-    if cells.errors.any():
-        _, highs = _intervals(cells, delta, range(len(combinations)), failed_as=1.0)
     rows = tuple(
         _row(i, combinations[i], cells, (ends[i], highs[i]), verdicts[i], is_best=i == best) for i in order
     )

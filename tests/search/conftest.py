@@ -21,5 +21,5 @@ def server(simulator: EmbeddedServer) -> Iterator[EmbeddedServer]:
 @pytest.fixture(scope="session")
 def paced_server() -> Iterator[EmbeddedServer]:
     """Each of its models has 16 slots; replies take some milliseconds."""
-    with EmbeddedServer(Settings(slots=16, time_scale=0.02)) as made:
+    with EmbeddedServer(Settings(slots=16, time_scale=0.01)) as made:
         yield made

@@ -42,9 +42,29 @@ def undisturbed(simulator: EmbeddedServer, told: list[Generation]) -> dict[str, 
     return evolved(simulator, small(max_generations=2), on_generation=told.append)
 
 
-def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(server: EmbeddedServer) -> None:
-    config = small(max_generations=4, panel_size=40, async_batch_size=10)
-    results = evolved(server, config)
+BRIEF = {"max_generations": 2, "panel_size": 10, "held_out": 0.1}
+"""Of an evolution that is played again and again: as many generations, on fewer problems."""
+
+
+@pytest.fixture(scope="module")
+def brief(simulator: EmbeddedServer) -> dict[str, Any]:
+    """What it comes to, undisturbed."""
+    return evolved(simulator, small(**BRIEF))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"max_generations": 2},
+        pytest.param(
+            {"max_generations": 4, "panel_size": 40, "async_batch_size": 10}, marks=pytest.mark.soak
+        ),
+    ],
+)
+def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(
+    server: EmbeddedServer, undisturbed: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    results = evolved(server, small(**settings)) if "panel_size" in settings else undisturbed
     held_out = results["held_out"]
     assert results["best_fitness"] > results["seed_fitness"]
     assert held_out["low"] > 0
@@ -55,15 +75,15 @@ def test_evolution_improves_on_the_seed_prompt_on_problems_it_never_saw(server: 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"max_generations": 2},
+        BRIEF,
         *(pytest.param({"selection": each}, marks=pytest.mark.soak) for each in ("rank", "roulette")),
     ],
 )
 def test_the_result_is_the_same_whatever_the_concurrency(
-    server: EmbeddedServer, undisturbed: dict[str, Any], settings: dict[str, Any]
+    server: EmbeddedServer, brief: dict[str, Any], settings: dict[str, Any]
 ) -> None:
     one = evolved(server, small(**settings, enable_async_evaluation=False))
-    ten = evolved(server, small(**settings)) if "selection" in settings else undisturbed
+    ten = evolved(server, small(**settings)) if "selection" in settings else brief
     few = evolved(
         server, small(**settings, max_concurrent_requests=7, genome_batch_size=2, max_concurrent_genomes=1)
     )
@@ -83,10 +103,10 @@ def test_the_plain_config_asks_one_call_at_a_time(
     assert server.stats()["max_in_flight"] == 1
 
 
-def test_another_seed_is_another_search(server: EmbeddedServer, undisturbed: dict[str, Any]) -> None:
-    other = evolved(server, small(seed=1, max_generations=2))
+def test_another_seed_is_another_search(server: EmbeddedServer, brief: dict[str, Any]) -> None:
+    other = evolved(server, small(**BRIEF, seed=1))
     assert other["seed"] == 1
-    assert other["history"] != undisturbed["history"]
+    assert other["history"] != brief["history"]
 
 
 def test_each_generation_is_told_and_the_best_never_gets_worse(
@@ -101,7 +121,7 @@ def test_each_generation_is_told_and_the_best_never_gets_worse(
 
 
 def test_the_first_population_is_made_of_different_prompts(server: EmbeddedServer) -> None:
-    results = evolved(server, small(max_generations=0, population_size=16))
+    results = evolved(server, small(max_generations=0, population_size=16, panel_size=5, held_out=0.0))
     (first,) = results["history"]
     assert (first["children"], first["duplicates"]) == (16, 0)
     assert results["genomes"] == 16
@@ -120,13 +140,13 @@ FAULTS = {
     "names", [["busy", "timeout"], *(pytest.param([name], marks=pytest.mark.soak) for name in FAULTS)]
 )
 def test_faults_that_pass_change_no_result(
-    server: EmbeddedServer, undisturbed: dict[str, Any], names: list[str]
+    server: EmbeddedServer, brief: dict[str, Any], names: list[str]
 ) -> None:
     server.set_faults([FAULTS[name] for name in names])
-    faulty = evolved(server, small(max_generations=2))
+    faulty = evolved(server, small(**BRIEF))
     assert faulty["metrics"]["retries"] > 0
     assert sum(record["unscored"] for record in faulty["history"]) == 0
-    assert timeless(faulty) == timeless(undisturbed)
+    assert timeless(faulty) == timeless(brief)
 
 
 def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: EmbeddedServer) -> None:
@@ -196,9 +216,9 @@ def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: 
 
 
 def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply_twice(
-    server: EmbeddedServer, undisturbed: dict[str, Any], tmp_path: Path
+    server: EmbeddedServer, brief: dict[str, Any], tmp_path: Path
 ) -> None:
-    whole, config = undisturbed, small(max_generations=2)
+    whole, config = brief, small(**BRIEF)
     server.reset_stats()
     with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
         with Dispatcher([server.host]) as dispatcher:
@@ -206,7 +226,7 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply
             calls = itertools.count(1)
 
             def stop_in_the_middle() -> None:
-                if next(calls) == 150:
+                if next(calls) == 100:
                     controller.stop()
 
             controller = EvolutionController(config, dispatcher=dispatcher, tick=stop_in_the_middle, **MODELS)

@@ -21,7 +21,7 @@ from tests.search.evolutions import MODELS, evolved, small
 def test_no_problem_held_out_is_seen_before_the_end_and_no_example_is_a_problem_that_counts(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    task, config, scored = bundled_task(), small(held_out=0.2, population_size=12), [list[str]()]
+    task, config, scored = bundled_task(), small(held_out=0.2, max_generations=1), [list[str]()]
 
     def score(problem: Problem, reply: str) -> float:
         scored[-1].append(problem.question)
@@ -74,7 +74,7 @@ def test_the_final_means_are_over_the_problems_that_both_prompts_have_a_reply_to
 ) -> None:
     with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
         told = EvolutionController(
-            small(max_unscored=1.0),
+            small(max_unscored=1.0, max_generations=1),
             dispatcher=dispatcher,
             on_generation=lambda _: server.set_faults([{"kind": "busy_503", "rate": 0.4}]),
             **MODELS,

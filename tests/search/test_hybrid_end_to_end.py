@@ -68,7 +68,7 @@ def share_right(flow: HybridOptimizationFlow, dispatcher: Dispatcher, problems: 
 def test_it_learns_the_bundled_task_beyond_its_seed_prompt(dispatcher: Dispatcher, encoder: Encoder) -> None:
     train, fresh = TASK.split(0.3, seed=0)
     flow = flow_on(dispatcher, encoder)
-    steps(flow, train.problems[:72])
+    steps(flow, train.problems[:48])
     learned = share_right(flow, dispatcher, fresh.problems)
     flow.actor = FixedActor(SEED_INSTRUCTIONS)
     seed_prompt = [dispatcher.generate(flow.ask(p.question).calls[0]).text for p in fresh.problems]

@@ -20,12 +20,12 @@ def run(flow: HybridOptimizationFlow, steps: int = 25) -> list[StepResult]:
     return [flow.step(question, is_right) for _, question in questions(steps, seed=2)]
 
 
-def test_at_once_or_one_after_another_every_bit_is_the_same() -> None:
+def test_at_once_or_one_after_another_every_bit_is_the_same(encoder: Encoder) -> None:
     def params(**settings: Any) -> ActorCriticParams:  # noqa: ANN401 - of the parameters
         return ActorCriticParams(update_interval=5, seed=3, **settings)
 
     flows = [
-        HybridOptimizationFlow.from_params(each, SmallModel(), model="any", prompts=PROMPTS)
+        HybridOptimizationFlow.from_params(each, SmallModel(), model="any", prompts=PROMPTS, encoder=encoder)
         for each in (params(), params(parallel_eval=True), params(parallel_eval=True, max_workers=3))
     ]
     one, at_once, by_three = [run(flow) for flow in flows]
@@ -35,10 +35,10 @@ def test_at_once_or_one_after_another_every_bit_is_the_same() -> None:
     assert odds[0] == odds[1] == odds[2]
 
 
-def test_another_seed_is_another_run() -> None:
+def test_another_seed_is_another_run(encoder: Encoder) -> None:
     flows = [
         HybridOptimizationFlow.from_params(
-            ActorCriticParams(seed=seed), SmallModel(), model="any", prompts=PROMPTS
+            ActorCriticParams(seed=seed), SmallModel(), model="any", prompts=PROMPTS, encoder=encoder
         )
         for seed in (1, 1, 2)
     ]

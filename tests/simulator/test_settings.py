@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.durations import FOR_EVER_S
 from simulator.profiles import PROFILES
 from simulator.settings import Settings, settings_from_environment
-from simulator.wire import FOR_EVER_S
 
 
 def test_settings_leave_to_the_profile_what_ollama_leaves_to_the_machine() -> None:

@@ -42,7 +42,7 @@ def test_the_budget_is_met_and_datapoints_come_in_their_order(
         assert np.isfinite(selector.cells.scores[row, :count]).all()
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("rank", [0, 1, pytest.param(2, marks=pytest.mark.soak)])
 def test_the_best_gets_the_most_evaluations_and_is_named(rank: int) -> None:
     named = []
     for seed in range(10):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,8 +15,10 @@ SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 @given(SHAPES)
 def test_neighbours_differ_in_one_choice_and_are_all_that_do(shape: list[int]) -> None:
     every = places_of(shape)
-    for places in every:
-        expected = {other for other in every if sum(a != b for a, b in zip(places, other, strict=True)) == 1}
+    table = np.array(every)
+    differences = (table[:, None] != table).sum(2)
+    for places, different in zip(every, differences, strict=True):
+        expected = {every[other] for other in np.flatnonzero(different == 1)}
         found = neighbours(places, shape)
         assert set(found) == expected
         assert len(found) == len(expected)
