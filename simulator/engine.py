@@ -33,7 +33,7 @@ from typing import Any
 from simulator.agenda import Action, Agenda, Entry, Slots
 from simulator.counters import Clock, Counters, SlotUse
 from simulator.decoding import Batch, Machine, Sequence
-from simulator.durations import FOR_EVER_S, keep_alive_s
+from simulator.keep_alive import FOR_EVER_S, keep_alive_s
 from simulator.profiles import Pace
 from simulator.wire import ApiError, Body
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.durations import is_duration, keep_alive_s
+from simulator.keep_alive import is_duration, keep_alive_s
 from simulator.wire import ApiError, Body
 
 _TEXTS = ("model", "name", "prompt", "suffix", "system", "template")

@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from simulator.durations import is_duration, keep_alive_s
+from simulator.keep_alive import is_duration, keep_alive_s
 from simulator.profiles import PROFILES, parse_reply_length
 
 if TYPE_CHECKING:

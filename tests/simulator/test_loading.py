@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.durations import FOR_EVER_S
 from simulator.engine import BUSY, RunnerOptions
+from simulator.keep_alive import FOR_EVER_S
 from tests.simulator.virtual import Scene
 
 LOAD_S = 4.0 / 3.0  # 4 GB at the profile's 3 GB/s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.durations import FOR_EVER_S
+from simulator.keep_alive import FOR_EVER_S
 from simulator.profiles import PROFILES
 from simulator.settings import Settings, settings_from_environment
 

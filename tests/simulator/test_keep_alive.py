@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.durations import FOR_EVER_S, is_duration, keep_alive_s
+from simulator.keep_alive import FOR_EVER_S, is_duration, keep_alive_s
 
 
 def test_a_keep_alive_is_a_duration_or_seconds_and_below_zero_for_ever() -> None:

@@ -1,4 +1,4 @@
-"""Durations as Go writes them (`1h30m`, `-1s`): settings are read with them where no server is imported."""
+"""How long a model stays in memory: `keep_alive`, a number of seconds or a duration as Go writes it (`1h30m`)."""
 
 from __future__ import annotations
 
