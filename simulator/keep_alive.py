@@ -1,4 +1,4 @@
-"""How long a model stays in memory: `keep_alive`, a number of seconds or a duration as Go writes it (`1h30m`)."""
+"""How long a model stays in memory: `keep_alive`, in seconds or as Go writes durations (`1h30m`)."""
 
 from __future__ import annotations
 
