@@ -24,8 +24,8 @@ from scorers.refusal_models import from_json, ngrams, pieces, refusal_model
 from scorers.refusal_rules import read_by_rules
 from scorers.reward import make_scorer
 from simulator.chance import digest_of
-from simulator.personas.persona_file import load_persona
 from simulator.personas.target import LABELS
+from tests.personas import SHIPPED
 from tests.scorers.test_refusal_rules import ANSWERED, PARTLY, REFUSED, typeset
 from tests.tables import listed
 
@@ -122,7 +122,7 @@ def test_what_the_rules_know_the_cascade_knows(minilm: Encoder) -> None:
 
 
 def test_every_reply_of_the_shipped_persona_is_known_before_the_embeddings() -> None:
-    target, model = load_persona(None).target, refusal_model()
+    target, model = SHIPPED.target, refusal_model()
     detector = RefusalDetector()
     asked = wrong = 0
     numbers = range(1000, 1100)
