@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ollama_utils.encoders import Encoder, HashingEncoder, make_encoder
+from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder
 from ollama_utils.errors import BadRequestError, EncodingError
+from ollama_utils.sentence_encoder import SentenceEncoder
 from ollama_utils.types import Completion
 from scorers.refusal import ENCODER, REFUSAL_LABELS, RefusalDetector, make_detector
 from scorers.refusal_models import from_json, ngrams, pieces, refusal_model
@@ -76,8 +77,8 @@ class FailingEncoder(CountingEncoder):
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Encoder:
-    return make_encoder(ENCODER)
+def minilm(sentence_encoder: SentenceEncoder) -> Encoder:
+    return CachedEncoder(sentence_encoder)
 
 
 @pytest.fixture(scope="module")
