@@ -32,7 +32,7 @@ def test_the_parts_of_a_steps_cost_add_up() -> None:
 
 
 def test_every_client_has_a_row_within_what_the_server_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(calls, "ROUNDS", 4)
+    monkeypatch.setattr(calls, "ROUNDS", 2)
     found = calls.measure(in_flight=(4,), runs=1)
     assert len({row["client"] for row in found}) == len(found) == 4
     for row in found:
