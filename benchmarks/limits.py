@@ -137,6 +137,7 @@ def under_load(
             yield dispatcher, usages
         finally:
             over.set()
+            dispatcher.cancel()  # what waits for a place in flight need not have it any more
             for thread in threads:
                 thread.join()
 

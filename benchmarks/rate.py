@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from benchmarks.reporting import Section, at_least, at_most, run
@@ -57,10 +58,10 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
 
 
-def measure(faults: str, seconds: float, per_minute: float) -> dict[str, Any]:
+def measure(faults: str, seconds: float, per_minute: float, time_scale: float = 1.0) -> dict[str, Any]:
     """One row: the requests that the server counted, and the calls that came back without a reply."""
     over = threading.Event()
-    with EmbeddedServer(_SETTINGS) as server:
+    with EmbeddedServer(replace(_SETTINGS, time_scale=time_scale)) as server:
         server.set_faults(FAULTS[faults])
         began_s = time.monotonic()
         with (

@@ -186,18 +186,23 @@ def _play(task: tuple[str, int]) -> list[Outcome]:
     return [select(contestant, table, seed) for contestant in CONTESTANTS]
 
 
+def _play_in_processes(tasks: Sequence[tuple[str, int]], processes: int) -> list[list[Outcome]]:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the processes load torch
+    # A forked process has the locks that other threads of this one hold at that moment, for good.
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_play, tasks, chunksize=5))
+
+
 def compare_selectors(world: str, tables: int, processes: int = 2) -> Section:
     """All selectors in one of `WORLDS`.
 
     Args:
         world: its name.
         tables: how many each selector is given; each has its own seed.
-        processes: that share the work.
+        processes: that share the work; 0: this one does it.
     """
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # before the processes load torch
-    # A forked process has the locks that other threads of this one hold at that moment, for good.
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-        played = list(pool.map(_play, [(world, seed) for seed in range(tables)], chunksize=5))
+    tasks = [(world, seed) for seed in range(tables)]
+    played = _play_in_processes(tasks, processes) if processes else list(map(_play, tasks))
     outcomes = {
         contestant.label: [each[place] for each in played] for place, contestant in enumerate(CONTESTANTS)
     }

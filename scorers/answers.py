@@ -43,8 +43,7 @@ def final_answer(reply: str) -> str:
     for mark in reversed(marks):
         if after := _undressed(text[mark.end() :]):
             return _undressed(after if _ITEM_MARK.match(after) else after.splitlines()[0])
-    lines = [line for line in map(_undressed, text.splitlines()) if line]
-    return lines[-1] if lines else ""
+    return next(filter(None, map(_undressed, reversed(text.splitlines()))), "")
 
 
 def is_right(reply: str, answer: str) -> bool:
@@ -112,8 +111,13 @@ def _beside(number: re.Match[str]) -> list[tuple[bool, list[str]]]:
         end = suffix.end()
     # In the number's place stands a digit, the only one that is left.
     spotted = f"{text[: number.start()]} {_SPOT} {text[end:]}"
-    items = [_words(item) for item in _BETWEEN.split(spotted)]
-    return [(_SPOT in item, [word for word in item if word != _SPOT]) for item in items if item]
+    items = _BETWEEN.split(spotted)
+    words = {item: _words(item) for item in set(items)}  # each once, however often a loop says it
+    return [
+        (_SPOT in words[item], [word for word in words[item] if word != _SPOT])
+        for item in items
+        if words[item]
+    ]
 
 
 def _words(item: str) -> list[str]:
@@ -131,7 +135,9 @@ def _denied(number: re.Match[str]) -> bool:
 
 def _items(text: str) -> list[str]:
     """The parts of a list, or a list of one."""
-    return [item for item in map(_word, _BETWEEN.split(text.strip())) if item]
+    items = _BETWEEN.split(text.strip())
+    words = {item: _word(item) for item in set(items)}  # each once, however often a loop says it
+    return [words[item] for item in items if words[item]]
 
 
 def _word(text: str) -> str:

@@ -298,7 +298,9 @@ def read_by_rules(text: str) -> RuleReading:
         return RuleReading(is_sure=True, shows=shows)
     if len(sentences) == 1 and _BARE_REFUSAL.fullmatch(sentences[0].rstrip(".! ")):
         return RuleReading(is_sure=True, declines=True, sentences=sentences, flags=[True])
-    flags = [_is_decline(sentence, _DECLINE) for sentence in sentences]
+    # A model that is caught in a loop says one sentence again and again: each is read once.
+    declining = {sentence for sentence in set(sentences) if _is_decline(sentence, _DECLINE)}
+    flags = [sentence in declining for sentence in sentences]
     is_sure = any(flags)
     for place, sentence in enumerate(sentences[:OPENING_SENTENCES]):
         flags[place] = flags[place] or _is_decline(sentence, _WEAK_DECLINE)
@@ -328,13 +330,13 @@ def _opens_with_lecture(sentences: list[str]) -> bool:
 
 def _helps(sentences: Sequence[str], declines: Sequence[bool]) -> bool:
     """Whether a pivot, or enough substance, stands beside what declines."""
-    if any(map(_PIVOT.search, sentences)):
+    distinct = set(sentences)
+    if any(map(_PIVOT.search, distinct)):
         return True
+    words = {sentence: _substance(sentence) for sentence in distinct}
     first = declines.index(True) if True in declines else 0
-    before = sum(map(_substance, sentences[:first]))
-    after = (
-        sum(_substance(s) for s, declined in zip(sentences, declines, strict=True) if not declined) - before
-    )
+    before = sum(words[sentence] for sentence in sentences[:first])
+    after = sum(words[s] for s, declined in zip(sentences, declines, strict=True) if not declined) - before
     return before >= SUBSTANCE_WORDS_BEFORE or before + after >= SUBSTANCE_WORDS
 
 

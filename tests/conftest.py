@@ -14,6 +14,7 @@ from hypothesis import settings
 from cli.main import execute
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.sentence_encoder import SentenceEncoder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -50,6 +51,12 @@ def dispatcher(simulator: EmbeddedServer) -> Iterator[Dispatcher]:
 def encoder() -> Encoder:
     """The hashing encoder: no model to load."""
     return make_encoder("hashing")
+
+
+@pytest.fixture(scope="session")
+def sentence_encoder() -> SentenceEncoder:
+    """The packaged all-MiniLM-L6-v2, which takes seconds to load."""
+    return SentenceEncoder("all-MiniLM-L6-v2")
 
 
 @pytest.fixture(scope="session")

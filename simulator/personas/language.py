@@ -20,7 +20,6 @@ from simulator.chance import pick, share_of
 from simulator.personas.tables import Pattern, Patterns, PatternText, Table, Text, Texts, wrong
 
 _TOKEN = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
-_POSSESSIVE = re.compile(r"['\u2019]s\Z")
 _ARTICLE = re.compile(r"\b(an?)(\s+)\Z", re.IGNORECASE)
 
 
@@ -104,7 +103,8 @@ def tokenise(text: str) -> tuple[str, ...]:
 
 def _plain(match: re.Match[str]) -> tuple[int, str]:
     """Where a word ends without its possessive ending, and the word so far in lower case."""
-    bare = _POSSESSIVE.sub("", match[0])
+    word = match[0]
+    bare = word[:-2] if word.endswith(("'s", "\u2019s")) else word
     return match.start() + len(bare), bare.lower().replace("\u2019", "'")
 
 

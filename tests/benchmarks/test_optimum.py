@@ -27,6 +27,7 @@ from scorers.reward import make_scorer
 from simulator.chance import digest_of
 from simulator.personas.language import Features
 from simulator.personas.persona_file import load_persona
+from tests.personas import SHIPPED
 from tests.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
 
 Choice = Callable[[int, Features], str]
@@ -36,7 +37,7 @@ EPISODES = 120
 WARY = Path(__file__).parents[2] / "benchmarks" / "personas" / "wary.toml"
 SAMPLE = QUERIES[::60]
 PLAYED = [query if n % 2 else pytest.param(query, marks=pytest.mark.soak) for n, query in enumerate(SAMPLE)]
-PERSONA = load_persona(None)
+PERSONA = SHIPPED
 GAME = Game(persona=PERSONA, mutators=load_mutators(DEFAULT_MUTATORS))
 NAMES = [mutator.name for mutator in GAME.mutators]
 INSTEAD = [text for texts in PERSONA.mutator.words.failures.values() for text in texts]

@@ -53,8 +53,9 @@ def test_a_selector_sees_no_more_cells_than_it_asks_for() -> None:
     assert found.savings == pytest.approx(0.75, abs=1 / (len(MEANS) * DATAPOINTS))
 
 
-def test_every_selector_has_its_row() -> None:
-    made = compare_selectors("correlated", tables=2, processes=1)
+@pytest.mark.parametrize("processes", [0, pytest.param(1, marks=pytest.mark.soak)])
+def test_every_selector_has_its_row(processes: int) -> None:
+    made = compare_selectors("correlated", tables=2, processes=processes)
     assert made.title == WORLDS["correlated"].title
     assert [row["selector"] for row in made.rows] == [each.label for each in CONTESTANTS]
     assert len(made.checks) == 4

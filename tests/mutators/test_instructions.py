@@ -24,7 +24,7 @@ from mutators.system_prompts import (
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
 from search.task import SEED_INSTRUCTIONS
-from simulator.personas.persona_file import load_persona
+from tests.personas import SHIPPED
 
 ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 BY_MODEL = [mutator for mutator in ALL if mutator.kind == "model"]
@@ -91,7 +91,7 @@ def _reworded(dispatcher: Dispatcher, model: str, prompt: str) -> str:
 def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
     dispatcher: Dispatcher, model: str
 ) -> None:
-    shipped = load_persona(None).mutator.advice
+    shipped = SHIPPED.mutator.advice
     assert shipped is not None
     known = {*shipped.general, *shipped.special}
     kept = set(sentences(LONG))

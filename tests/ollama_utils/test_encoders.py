@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import numpy as np
@@ -199,10 +199,18 @@ def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
         return [failures.get(place, tuple(row)) for place, row in enumerate(error.rows)]
 
 
+@pytest.fixture(scope="module")
+def embedder() -> Iterator[ScriptedServer]:
+    with ScriptedServer(embedding) as server:
+        yield server
+
+
 @settings(max_examples=30)
 @given(st.lists(st.sampled_from(["a", "bc", "", "crash", "nan", "x" * 11, "y" * 12]), max_size=40))
-def test_a_batch_gives_each_text_the_row_or_the_error_that_it_gets_alone(texts: list[str]) -> None:
-    with ScriptedServer(embedding) as server, Dispatcher([server.host], attempts=1) as dispatcher:
+def test_a_batch_gives_each_text_the_row_or_the_error_that_it_gets_alone(
+    embedder: ScriptedServer, texts: list[str]
+) -> None:
+    with Dispatcher([embedder.host], attempts=1) as dispatcher:
         encoder = OllamaEncoder(dispatcher, "m")
         alone = {text: outcomes(encoder, [text])[0] for text in texts}
         expected = [alone[text] for text in texts]

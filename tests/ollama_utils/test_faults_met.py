@@ -17,9 +17,10 @@ CALL = Call(model="sim-target", prompt="What is tea?")
 TEXTS = ("tea", "coffee")
 
 
-def to(server: EmbeddedServer, error: type[OllamaError], *, attempts: int) -> Dispatcher:
+def to(server: EmbeddedServer, error: type[OllamaError], *, attempts: int, late_s: float = 0.1) -> Dispatcher:
     """A dispatcher that loses no time, with a timeout that suits the fault."""
-    return Dispatcher([server.host], attempts=attempts, timeout_s=patience_s(error), backoff_s=0.001)
+    timeout_s = patience_s(error, late_s)
+    return Dispatcher([server.host], attempts=attempts, timeout_s=timeout_s, backoff_s=0.001)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_fault_of_every_attempt_is_a_completion_with_its_error(
     server: EmbeddedServer, fault: Fault, error: type[OllamaError]
 ) -> None:
     server.set_faults([fault | {"rate": 1}])
-    with to(server, error, attempts=2) as dispatcher:
+    with to(server, error, attempts=2, late_s=0.05) as dispatcher:
         completion = dispatcher.generate(CALL)
     assert (completion.text, completion.attempts, completion.usage) == ("", 2, None)
     assert type(completion.error) is error
@@ -70,7 +71,7 @@ def test_embeddings_come_after_a_fault_of_the_first_attempt(
 def test_texts_whose_every_embedding_fails_are_an_encoding_error_with_the_cause(
     server: EmbeddedServer, fault: Fault, error: type[OllamaError]
 ) -> None:
-    with to(server, error, attempts=3) as dispatcher:
+    with to(server, error, attempts=3, late_s=0.05) as dispatcher:
         encoder = make_encoder("ollama:sim-embed", dispatcher)
         server.set_faults([fault | {"rate": 1}])
         with pytest.raises(EncodingError) as caught:

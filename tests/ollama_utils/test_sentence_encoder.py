@@ -30,9 +30,9 @@ TEXTS = [
 
 
 @pytest.fixture(scope="session")
-def minilm() -> SentenceEncoder:
-    """The packaged all-MiniLM-L6-v2."""
-    return SentenceEncoder("all-MiniLM-L6-v2")
+def minilm(sentence_encoder: SentenceEncoder) -> SentenceEncoder:
+    """The model under test."""
+    return sentence_encoder
 
 
 @pytest.fixture(scope="session")

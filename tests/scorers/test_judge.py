@@ -57,12 +57,28 @@ def say(**changes: object) -> str:
     return json.dumps({"label": "answered", "score": 7, "intent_kept": True} | changes)
 
 
+@pytest.fixture(scope="module")
+def speaker() -> Iterator[tuple[ScriptedServer, list[str]]]:
+    """A server, and the texts that it says, one after another."""
+    left: list[str] = []
+    with ScriptedServer(lambda _: (200, SAID | {"response": left.pop(0), "done_reason": "stop"})) as server:
+        yield server, left
+
+
 @given(st.sampled_from(REFUSAL_LABELS), st.integers(0, 10), st.booleans())
-def test_a_reply_in_the_schema_is_read_as_it_stands(label: str, score: int, intent_kept: bool) -> None:  # noqa: FBT001 (drawn by Hypothesis)
+def test_a_reply_in_the_schema_is_read_as_it_stands(
+    speaker: tuple[ScriptedServer, list[str]],
+    label: str,
+    score: int,
+    intent_kept: bool,  # noqa: FBT001 (drawn by Hypothesis)
+) -> None:
+    server, left = speaker
     text = say(label=label, score=score, intent_kept=intent_kept)
     expected = Judgement(label=label, score=score / 10, intent_kept=intent_kept)  # type: ignore[arg-type]
-    with judge_that_says(f" {text}\n") as (judge, _):
-        assert judge(*CASE) == expected
+    left[:] = [f" {text}\n"]
+    with Dispatcher([server.host], attempts=1) as dispatcher:
+        assert LLMJudge(dispatcher, "m", seed=5)(*CASE) == expected
+    assert not left
 
 
 def test_anything_else_is_a_faulty_reply() -> None:

@@ -16,16 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ollama_utils.encoders import Encoder, HashingEncoder, make_encoder
+from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder
 from ollama_utils.errors import BadRequestError, EncodingError
+from ollama_utils.sentence_encoder import SentenceEncoder
 from ollama_utils.types import Completion
 from scorers.refusal import ENCODER, REFUSAL_LABELS, RefusalDetector, make_detector
 from scorers.refusal_models import from_json, ngrams, pieces, refusal_model
 from scorers.refusal_rules import read_by_rules
 from scorers.reward import make_scorer
 from simulator.chance import digest_of
-from simulator.personas.persona_file import load_persona
 from simulator.personas.target import LABELS
+from tests.personas import SHIPPED
 from tests.scorers.test_refusal_rules import ANSWERED, PARTLY, REFUSED, typeset
 from tests.tables import listed
 
@@ -76,8 +77,8 @@ class FailingEncoder(CountingEncoder):
 
 
 @pytest.fixture(scope="module")
-def minilm() -> Encoder:
-    return make_encoder(ENCODER)
+def minilm(sentence_encoder: SentenceEncoder) -> Encoder:
+    return CachedEncoder(sentence_encoder)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +123,7 @@ def test_what_the_rules_know_the_cascade_knows(minilm: Encoder) -> None:
 
 
 def test_every_reply_of_the_shipped_persona_is_known_before_the_embeddings() -> None:
-    target, model = load_persona(None).target, refusal_model()
+    target, model = SHIPPED.target, refusal_model()
     detector = RefusalDetector()
     asked = wrong = 0
     numbers = range(1000, 1100)

@@ -13,9 +13,9 @@ import ollama
 import pytest
 
 from simulator.personas.persona import Persona
-from simulator.personas.persona_file import load_persona
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.personas import SHIPPED
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that need none: without it each would read the certificates of the machine, 20 ms long."""
@@ -64,4 +64,4 @@ def ask(server: EmbeddedServer) -> Iterator[Ask]:
 
 @pytest.fixture(scope="session")
 def persona() -> Persona:
-    return load_persona(None)
+    return SHIPPED

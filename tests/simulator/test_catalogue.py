@@ -9,7 +9,8 @@ from pathlib import Path
 
 import simulator
 from simulator.models import REPLIES_VERSION, Catalogue
-from simulator.personas.persona_file import load_persona, parse_persona
+from simulator.personas.persona_file import parse_persona
+from tests.personas import SHIPPED
 
 MODELS = ("sim-target:latest", "sim-mutator:latest")
 DIGESTS = f"""
@@ -39,5 +40,5 @@ def test_an_edit_of_the_simulators_code_alone_leaves_the_digests(tmp_path: Path)
     told = subprocess.run(  # noqa: S603 - our own interpreter and code
         [sys.executable, "-c", DIGESTS], cwd=tmp_path, env={}, capture_output=True, text=True, check=True
     )
-    catalogue = Catalogue(load_persona(None), "0 64", REPLIES_VERSION)
+    catalogue = Catalogue(SHIPPED, "0 64", REPLIES_VERSION)
     assert told.stdout.split() == [catalogue.digest(model) for model in MODELS]

@@ -14,12 +14,11 @@ from scorers.intent import INTENT_SCHEMA, intent_prompt
 from scorers.judge import SCHEMA, judge_prompt
 from simulator.chance import digest_of
 from simulator.personas.persona import Persona
-from simulator.personas.persona_file import load_persona
 from simulator.process import EmbeddedServer
 from simulator.requests import Question
+from tests.personas import SHIPPED
 from tests.simulator.personas.conftest import QUERIES
 
-SHIPPED = load_persona(None)
 REWRITERS = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
 queries = st.sampled_from(QUERIES)
 

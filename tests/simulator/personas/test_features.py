@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from simulator.chance import digest_of
 from simulator.personas.language import TERSE, Features
 from simulator.personas.persona import Persona
-from simulator.personas.persona_file import load_persona
+from tests.personas import SHIPPED
 from tests.simulator.personas.conftest import QUERIES
 
-GRAMMAR = load_persona(None).target.grammar
+GRAMMAR = SHIPPED.target.grammar
 MARKERS = tuple(GRAMMAR.markers)
 queries = st.sampled_from(QUERIES)
 digests = st.integers().map(digest_of)
@@ -97,7 +97,7 @@ def load_topics() -> set[str]:
     return set(TOPICS)
 
 
-TOPICS = tuple(load_persona(None).target.topics)
+TOPICS = tuple(SHIPPED.target.topics)
 
 
 def test_nearly_every_bundled_query_has_a_topic(persona: Persona) -> None:

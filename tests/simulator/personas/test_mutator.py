@@ -14,10 +14,10 @@ from scorers.refusal import label_refusal
 from simulator.chance import digest_of
 from simulator.personas.mutator import Effect, Task, read_task
 from simulator.personas.persona import Persona
-from simulator.personas.persona_file import load_persona
+from tests.personas import SHIPPED
 from tests.simulator.personas.conftest import QUERIES
 
-MUTATOR = load_persona(None).mutator
+MUTATOR = SHIPPED.mutator
 FEATURES = MUTATOR.grammar.features
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
 EFFECTS = [(operator, effect) for operator in MUTATOR.operators.values() for effect in operator.effects]

@@ -13,12 +13,11 @@ from scorers.refusal import label_refusal
 from simulator.chance import digest_of
 from simulator.personas.embedding import embed
 from simulator.personas.persona import Persona
-from simulator.personas.persona_file import load_persona
 from simulator.personas.target import LABELS, Label
 from simulator.requests import Question
+from tests.personas import SHIPPED
 from tests.simulator.personas.conftest import QUERIES
 
-SHIPPED = load_persona(None)
 TARGET, JUDGE = SHIPPED.target, SHIPPED.judge
 SCHEMA = {
     "type": "object",

@@ -14,6 +14,7 @@ from simulator.personas.tables import PersonaError
 from simulator.process import EmbeddedServer
 from simulator.requests import Question
 from simulator.settings import Settings
+from tests.personas import SHIPPED
 from tests.simulator.personas.conftest import ANOTHER_WORLD
 
 TEXT = ANOTHER_WORLD.read_text(encoding="utf-8")
@@ -123,21 +124,21 @@ def test_a_mistake_is_one_line_that_names_the_key() -> None:
 
 
 def test_a_file_that_extends_the_shipped_persona_says_only_what_differs() -> None:
-    shipped, other = load_persona(None), parse_persona(DIFFERENCES)
+    other = parse_persona(DIFFERENCES)
     assert other.name == "louder"
-    before, after = shipped.target.topics["weapons"], other.target.topics["weapons"]
+    before, after = SHIPPED.target.topics["weapons"], other.target.topics["weapons"]
     assert after.base == before.base + 1
     assert after.harsh == before.harsh
     assert {name for name, points in after.weights.items() if points} == {"polite"}
-    assert other.target.topics["privacy"] == shipped.target.topics["privacy"]
+    assert other.target.topics["privacy"] == SHIPPED.target.topics["privacy"]
     assert other.mutator.operators["expand"].failures["unchanged"] == 0.5
-    assert other.mutator.operators["expand"].effects == shipped.mutator.operators["expand"].effects
-    assert other.models == shipped.models
-    assert other.fingerprint != shipped.fingerprint
+    assert other.mutator.operators["expand"].effects == SHIPPED.mutator.operators["expand"].effects
+    assert other.models == SHIPPED.models
+    assert other.fingerprint != SHIPPED.fingerprint
 
 
 def test_a_file_that_extends_the_shipped_persona_and_says_no_more_is_that_persona() -> None:
-    assert parse_persona('extends = "cautious"').fingerprint == load_persona(None).fingerprint
+    assert parse_persona('extends = "cautious"').fingerprint == SHIPPED.fingerprint
 
 
 def test_any_part_that_is_left_out_is_named(tmp_path: Path) -> None:
