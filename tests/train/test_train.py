@@ -85,19 +85,6 @@ def test_the_schedule_the_workers_and_the_cache_change_neither_transitions_nor_w
     assert runs["cold"]["llm_calls"] > 0 == runs["warm"]["llm_calls"]
 
 
-def test_with_a_sentence_encoder_lanes_change_nothing_either(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    shape = ("--num-processes", "6", "--num-steps", "4", "--num-env-steps", "48", "--ppo-epoch", "2")
-    shared = ("train", "--ollama-host", simulator.host, *WORLD[:4], *shape, "--encoder", "all-MiniLM-L6-v2")
-    runs = []
-    for way in ("--no-batching", "--use-batching"):
-        assert execute((*shared, "--run-dir", str(tmp_path / way), way)) == 0
-        runs.append(read(tmp_path / way, "summary.json"))
-    assert runs[0]["transitions_sha256"] == runs[1]["transitions_sha256"]
-    assert runs[0]["weights_sha256"] == runs[1]["weights_sha256"]
-
-
 def test_another_seed_is_another_run(simulator: EmbeddedServer, plain: Plain, tmp_path: Path) -> None:
     other = run(simulator, tmp_path / "run", "--seed", "1")
     assert other["transitions_sha256"] != plain.summary["transitions_sha256"]
