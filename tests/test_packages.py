@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from functools import cache
 from pathlib import Path
 
@@ -58,7 +59,7 @@ def modules() -> dict[str, ast.Module]:
     }
 
 
-def imported(tree: ast.Module, known: Set[str]) -> set[str]:
+def imported(tree: ast.Module, known: AbstractSet[str]) -> set[str]:
     """The modules of ours that a module imports anywhere, in functions and for type checking, too."""
     found: set[str] = set()
     for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""Training runs on the packaged sentence encoder: beside its own tests, so that one process imports it for all."""
+"""Runs on the packaged sentence encoder: beside its own tests, so that one process imports it for all."""
 
 from __future__ import annotations
 
