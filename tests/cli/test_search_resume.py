@@ -38,14 +38,15 @@ def wait_for(folder: Path, least: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("command", one_of_them("optimize"))
+@pytest.mark.parametrize("command", one_of_them("evolve"))
 def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
     slow: EmbeddedServer, whole: WholeSearches, tmp_path: Path, command: str
 ) -> None:
     folder, asked = tmp_path / "run", slow.stats()["calls"]
+    least = replies(whole[command]) // 3
     line = [sys.executable, "-m", "cli.main", *arguments(command, slow.host, folder)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - ours
-        wait_for(folder, replies(whole[command]) // 3)
+        wait_for(folder, least)
         process.kill()
     assert process.returncode == -signal.SIGKILL
     assert not (folder / "results.json").exists()
@@ -58,7 +59,7 @@ def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
     assert replies(folder) == replies(whole[command])
 
 
-@pytest.mark.parametrize("command", one_of_them("select"))
+@pytest.mark.parametrize("command", one_of_them("optimize"))
 def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
     slow: EmbeddedServer,
     whole: WholeSearches,
@@ -67,9 +68,10 @@ def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
     command: str,
 ) -> None:
     folder, asked_before = tmp_path / "run", slow.stats()["calls"]
+    least = replies(whole[command]) // 4
 
     def interrupt() -> None:
-        wait_for(folder, replies(whole[command]) // 4)
+        wait_for(folder, least)
         os.kill(os.getpid(), signal.SIGINT)
 
     watcher = threading.Thread(target=interrupt)

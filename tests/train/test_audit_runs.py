@@ -51,7 +51,7 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
 ) -> None:
     folder = tmp_path / "run"
     with EmbeddedServer(Settings(slots=16, time_scale=0.001, persona=str(lecturer))) as server:
-        assert train(server.host, folder, *flags("--reward", "keyword", steps=320)) == 0
+        assert train(server.host, folder, *flags("--reward", "keyword", steps=128)) == 0
     told = summary(folder)
     raised = [line["step"] for line in metrics(folder) if line["audit/alarm"]]
     # Of all rollouts: eight successes, as many as are audited of one, may come out even.

@@ -89,8 +89,8 @@ SHAPES = {
 def test_runs_of_every_shape_go_on_and_so_do_their_metrics(
     simulator: EmbeddedServer, tmp_path: Path, shape: tuple[str, ...]
 ) -> None:
-    assert train(simulator.host, tmp_path / "whole", *flags(shape=shape)) == 0
-    interrupted_at(simulator.host, tmp_path / "run", 70, *flags(shape=shape))
+    assert train(simulator.host, tmp_path / "whole", *flags(steps=64, shape=shape)) == 0
+    interrupted_at(simulator.host, tmp_path / "run", 40, *flags(steps=64, shape=shape))
     assert resume(tmp_path / "run") == 0
     assert same(tmp_path / "run", tmp_path / "whole")
     assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
