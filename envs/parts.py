@@ -88,22 +88,8 @@ def make_parts(
     return config, Parts(queries=queries, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
 
 
-def mission_parts(
-    mission: MissionConfig,
-    dispatcher: Dispatcher,
-    roles: Roles,
-    queries: Sequence[str],
-    *,
-    seed: int,
-    encoder: Encoder | None = None,
-) -> tuple[EnvConfig, Parts]:
-    """`make_parts` for a command: what is wrong with a part is the user's to mend.
-
-    Raises:
-        UserError: a part cannot be made: no such encoder, no judge.
-    """
-    with as_user_error(OllamaError, ValueError):
-        return make_parts(mission, dispatcher, roles, queries, seed=seed, encoder=encoder)
+mission_parts = as_user_error(OllamaError, ValueError)(make_parts)
+"""`make_parts` for a command: what is wrong with a part (no such encoder, no judge) is a `UserError`."""
 
 
 def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vector_env
