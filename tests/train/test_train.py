@@ -196,8 +196,8 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
 def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with EmbeddedServer(Settings(slots=1, time_scale=0.2)) as server:
-        flags = (*ONE_MODEL, *LANES, "--num-steps", "4", "--num-env-steps", "16")
+    with EmbeddedServer(Settings(slots=1, time_scale=0.6)) as server:
+        flags = (*ONE_MODEL, *LANES, "--num-steps", "8", "--num-env-steps", "32")
         folder = ("--run-dir", str(tmp_path / "run"))
         assert execute(("train", "--ollama-host", server.host, *flags, *folder)) == 0
     summary = read(tmp_path / "run", "summary.json")
