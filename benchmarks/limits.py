@@ -149,7 +149,8 @@ def _measure(server: EmbeddedServer, limit: MaxInFlight, seconds: float) -> dict
         server.reset_stats()
         before = len(all_usages)
         time.sleep(seconds)
-        while len(all_usages) == before:  # one long reply may fill a short window
+        # One long reply may fill a short window; from a server that has ended none comes.
+        while len(all_usages) == before and server.alive():
             time.sleep(0.05)
         stats, usages = server.stats(), all_usages[before:]
         slots_found, limit_at_end = _found(dispatcher)
