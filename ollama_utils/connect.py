@@ -93,9 +93,9 @@ class ServerConfig:
     """The model that judges answers, where one is asked: --reward judge, --intent-judge, --critic llm or both
     [none; the embedded simulator's own]."""
     max_in_flight: MaxInFlight = "auto"
-    """Calls in flight at once, per server and model: a number, or `auto`: as many as keep the server busy."""
+    """Calls in flight at once, per server and model: a number, or `auto`: its slots, as measured, and some more."""
     call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = CALL_TIMEOUT_S
-    """Seconds after which one call is given up."""
+    """Seconds after which one call is given up, its wait in the server's queue left out."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)

@@ -60,6 +60,10 @@ class ServerBusyError(OllamaError):
     """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429)."""
 
 
+class ServerOverloadedError(ServerBusyError):
+    """The host gave up calls that it had begun: their texts together do not fit its memory."""
+
+
 class ServerFaultError(OllamaError):
     """The host answers that it failed: HTTP 5xx other than 503."""
 

@@ -1,4 +1,4 @@
-"""Messages about the servers of a run: the slots they were found to have, and what more would bring."""
+"""Messages about the servers of a run: the slots they were found to have, and how they are given more."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from statistics import median
 
 from ollama_utils.capacity import CapacityEstimate
-from simulator.profiles import PROFILES, Pace
 
 ADVISED_SLOTS = 8
-"""No more are advised: each slot has its own KV cache, and what eight bring is measured on most machines."""
+"""No more are advised: each slot has its own KV cache."""
 STEADY = 3
 _CHANGED = 2
 """Slots that are more times more or fewer than those reported last are reported anew."""
@@ -54,7 +52,7 @@ class Findings:
             return
         self._looked_s = now_s
         for key, estimated in sorted(found.items()):
-            known = replace(estimated, slots=self._slots) if self._slots else estimated
+            known = estimated if self._slots is None else _told(estimated, self._slots)
             reported = self._reported.get(key, 0)
             if (
                 known.slots
@@ -71,26 +69,23 @@ class Findings:
         return self._seen[key][1] >= STEADY
 
     def _line(self, host: str, model: str, known: CapacityEstimate, slots: int) -> str:
-        runs = f"server {host} runs {slots} {'slot' if slots == 1 else 'slots'} for {model!r}"
-        advised = min(self._lanes, ADVISED_SLOTS)
-        if slots >= advised:
+        runs = f"server {host} runs {_slots(known, slots)} for {model!r}"
+        if slots >= min(self._lanes, ADVISED_SLOTS):
             return f"{runs}, kept busy by {known.limit} calls in flight"
-        return f"{runs}: {self._setting}{advised} would make this run {_faster(slots, advised)}"
+        return (
+            f"{runs}, and {self._lanes} lanes share {'it' if slots == 1 else 'them'}: "
+            f"{self._setting}{min(self._lanes, ADVISED_SLOTS)} gives it more. "
+            "What they bring depends on the machine (much on most GPUs, little on a CPU): compare two runs"
+        )
 
 
-def speedups(slots: int, more: int) -> dict[str, float]:
-    """How many times more tokens a second each measured machine writes with more slots, by its name."""
-    paces = {name: Pace(profile=profile) for name, profile in PROFILES.items() if profile.shared}
-    return {
-        name: (more / pace.steps_s(1, more, 0)) / (slots / pace.steps_s(1, slots, 0))
-        for name, pace in paces.items()
-    }
+def _told(estimated: CapacityEstimate, slots: int) -> CapacityEstimate:
+    """The estimate with slots that are known."""
+    return replace(estimated, slots=slots, least_slots=slots, most_slots=slots)
 
 
-def _faster(slots: int, more: int) -> str:
-    times = speedups(slots, more)
-    (slowest, least), (fastest, most) = (f(times.items(), key=lambda item: item[1]) for f in (min, max))
-    return (
-        f"about {median(times.values()):.2g} times faster "
-        f"(as published: {least:.2g} times on {slowest}, {most:.2g} on {fastest})"
-    )
+def _slots(known: CapacityEstimate, slots: int) -> str:
+    """The slots as they were measured."""
+    least, most = known.least_slots or slots, known.most_slots or slots
+    told = f"{slots} {'slot' if slots == 1 else 'slots'}"
+    return told if least == most else f"{told} ({least} to {most})"

@@ -38,6 +38,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -56,6 +57,10 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**25
 """The longest reply that is read: 32 MiB. Far more than a model says in one reply, and 300 embeddings of 4096
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
+
+time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_counts_from", default=None)
+"""Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the server's
+own queue is no fault of the reply. None: since the call. It is asked once the reply seems late."""
 
 _Stream = httpcore.NetworkStream
 
@@ -177,7 +182,8 @@ class ExclusiveTransport(httpx.BaseTransport):
 class BoundedConnection(httpx.BaseTransport):
     """A connection for one call at a time, whose reply has to be there within the read timeout.
 
-    That time counts from the call, and is for its head and body together. A connection that the server closed
+    That time counts from the call, or from what `time_counts_from` says, and is for its head and body
+    together. A connection that the server closed
     since the last call is made anew. One that breaks off under a call is not: the server may have read it.
 
     Args:
@@ -199,15 +205,14 @@ class BoundedConnection(httpx.BaseTransport):
             OverflowError: it is too long.
         """
         limits_s = request.extensions.get("timeout", {})
-        limit_s = limits_s.get("read")
-        end_s = math.inf if limit_s is None else time.monotonic() + limit_s
+        deadline = _Deadline(limits_s.get("read"))
         try:
-            stream = self._connected(request.url, limits_s.get("connect"), end_s)
+            stream = self._connected(request.url, limits_s.get("connect"), deadline)
             with contextlib.suppress(
                 httpcore.WriteError
             ):  # refused before it was read: the reply may say why
-                stream.write(self._message(request), _rest_s(end_s))
-            reply = _begun(stream, request.method, end_s)
+                stream.write(self._message(request), deadline.rest_s())
+            reply = _begun(stream, request.method, deadline)
             return self._response(reply)
         except (httpcore.NetworkError, httpcore.TimeoutException) as error:
             raise getattr(httpx, type(error).__name__)(str(error)) from error  # both name them alike
@@ -237,25 +242,25 @@ class BoundedConnection(httpx.BaseTransport):
         headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.getheaders()]
         return httpx.Response(reply.status, headers=headers, content=body)
 
-    def _connected(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> _Stream:
+    def _connected(self, url: httpx.URL, timeout_s: float | None, deadline: _Deadline) -> _Stream:
         """The open connection to a URL's server; a redirection may lead to another one than the last."""
         origin = (url.scheme, url.host, url.port)
         stream = self._stream
         # What is readable before a request is the end that the server made of it.
         if stream is None or origin != self._origin or stream.get_extra_info("is_readable"):
             self.close()
-            stream = self._stream = self._connect(url, timeout_s, end_s)
+            stream = self._stream = self._connect(url, timeout_s, deadline)
             self._origin = origin
         return stream
 
-    def _connect(self, url: httpx.URL, timeout_s: float | None, end_s: float) -> _Stream:
+    def _connect(self, url: httpx.URL, timeout_s: float | None, deadline: _Deadline) -> _Stream:
         first = url if self._proxy is None else self._proxy.url
         stream = _NETWORK.connect_tcp(_name(first), _port(first), timeout_s)
         try:
             if first.scheme == "https":
                 stream = stream.start_tls(self._tls, _name(first), timeout_s)
             if self._proxy is not None and url.scheme == "https":
-                _tunnel(stream, self._proxy, url, end_s)
+                _tunnel(stream, self._proxy, url, deadline)
                 stream = stream.start_tls(self._tls, _name(url), timeout_s)
         except BaseException:
             stream.close()
@@ -263,17 +268,45 @@ class BoundedConnection(httpx.BaseTransport):
         return stream
 
 
+class _Deadline:
+    """When a reply must be there.
+
+    Args:
+        limit_s: seconds from the call; None: there is time for ever.
+    """
+
+    def __init__(self, limit_s: float | None) -> None:
+        self._limit_s = limit_s
+        self._from_s = time.monotonic()
+        self._counts_from = time_counts_from.get()
+
+    def rest_s(self) -> float | None:
+        """The seconds left for the next read or write.
+
+        Raises:
+            httpcore.ReadTimeout: there are none.
+        """
+        if self._limit_s is None:
+            return None
+        now_s = time.monotonic()
+        if now_s >= self._from_s + self._limit_s and self._counts_from is not None:
+            self._from_s = max(self._from_s, self._counts_from())
+        if now_s >= self._from_s + self._limit_s:
+            raise httpcore.ReadTimeout("the reply did not end in time")
+        return self._from_s + self._limit_s - now_s
+
+
 class _Arriving(io.RawIOBase):
     """The bytes of one reply as they come, within bounds.
 
     Args:
         stream: where they come from.
-        end_s: when the last one must be there, by the monotonic clock.
+        deadline: when the last one must be there.
     """
 
-    def __init__(self, stream: _Stream, end_s: float) -> None:
+    def __init__(self, stream: _Stream, deadline: _Deadline) -> None:
         self._stream = stream
-        self._end_s = end_s
+        self._deadline = deadline
         self._left = MOST_BYTES
 
     def readable(self) -> bool:
@@ -281,24 +314,30 @@ class _Arriving(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
-        data = self._stream.read(min(len(view), _AT_ONCE), _rest_s(self._end_s))
+        data = self._read(min(len(view), _AT_ONCE))
         self._left -= len(data)
         if self._left < 0:
             raise OverflowError(f"it is longer than {MOST_BYTES} bytes, the most that is read")
         view[: len(data)] = data
         return len(data)
 
+    def _read(self, most: int) -> bytes:
+        while True:
+            rest_s = self._deadline.rest_s()
+            with contextlib.suppress(httpcore.ReadTimeout):  # the deadline may have moved
+                return self._stream.read(most, rest_s)
+
     def makefile(self, _: str) -> io.BufferedReader:
         """What the standard library's reader of HTTP asks a socket for."""
         return io.BufferedReader(self)
 
 
-def _begun(stream: _Stream, method: str, end_s: float) -> http.client.HTTPResponse:
+def _begun(stream: _Stream, method: str, deadline: _Deadline) -> http.client.HTTPResponse:
     """The final reply to a request that was written, its head read.
 
     The standard library passes over 100 alone, and gateways send 102 and 103 before a reply, too.
     """
-    reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, end_s)), method=method)
+    reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, deadline)), method=method)
     reply.begin()
     while 101 < reply.status < 200:  # noqa: PLR2004 - what may come before a final reply
         reply.headers = None  # type: ignore[assignment]  # so that it begins anew
@@ -306,13 +345,13 @@ def _begun(stream: _Stream, method: str, end_s: float) -> http.client.HTTPRespon
     return reply
 
 
-def _tunnel(stream: _Stream, proxy: httpx.Proxy, url: httpx.URL, end_s: float) -> None:
+def _tunnel(stream: _Stream, proxy: httpx.Proxy, url: httpx.URL, deadline: _Deadline) -> None:
     """Have a proxy pass on what comes from now on."""
     name = _name(url)
     server = f"{f'[{name}]' if ':' in name else name}:{_port(url)}".encode()
     head = _head("CONNECT", server, [(b"Host", server), *_credentials(proxy)])
-    stream.write(head, _rest_s(end_s))
-    reply = _begun(stream, "CONNECT", end_s)
+    stream.write(head, deadline.rest_s())
+    reply = _begun(stream, "CONNECT", deadline)
     if not httpx.codes.is_success(reply.status):
         raise httpx.ProxyError(f"the proxy answered {reply.status} {reply.reason}")
 
@@ -330,16 +369,6 @@ def _credentials(proxy: httpx.Proxy) -> list[tuple[bytes, bytes]]:
     if proxy.raw_auth is None:
         return []
     return [(b"Proxy-Authorization", b"Basic " + base64.b64encode(b":".join(proxy.raw_auth)))]
-
-
-def _rest_s(end_s: float) -> float | None:
-    """The seconds until then, for the next read or write."""
-    if math.isinf(end_s):
-        return None
-    rest_s = end_s - time.monotonic()
-    if rest_s <= 0:
-        raise httpcore.ReadTimeout("the reply did not end in time")
-    return rest_s
 
 
 def _name(url: httpx.URL) -> str:

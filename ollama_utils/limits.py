@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
-from ollama_utils.capacity import START, Capacity, CapacityEstimate, SentCall
+from ollama_utils.capacity import Capacity, CapacityEstimate, SentCall
 from ollama_utils.client import OllamaClient
-from ollama_utils.errors import CallCancelledError, ServerUnreachableError
+from ollama_utils.errors import CallCancelledError, ServerOverloadedError, ServerUnreachableError
+from ollama_utils.http import time_counts_from
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage, short_name
 
@@ -37,8 +39,8 @@ class Gate:
 
     def __init__(self, limit: int) -> None:
         self._lock = threading.Lock()
-        self._queue: deque[Future[float]] = deque()
-        """Those who wait for a place; each is given the moment from which it is held."""
+        self._queue: deque[Future[None]] = deque()
+        """Those who wait for a place."""
         self.in_flight = 0
         """The calls inside now."""
         self.max_in_flight = 0
@@ -94,23 +96,24 @@ class Gate:
             while self._queue:
                 self._queue.popleft().cancel()
 
-    def enter(self) -> float:
-        """Wait for a place; returns since when it is held, by the monotonic clock. Whoever enters leaves.
+    def enter(self) -> None:
+        """Wait for a place. Whoever enters leaves.
 
         Raises:
             CallCancelledError: the gate is closed.
         """
         with self._lock:
             if not self.closed and not self._queue and self._has_room():
-                return self._let_in()
-            waiter: Future[float] = Future()
+                self._let_in()
+                return
+            waiter: Future[None] = Future()
             if self.closed:
                 waiter.cancel()
             else:
                 self._queue.append(waiter)
                 self._admit()
         try:
-            return waiter.result()
+            waiter.result()
         except CancelledError as error:
             raise CallCancelledError("the run was stopped before the call was made") from error
         except BaseException:
@@ -129,15 +132,15 @@ class Gate:
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
         while self._queue and self._has_room():
-            self._queue.popleft().set_result(self._let_in())
+            self._let_in()
+            self._queue.popleft().set_result(None)
 
-    def _let_in(self) -> float:
-        """One more is inside; the moment, by the monotonic clock. The lock is held."""
+    def _let_in(self) -> None:
+        """One more is inside; the lock is held."""
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
-        return time.monotonic()
 
-    def _forget(self, waiter: Future[float]) -> None:
+    def _forget(self, waiter: Future[None]) -> None:
         """Undo the wait of a thread that was interrupted in it."""
         with self._lock:
             if waiter in self._queue:
@@ -156,7 +159,7 @@ def _checked(limit: int) -> int:
 _AWAY_S = 5.0
 """How long a server where nobody answered is the last to be chosen."""
 MaxInFlight = int | Literal["auto"]
-"""The most calls at once to one model of one server; `auto`: as many as its replies show that it can take."""
+"""The most calls at once to one model of one server; `auto`: some more than its replies show that it serves."""
 
 
 @dataclass
@@ -182,6 +185,7 @@ class Server:
         self.swaps = Swaps(lambda: self.gates)
         self._max_in_flight = max_in_flight
         self._services: dict[str, _ModelLimit] = {}
+        self._told_slots: int | None = None
         self._closed = False
         self._back_s = -math.inf
         self._lock = threading.Lock()
@@ -219,15 +223,15 @@ class Server:
 
     @contextmanager
     def admit(
-        self, model: str, *, cap: Gate | None = None, wait_for_rate: Callable[[], float] | None = None
+        self, model: str, *, cap: Gate | None = None, wait_for_rate: Callable[[], object] | None = None
     ) -> Iterator[Admission]:
         """Within `with`: a place in a model's gate, after waiting for it.
 
         Args:
             model: the model's name.
             cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
-            wait_for_rate: waits until the rate allows the call; returns since when it does. It comes last, so
-                that calls go out at that rate.
+            wait_for_rate: waits until the rate allows the call. It comes last, so that calls go out at that
+                rate.
 
         Raises:
             CallCancelledError: the server's gates are closed, or the caller's.
@@ -239,18 +243,15 @@ class Server:
         self.swaps.came(name)
         try:
             with ExitStack() as places:
-                free_s = -math.inf
                 for gate in (service.gate,) if cap is None else (service.gate, cap):
-                    free_s = max(free_s, gate.enter())
+                    gate.enter()
                     places.callback(gate.leave)
                 if wait_for_rate is not None:
-                    free_s = max(free_s, wait_for_rate())
-                sent = service.sent(free_s)
+                    wait_for_rate()
+                sent = service.sent()
                 admission.sent_s = sent.sent_s
-                try:
+                with service.under_way(sent, admission):
                     yield admission
-                finally:
-                    service.came_back(sent, admission.usage)
         finally:
             sent_s = None if sent is None else sent.sent_s
             self.swaps.left(name, sent_s, time.monotonic(), admission.usage)
@@ -271,44 +272,68 @@ class Server:
     def _service(self, name: str) -> _ModelLimit:
         with self._lock:
             if name not in self._services:
-                self._services[name] = _ModelLimit(self._max_in_flight)
+                self._services[name] = _ModelLimit(self._max_in_flight, self._told_slots)
                 if self._closed:
                     self._services[name].gate.close()
             return self._services[name]
 
 
+_REMEMBERED = 4096
+"""Replies whose ends are kept, for the timeouts of the calls sent after them."""
+
+
 class _ModelLimit:
     """One model at one server: its gate, whose limit follows what its replies report."""
 
-    def __init__(self, max_in_flight: MaxInFlight) -> None:
+    def __init__(self, max_in_flight: MaxInFlight, told_slots: int | None) -> None:
         self._follows = max_in_flight == "auto"
-        self.gate = Gate(START if max_in_flight == "auto" else max_in_flight)
-        self._capacity = Capacity()
+        self._capacity = Capacity(told_slots)
+        self.gate = Gate(self._capacity.limit if max_in_flight == "auto" else max_in_flight)
+        self._replies: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
+        """Which calls were answered, by their numbers, and when."""
         self._lock = threading.Lock()
 
-    def sent(self, admitted_s: float) -> SentCall:
+    def sent(self) -> SentCall:
         """A call that was let in goes out."""
         with self._lock:
-            sent_s = time.monotonic()
-            sent = self._capacity.sent(sent_s, waking_s=sent_s - admitted_s)
-            self._follow()
-        return sent
+            return self._capacity.sent(time.monotonic())
 
-    def came_back(self, sent: SentCall, usage: Usage | None) -> None:
-        """It is over."""
-        with self._lock:
-            self._capacity.came_back(sent, time.monotonic(), usage)
-            self._follow()
+    @contextmanager
+    def under_way(self, sent: SentCall, admission: Admission) -> Iterator[None]:
+        """Within `with`: it is under way; what was noted of it in the end moves the limit.
+
+        The time that its reply may take counts from when the last call that was sent before it was answered:
+        until then it may have waited in the server's queue.
+        """
+        token = time_counts_from.set(partial(self._answered_before_s, sent))
+        try:
+            yield
+        except ServerOverloadedError:
+            with self._lock:
+                self._capacity.overloaded(sent)
+            raise
+        finally:
+            time_counts_from.reset(token)
+            self._came_back(sent, admission.usage)
 
     def found(self) -> CapacityEstimate:
         """What is known of the capacity, with the limit that holds."""
         with self._lock:
-            found = self._capacity.found
-            return found if self._follows else replace(found, limit=self.gate.limit)
+            return replace(self._capacity.found, limit=self.gate.limit)
 
-    def _follow(self) -> None:
-        if self._follows and self.gate.limit != self._capacity.limit:
-            self.gate.limit = self._capacity.limit
+    def _came_back(self, sent: SentCall, usage: Usage | None) -> None:
+        with self._lock:
+            now_s = time.monotonic()
+            self._capacity.came_back(sent, now_s, usage)
+            if usage is not None:
+                self._replies.append((sent.number, now_s))
+            if self._follows and self.gate.limit != self._capacity.limit:
+                self.gate.limit = self._capacity.limit
+
+    def _answered_before_s(self, sent: SentCall) -> float:
+        """When the last reply came to a call that was sent before this one, by the monotonic clock."""
+        with self._lock:
+            return max((at_s for number, at_s in self._replies if number < sent.number), default=-math.inf)
 
 
 _MINUTE_S = 60.0

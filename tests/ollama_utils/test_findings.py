@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from ollama_utils.capacity import CapacityEstimate
-from ollama_utils.findings import STEADY, Findings, speedups
+from ollama_utils.findings import STEADY, Findings
 
 HOST = "http://127.0.0.1:11434"
 
 
-def found(slots: int | None, limit: int = 1) -> dict[tuple[str, str], CapacityEstimate]:
-    return {(HOST, "llama3.2"): CapacityEstimate(limit=limit, slots=slots, queue_s=0.0, service_s=1.0)}
+def found(slots: int | None, limit: int = 1, spread: int = 0) -> dict[tuple[str, str], CapacityEstimate]:
+    least, most = (slots - spread, slots + spread) if slots else (None, None)
+    estimate = CapacityEstimate(
+        limit=limit, slots=slots, least_slots=least, most_slots=most, queue_s=0.0, service_s=1.0
+    )
+    return {(HOST, "llama3.2"): estimate}
 
 
 def reported(findings: Findings, what: dict[tuple[str, str], CapacityEstimate]) -> list[str]:
@@ -17,18 +21,22 @@ def reported(findings: Findings, what: dict[tuple[str, str], CapacityEstimate]) 
     return [line for _ in range(STEADY) for line in findings.news(what)]
 
 
-def test_few_slots_come_with_the_setting_that_gives_more_and_what_it_would_bring() -> None:
+def test_few_slots_come_with_the_setting_that_gives_more_and_no_promise() -> None:
     (line,) = reported(Findings(16), found(1))
-    assert line.startswith(
-        f"server {HOST} runs 1 slot for 'llama3.2': OLLAMA_NUM_PARALLEL=8 would make this run "
-        "about 4.3 times faster"
+    assert line == (
+        f"server {HOST} runs 1 slot for 'llama3.2', and 16 lanes share it: OLLAMA_NUM_PARALLEL=8 gives it more. "
+        "What they bring depends on the machine (much on most GPUs, little on a CPU): compare two runs"
     )
-    assert "1.2 times on cpu16, 7.2 on rtx4090" in line
+
+
+def test_slots_are_told_with_the_spread_of_the_measurement() -> None:
+    (line,) = reported(Findings(4), found(8, limit=12, spread=1))
+    assert line.endswith("runs 8 slots (7 to 9) for 'llama3.2', kept busy by 12 calls in flight")
 
 
 def test_no_more_slots_are_advised_than_there_are_lanes() -> None:
     (line,) = reported(Findings(4, "--slots "), found(2))
-    assert ": --slots 4 would make" in line
+    assert ": --slots 4 gives it more" in line
     (line,) = reported(Findings(2), found(2, limit=2))
     assert line.endswith("runs 2 slots for 'llama3.2', kept busy by 2 calls in flight")
 
@@ -44,12 +52,6 @@ def test_nothing_is_said_before_slots_are_known_and_nothing_twice() -> None:
 def test_slots_that_come_and_go_are_not_told() -> None:
     findings = Findings(16)
     assert not [line for slots in (1, 1, 2, 1, 2, 2) for line in findings.news(found(slots))]
-
-
-def test_speedups_are_those_of_the_published_measurements() -> None:
-    # 7B on an RTX 3090: 157 tokens a second in one slot, 584 in eight.
-    assert round(speedups(1, 8)["rtx3090"], 2) == round(584 / 157, 2)
-    assert speedups(4, 4) == dict.fromkeys(speedups(4, 4), 1.0)
 
 
 def test_slots_that_are_known_are_not_estimated() -> None:

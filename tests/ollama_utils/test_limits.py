@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start
 
@@ -61,3 +63,16 @@ def test_no_reply_is_lost_doubled_or_given_to_another_caller(
         texts = [reply.result(PATIENCE_S).text for reply in asked]
     assert texts == [f"{call['model']} {number}" for number, call in enumerate(calls)]
     assert Counter(body["prompt"] for body in server.bodies) == Counter(map(str, range(len(calls))))
+
+
+def test_the_time_of_a_call_does_not_count_while_those_sent_before_it_are_answered() -> None:
+    with (
+        EmbeddedServer(Settings(slots=1, reply_tokens="60")) as server,
+        Dispatcher([server.host], max_in_flight=10, timeout_s=1.5, attempts=1) as dispatcher,
+    ):
+        began_s = time.monotonic()
+        prompts = [f"Tell me about the number {number}." for number in range(10)]
+        asked = [start(lambda p=p: dispatcher.generate(Call(model="sim-target", prompt=p))) for p in prompts]  # type: ignore[misc]  # a default in a lambda
+        replies = [reply.result(PATIENCE_S) for reply in asked]
+        assert [reply.error for reply in replies] == [None] * 10
+        assert time.monotonic() - began_s > 1.5
