@@ -1,14 +1,14 @@
-"""How many calls a server serves at once, measured from its replies, and the limit on calls in flight that follows.
+"""How many calls a server serves at once, measured from its replies, and the limit on calls in flight.
 
 Ollama names its slots nowhere, but each reply says how long it was served and how long it waited before
-(`Usage`). While any call waits, every slot is taken: the calls in service then are the slots, our share of them
-where others use the server too. `Capacity` adds up for how long how many calls were served while others
+(`Usage`). While any call waits, every slot is taken: the calls in service then are the slots, our share of
+them where others use the server too. `Capacity` adds up for how long how many calls were served while others
 waited; the median of that is the number of slots, and its spread is told beside it. A server that does tell
 its slots (llama.cpp's `/props`) is believed.
 
-The limit is generous, for a call too many waits at the server instead of here, and a call too few leaves a slot
-idle: `START` before anything is known, more as long as a call that found the limit reached is served at once,
-and half as many again as are served at once when calls wait.
+The limit is generous, for a call too many waits at the server instead of here, and a call too few leaves a
+slot idle: `START` before anything is known, more as long as a call that found the limit reached is served at
+once, and half as many again as are served at once when calls wait.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAITED_S = 0.003
 """... if it is more than this. Less is a server's own overhead: some ms, tens of ms on a busy one."""
 _SPARE = 2
 """One call waits at the server for so many that are served, and one at least: it takes a slot that falls free
-before we have heard of it. With one in four, calls of 60 ms left slots of the simulator idle on a busy machine."""
+before we have heard of it."""
 _MEMORY = 10.0
 """Mean services after which what was seen while calls waited counts 1/e of what is seen now."""
 _ENOUGH = 2.0
@@ -171,7 +171,7 @@ class Capacity:
         return waited
 
     def _count(self, until_s: float) -> float:
-        """Count the calls in service up to a moment; for how many seconds of that others waited.
+        """Count the calls in service up to a moment; the seconds of that for which others waited.
 
         Nothing that happened before the first call was sent that is still under way can come up later.
         """

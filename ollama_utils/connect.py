@@ -93,7 +93,7 @@ class ServerConfig:
     """The model that judges answers, where one is asked: --reward judge, --intent-judge, --critic llm or both
     [none; the embedded simulator's own]."""
     max_in_flight: MaxInFlight = "auto"
-    """Calls in flight at once, per server and model: a number, or `auto`: its slots, as measured, and some more."""
+    """Calls in flight at once, per server and model: a number, or `auto`: its slots as measured and more."""
     call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = CALL_TIMEOUT_S
     """Seconds after which one call is given up, its wait in the server's queue left out."""
     call_attempts: Count = CALL_ATTEMPTS

@@ -164,11 +164,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     Args:
         hosts: the servers, as OLLAMA_HOST is written; each must have the models that are called.
-        max_in_flight: the most calls at once to one model of one server; `auto`: some more than the replies' own
-            timings show that it serves at once (see `ollama_utils.capacity`).
+        max_in_flight: the most calls at once to one model of one server; `auto`: some more than the replies'
+            own timings show that it serves at once (see `ollama_utils.capacity`).
         attempts: how often a failing call is sent at most.
-        timeout_s: the seconds after which an attempt without a whole reply counts as failed; they count from the
-            last reply to a call that was sent before it, for until then it may have waited in a queue there.
+        timeout_s: the seconds after which an attempt without a whole reply counts as failed; they count from
+            the last reply to a call sent before it, for until then it may have waited in a queue there.
         deadline_s: no attempt starts later than this many seconds after the call was first sent, waits at
             our own gates left out.
         cache_size: how many replies are remembered; 0 asks anew each time.

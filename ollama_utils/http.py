@@ -31,7 +31,6 @@ import contextlib
 import functools
 import http.client
 import io
-import math
 import os
 import ssl
 import threading
@@ -59,8 +58,8 @@ MOST_BYTES = 2**25
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
 
 time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_counts_from", default=None)
-"""Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the server's
-own queue is no fault of the reply. None: since the call. It is asked once the reply seems late."""
+"""Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the
+server's own queue is no fault of the reply. None: since the call. It is asked once the reply seems late."""
 
 _Stream = httpcore.NetworkStream
 

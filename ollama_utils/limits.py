@@ -159,7 +159,7 @@ def _checked(limit: int) -> int:
 _AWAY_S = 5.0
 """How long a server where nobody answered is the last to be chosen."""
 MaxInFlight = int | Literal["auto"]
-"""The most calls at once to one model of one server; `auto`: some more than its replies show that it serves."""
+"""The most calls at once to one model of one server; `auto`: more than it serves, as its replies show."""
 
 
 @dataclass

@@ -24,7 +24,8 @@ def reported(findings: Findings, what: dict[tuple[str, str], CapacityEstimate]) 
 def test_few_slots_come_with_the_setting_that_gives_more_and_no_promise() -> None:
     (line,) = reported(Findings(16), found(1))
     assert line == (
-        f"server {HOST} runs 1 slot for 'llama3.2', and 16 lanes share it: OLLAMA_NUM_PARALLEL=8 gives it more. "
+        f"server {HOST} runs 1 slot for 'llama3.2', and 16 lanes share it: "
+        "OLLAMA_NUM_PARALLEL=8 gives it more. "
         "What they bring depends on the machine (much on most GPUs, little on a CPU): compare two runs"
     )
 
