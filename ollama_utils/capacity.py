@@ -147,7 +147,7 @@ class Capacity:
             self._follow()
 
     def overloaded(self, call: SentCall) -> None:
-        """The server gave up a call for want of memory: fewer from now on, once for all it gave up with it."""
+        """The server gave up a call for want of memory: fewer from now on, once for all that it gave up."""
         if call.sent_s > self._cut_s:
             self._ceiling = max(1.0, len(self._under_way) / 2)
             self._cut_s = max(self._under_way.values())
