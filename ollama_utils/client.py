@@ -148,14 +148,17 @@ class OllamaClient:
             OllamaError: there is no reply; the message names host, model and what to do.
         """
         given: dict[str, Any] = {
-            "system": call.system,
             "format": None if call.format is None else dict(call.format),
             "options": dict(call.options) or None,
             "think": call.think,
         }
         with self._errors_translated(call.model):
+            if call.examples:
+                chat = self._client.chat(model=call.model, messages=_turns(call), stream=False, **given)
+                return self._completion(call, chat, chat.message.content, chat.message.thinking)
+            given["system"] = call.system
             reply = self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
-            return self._completion(call, reply)
+            return self._completion(call, reply, reply.response, reply.thinking)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
         """The embeddings of texts in one request.
@@ -197,14 +200,20 @@ class OllamaClient:
         self._closed = True
         self._client.close()  # type: ignore[no-untyped-call]  # the package leaves it untyped
 
-    def _completion(self, call: Call, reply: ollama.GenerateResponse) -> Completion:
+    def _completion(
+        self,
+        call: Call,
+        reply: ollama.GenerateResponse | ollama.ChatResponse,
+        said: str | None,
+        thinking: str | None,
+    ) -> Completion:
         whom = self._whom(call.model)
         if not reply.done:
             raise BadReplyError(f"{whom} broke off its reply")
-        text = _without_thinking(reply.response or "")
+        text = _without_thinking(said or "")
         why = ""
         if not text.strip():
-            thought = reply.thinking or reply.response
+            thought = thinking or said
             why = "without a text" + (
                 ": it only thought; raise num_predict or pass --no-think" if thought else ""
             )
@@ -289,6 +298,14 @@ class OllamaClient:
         return f"the server at {self.host!r}" if model is None else f"model {model!r} at {self.host!r}"
 
 
+def _turns(call: Call) -> list[dict[str, str]]:
+    """A call with examples as the messages of a chat; without a system prompt the model keeps its own."""
+    turns = [] if call.system is None else [("system", call.system)]
+    for question, reply in call.examples:
+        turns += [("user", question), ("assistant", reply)]
+    return [{"role": role, "content": content} for role, content in (*turns, ("user", call.prompt))]
+
+
 def _brief(text: str) -> str:
     """A server's words in one line, for a message: what stands there may be a gateway's page."""
     line = " ".join(text.split())
@@ -308,7 +325,7 @@ def _without_thinking(reply: str) -> str:
     return "" if opened else reply
 
 
-def _usage(reply: ollama.GenerateResponse | ollama.EmbedResponse) -> Usage | None:
+def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:
     """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
     if not reply.total_duration and not reply.eval_count:
         return None
