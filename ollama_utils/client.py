@@ -18,7 +18,7 @@ import httpx
 import numpy as np
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
-from ollama_utils.exchange import NOT_FOUND, Exchange, ascii_key, brief
+from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
@@ -26,7 +26,6 @@ from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usa
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
 _NAME = re.compile(r"[\w.-]+")
-_CONNECT_S = 10.0
 _NANOSECONDS = 1e9
 
 
@@ -120,7 +119,7 @@ class OllamaClient:
         direct = is_loopback(self.host)
         self._client = OfficialClient(
             self.host,
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,
             event_hooks={"request": [self._exchange.note_sent]},
@@ -134,14 +133,17 @@ class OllamaClient:
             OllamaError: there is no reply; the message names host, model and what to do.
         """
         given: dict[str, Any] = {
-            "system": call.system,
             "format": None if call.format is None else dict(call.format),
             "options": dict(call.options) or None,
             "think": call.think,
         }
         with self._errors_translated(call.model):
+            if call.examples:
+                chat = self._client.chat(model=call.model, messages=messages_of(call), stream=False, **given)
+                return self._completion(call, chat, chat.message.content, chat.message.thinking)
+            given["system"] = call.system
             reply = self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
-            return self._completion(call, reply)
+            return self._completion(call, reply, reply.response, reply.thinking)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
         """The embeddings of texts in one request.
@@ -179,10 +181,16 @@ class OllamaClient:
         self._exchange.closed = True
         self._client.close()  # type: ignore[no-untyped-call]  # the package leaves it untyped
 
-    def _completion(self, call: Call, reply: ollama.GenerateResponse) -> Completion:
+    def _completion(
+        self,
+        call: Call,
+        reply: ollama.GenerateResponse | ollama.ChatResponse,
+        said: str | None,
+        thinking: str | None,
+    ) -> Completion:
         if not reply.done:
             raise BadReplyError(f"{self._exchange.whom(call.model)} broke off its reply")
-        text = self._exchange.checked_text(call, reply.response or "", reply.thinking)
+        text = self._exchange.checked_text(call, said or "", thinking)
         return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
 
     @contextmanager
@@ -207,7 +215,7 @@ class OllamaClient:
         return self._exchange.rejection(model, status, text)
 
 
-def _usage(reply: ollama.GenerateResponse | ollama.EmbedResponse) -> Usage | None:
+def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:
     """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
     if not reply.total_duration and not reply.eval_count:
         return None

@@ -73,7 +73,7 @@ class ServerFaultError(OllamaError):
 
 
 class BadRequestError(OllamaError):
-    """The request cannot be written as JSON, or the host rejects it: any other 4xx, 501, a mistyped option."""
+    """The request cannot be written as JSON, or the host rejects it: any other 4xx, 501, a wrong option."""
 
     retryable = False
 

@@ -1,7 +1,7 @@
 """What every wire makes of one request: its failures as our errors, its text, its rows.
 
-`Exchange` belongs to one client of one server. It is the place where the exceptions of httpx and of readers of
-JSON are seen: each is translated once into the tree of `ollama_utils.errors`.
+`Exchange` belongs to one client of one server. It is the place where the exceptions of httpx and of readers
+of JSON are seen: each is translated once into the tree of `ollama_utils.errors`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from ollama_utils.errors import (
 from ollama_utils.types import Call, is_text, unit_rows
 
 NOT_FOUND = 404
+CONNECT_S = 10.0
+"""The seconds after which nobody is there, unless a call's own time is shorter."""
 _LATE = 408
 _BUSY = frozenset({429, 503})
 _FIRST_FAULT = 500
@@ -179,6 +181,14 @@ class Exchange:
         if self._request.sent:
             return BadReplyError(f"{self.whom(model)} gave an unreadable reply: {why}")
         return BadRequestError(f"the request to {self.whom(model)} cannot be written as JSON: {why}")
+
+
+def messages_of(call: Call) -> list[dict[str, str]]:
+    """A call as the messages of a chat; without a system prompt the model keeps its own."""
+    turns = [] if call.system is None else [("system", call.system)]
+    for question, reply in call.examples:
+        turns += [("user", question), ("assistant", reply)]
+    return [{"role": role, "content": content} for role, content in (*turns, ("user", call.prompt))]
 
 
 def ascii_key(variable: str) -> str:

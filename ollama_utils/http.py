@@ -321,7 +321,9 @@ def _head(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) ->
     """A request up to its body."""
     lines = [b"%s %s HTTP/1.1" % (method.encode(), target), *(b"%s: %s" % pair for pair in headers)]
     if any(b"\r" in line or b"\n" in line for line in lines):
-        raise httpx.LocalProtocolError("a header of it has two lines: is it from OLLAMA_API_KEY?")
+        raise httpx.LocalProtocolError(
+            "a header of it has two lines: is it from OLLAMA_API_KEY or OPENAI_API_KEY?"
+        )
     return b"\r\n".join([*lines, b"\r\n"])
 
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from ollama_utils.capacity import START, Capacity, CapacityEstimate, SentCall
-from ollama_utils.client import OllamaClient
-from ollama_utils.errors import CallCancelledError, ServerUnreachableError
+from ollama_utils.errors import CallCancelledError, ServerOverloadedError, ServerUnreachableError
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage, short_name
+from ollama_utils.wires import ModelClient
 
 
 class Gate:
@@ -177,7 +177,7 @@ class Server:
         max_in_flight: the most calls at once to one of its models, or `auto`.
     """
 
-    def __init__(self, client: OllamaClient, *, max_in_flight: MaxInFlight) -> None:
+    def __init__(self, client: ModelClient, *, max_in_flight: MaxInFlight) -> None:
         self.client = client
         self.swaps = Swaps(lambda: self.gates)
         self._max_in_flight = max_in_flight
@@ -249,6 +249,9 @@ class Server:
                 admission.sent_s = sent.sent_s
                 try:
                     yield admission
+                except ServerOverloadedError:
+                    service.lower(sent.sent_s)
+                    raise
                 finally:
                     service.came_back(sent, admission.usage)
         finally:
@@ -284,7 +287,25 @@ class _ModelLimit:
         self._follows = max_in_flight == "auto"
         self.gate = Gate(START if max_in_flight == "auto" else max_in_flight)
         self._capacity = Capacity()
+        self._most = math.inf
+        """No more go out at once: with more, the server dropped them all."""
+        self._lowered_s = -math.inf
         self._lock = threading.Lock()
+
+    def lower(self, sent_s: float) -> None:
+        """The server dropped all it was doing, for too many were under way: a quarter fewer from now on.
+
+        Args:
+            sent_s: when the call went out that is told of it. The others that went out before the limit was
+                lowered fell with it, and tell nothing new.
+        """
+        with self._lock:
+            if sent_s < self._lowered_s:
+                return
+            self._lowered_s = time.monotonic()
+            under_way = self.gate.in_flight
+            self._most = max(1, under_way - max(1, under_way // 4))
+            self.gate.limit = min(self.gate.limit, int(self._most))
 
     def sent(self, admitted_s: float) -> SentCall:
         """A call that was let in goes out."""
@@ -303,12 +324,12 @@ class _ModelLimit:
     def found(self) -> CapacityEstimate:
         """What is known of the capacity, with the limit that holds."""
         with self._lock:
-            found = self._capacity.found
-            return found if self._follows else replace(found, limit=self.gate.limit)
+            return replace(self._capacity.found, limit=self.gate.limit)
 
     def _follow(self) -> None:
-        if self._follows and self.gate.limit != self._capacity.limit:
-            self.gate.limit = self._capacity.limit
+        limit = int(min(self._capacity.limit, self._most))
+        if self._follows and self.gate.limit != limit:
+            self.gate.limit = limit
 
 
 _MINUTE_S = 60.0

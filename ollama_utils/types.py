@@ -28,6 +28,9 @@ class Call:
     """The user's turn."""
     system: str | None = None
     """The system prompt; None keeps the model's own."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Worked examples: what a user said and what the model should have replied, as chat turns before the
+    prompt. A call with any goes to `/api/chat`, one without to `/api/generate`."""
     format: Mapping[str, Any] | None = None
     """A JSON schema that the reply must follow."""
     options: Mapping[str, Any] = field(default_factory=dict)
