@@ -38,8 +38,6 @@ _LIKELY = (0.1, 0.5, 0.9)
 """The quantiles of calls in service that are the slots' lower end, the slots, and their upper end."""
 _SHARE = 1 / 32
 """The weight of a new value in a mean of many."""
-_RECOVERY = 8
-"""Rounds of replies without a fault after which an overloaded server is sent one call more at once."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +78,6 @@ class Capacity:
     def __init__(self, told: int | None = None) -> None:
         self._told = told
         self._limit = START
-        self._ceiling = float(MOST)
-        self._cut_s = -math.inf
         self._number = 0
         self._under_way: dict[int, float] = {}
         """When each call that is not back was sent, by its number: the first was sent first."""
@@ -104,7 +100,7 @@ class Capacity:
     @property
     def limit(self) -> int:
         """The most calls to have in flight now."""
-        return max(1, min(self._limit, math.floor(self._ceiling)))
+        return self._limit
 
     @property
     def slots(self) -> int | None:
@@ -135,7 +131,6 @@ class Capacity:
         del self._under_way[call.number]
         if usage is None:
             return
-        self._ceiling = min(MOST, self._ceiling + 1 / (_RECOVERY * self._ceiling))
         waited = self._note(call, now_s, usage)
         waiting_s = self._count(min(self._under_way.values(), default=now_s))
         if self._told is not None:
@@ -145,12 +140,6 @@ class Capacity:
         elif waiting_s:
             self._fresh_s += waiting_s
             self._follow()
-
-    def overloaded(self, call: SentCall) -> None:
-        """The server gave up a call for want of memory: fewer from now on, once for all that it gave up."""
-        if call.sent_s > self._cut_s:
-            self._ceiling = max(1.0, len(self._under_way) / 2)
-            self._cut_s = max(self._under_way.values())
 
     def _note(self, call: SentCall, now_s: float, usage: Usage) -> bool:
         """Note when a call waited and was served; whether it waited for a slot."""

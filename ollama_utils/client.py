@@ -1,16 +1,14 @@
 """One client for one Ollama server: a call goes out, a reply or one of our errors comes back.
 
 Built on the official `ollama` package, over the HTTP client of `ollama_utils.http`. It is the only place
-where the package's exceptions, httpx's and pydantic's are seen: each is translated once into the tree of
-`ollama_utils.errors`. `parse_host` reads hosts as people write them.
+where the package's exceptions are seen; all others are translated in `ollama_utils.exchange`. `parse_host`
+reads hosts as people write them.
 """
 
 from __future__ import annotations
 
 import ipaddress
-import os
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -19,31 +17,16 @@ from urllib.parse import urlsplit
 import httpx
 import numpy as np
 
-from ollama_utils.errors import (
-    BadReplyError,
-    BadRequestError,
-    CallCancelledError,
-    CallTimeoutError,
-    ModelMissingError,
-    OllamaError,
-    ServerBusyError,
-    ServerFaultError,
-    ServerUnreachableError,
-)
+from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
+from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
-from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage, is_text, unit_rows
+from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
 
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
 _NAME = re.compile(r"[\w.-]+")
-_CONNECT_S = 10.0
 _NANOSECONDS = 1e9
-_NOT_FOUND = 404
-_LATE = 408
-_BUSY = frozenset({429, 503})
-_FIRST_FAULT = 500
-_MOST_QUOTED = 300
 
 
 def parse_host(host: str) -> str:
@@ -125,19 +108,21 @@ class OllamaClient:
         exit_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.host = parse_host(host)
-        if not os.environ.get("OLLAMA_API_KEY", "").isascii():
-            raise ValueError("OLLAMA_API_KEY holds letters that no header can; expected ASCII alone")
-        self._exit_reason = exit_reason
-        self._timeout_s = timeout_s
-        self._closed = False
-        self._request = threading.local()
+        ascii_key("OLLAMA_API_KEY")  # which the package sends
+        self._exchange = Exchange(
+            self.host,
+            timeout_s=timeout_s,
+            exit_reason=exit_reason,
+            absent="Ollama server",
+            start="start it with 'ollama serve' or pass --ollama-host",
+        )
         direct = is_loopback(self.host)
         self._client = OfficialClient(
             self.host,
-            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_S)),
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,
-            event_hooks={"request": [self._note_sent]},
+            event_hooks={"request": [self._exchange.note_sent]},
             headers={"Accept-Encoding": "identity"},  # the bound on a reply's size is one on what is sent
         )
 
@@ -148,14 +133,17 @@ class OllamaClient:
             OllamaError: there is no reply; the message names host, model and what to do.
         """
         given: dict[str, Any] = {
-            "system": call.system,
             "format": None if call.format is None else dict(call.format),
             "options": dict(call.options) or None,
             "think": call.think,
         }
         with self._errors_translated(call.model):
+            if call.examples:
+                chat = self._client.chat(model=call.model, messages=messages_of(call), stream=False, **given)
+                return self._completion(call, chat, chat.message.content, chat.message.thinking)
+            given["system"] = call.system
             reply = self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
-            return self._completion(call, reply)
+            return self._completion(call, reply, reply.response, reply.thinking)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
         """The embeddings of texts in one request.
@@ -171,16 +159,8 @@ class OllamaClient:
             return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
         with self._errors_translated(model):
             reply = self._client.embed(model=model, input=list(texts))
-        lengths = {len(row) for row in reply.embeddings}
-        if len(reply.embeddings) != len(texts) or len(lengths) != 1 or 0 in lengths:
-            raise BadReplyError(
-                f"{self._whom(model)} gave {len(reply.embeddings)} embeddings of lengths "
-                f"{sorted(lengths)}; expected {len(texts)} of one length"
-            )
-        rows = np.asarray(reply.embeddings, dtype=np.float64)
-        if not np.isfinite(rows).all():
-            raise BadReplyError(f"{self._whom(model)} gave embeddings that are not finite")
-        return Embeddings(rows=unit_rows(rows), usage=_usage(reply))
+        rows = self._exchange.checked_rows(model, texts, reply.embeddings)
+        return Embeddings(rows=rows, usage=_usage(reply))
 
     def models(self) -> dict[str, str]:
         """The models that the server has, as it lists them (`name:tag`), each with its digest.
@@ -192,123 +172,50 @@ class OllamaClient:
             listed = self._client.list()
         return {item.model: item.digest or "" for item in listed.models if item.model}
 
+    def slots(self) -> int | None:
+        """None: no endpoint of Ollama tells how many calls it serves at once."""
+        return None
+
     def close(self) -> None:
         """Drop the idle connections; calls after this raise CallCancelledError."""
-        self._closed = True
+        self._exchange.closed = True
         self._client.close()  # type: ignore[no-untyped-call]  # the package leaves it untyped
 
-    def _completion(self, call: Call, reply: ollama.GenerateResponse) -> Completion:
-        whom = self._whom(call.model)
+    def _completion(
+        self,
+        call: Call,
+        reply: ollama.GenerateResponse | ollama.ChatResponse,
+        said: str | None,
+        thinking: str | None,
+    ) -> Completion:
         if not reply.done:
-            raise BadReplyError(f"{whom} broke off its reply")
-        text = _without_thinking(reply.response or "")
-        why = ""
-        if not text.strip():
-            thought = reply.thinking or reply.response
-            why = "without a text" + (
-                ": it only thought; raise num_predict or pass --no-think" if thought else ""
-            )
-        elif not is_text(text):
-            why = "with text that is not valid Unicode: half of a surrogate pair"
-        if why:
-            raise BadReplyError(f"{whom} replied {why}", retryable=not call.repeatable)
+            raise BadReplyError(f"{self._exchange.whom(call.model)} broke off its reply")
+        text = self._exchange.checked_text(call, said or "", thinking)
         return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
 
     @contextmanager
     def _errors_translated(self, model: str | None) -> Iterator[None]:
         """Within `with`: every failure is raised as an OllamaError."""
-        if model is not None and not model.strip():
-            raise BadRequestError(f"a call to {self.host!r} names no model")
-        self._request.sent = False
-        try:
-            yield
-        except ollama.ResponseError as error:
-            raise self._rejection(model, error) from error
-        except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            raise self._absence(error) from error
-        except httpx.TimeoutException as error:
-            raise CallTimeoutError(
-                f"{self._whom(model)} did not answer within {self._timeout_s:g} s: "
-                "allow more time, or put fewer calls in flight"
-            ) from error
-        except httpx.LocalProtocolError as error:
-            raise BadRequestError(f"the request to {self._whom(model)} cannot be sent: {error}") from error
-        except httpx.HTTPError as error:
-            raise BadReplyError(f"{self._whom(model)} broke off its reply: {_brief(repr(error))}") from error
-        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
-            raise self._misread(model, error) from error
-        except RuntimeError as error:
-            if not self._closed:
-                raise
-            raise CallCancelledError(f"the client of {self.host!r} was closed before the call") from error
-
-    def _absence(self, error: Exception) -> ServerUnreachableError:
-        """The error for a host where nobody answers: for good, when the server has ended."""
-        if gone := self._exit_reason():
-            return ServerUnreachableError(gone, retryable=False)
-        cause = _brief(
-            str(error.__context__ or error)
-        )  # the official client hides it behind words of its own
-        why = "" if "refused" in cause else f" ({cause})"
-        return ServerUnreachableError(
-            f"no Ollama server answers at {self.host!r}{why}: "
-            "start it with 'ollama serve' or pass --ollama-host"
-        )
-
-    def _note_sent(self, _: httpx.Request) -> None:
-        """This thread's request is written: what fails from now on fails on the way or in the reply."""
-        self._request.sent = True
-
-    def _misread(self, model: str | None, error: Exception) -> OllamaError:
-        """The error for what cannot be JSON: the request, before it went out, or else the reply."""
-        why = _brief(str(error))
-        if self._request.sent:
-            return BadReplyError(f"{self._whom(model)} gave an unreadable reply: {why}")
-        return BadRequestError(f"the request to {self._whom(model)} cannot be written as JSON: {why}")
+        with self._exchange.errors_translated(model):
+            try:
+                yield
+            except ollama.ResponseError as error:
+                raise self._rejection(model, error) from error
 
     def _rejection(self, model: str | None, error: ollama.ResponseError) -> OllamaError:
         """The error for an HTTP status other than 2xx."""
         status, text = error.status_code, str(error.error)  # which is what JSON held, not always a text
-        said = f"{self._whom(model)} answered {status}: {_brief(text)!r}"
-        if status == _NOT_FOUND and model is not None and "not found" in text and model in text:
+        if status == NOT_FOUND and model is not None and "not found" in text and model in text:
             return ModelMissingError(
                 f"model {model!r} is not on the Ollama server at {self.host!r}: run 'ollama pull {model}'"
             )
-        if status == _LATE:
-            return CallTimeoutError(said)
-        if status in _BUSY:
-            return ServerBusyError(said)
         # Ollama answers a mistyped option with 500: the same call cannot succeed later.
-        if status >= _FIRST_FAULT and not text.startswith("option "):
-            return ServerFaultError(said)
-        if status == _NOT_FOUND:
-            return BadRequestError(f"{said}: is this an Ollama server?")
-        return BadRequestError(said)
-
-    def _whom(self, model: str | None) -> str:
-        return f"the server at {self.host!r}" if model is None else f"model {model!r} at {self.host!r}"
+        if text.startswith("option "):
+            return BadRequestError(f"{self._exchange.whom(model)} answered {status}: {brief(text)!r}")
+        return self._exchange.rejection(model, status, text)
 
 
-def _brief(text: str) -> str:
-    """A server's words in one line, for a message: what stands there may be a gateway's page."""
-    line = " ".join(text.split())
-    return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}..."
-
-
-def _without_thinking(reply: str) -> str:
-    """A reply less the thinking at its start.
-
-    Models without a parser on the server put it there; some chat templates hold its opening tag, so
-    that the reply has only the closing one.
-    """
-    thought, closed, text = reply.partition("</think>")
-    opened = thought.lstrip().startswith("<think>")
-    if closed and (opened or "<think>" not in thought):
-        return text.lstrip()
-    return "" if opened else reply
-
-
-def _usage(reply: ollama.GenerateResponse | ollama.EmbedResponse) -> Usage | None:
+def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:
     """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
     if not reply.total_duration and not reply.eval_count:
         return None

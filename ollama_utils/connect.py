@@ -23,6 +23,7 @@ from cyclopts.validators import Number
 
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, short_name
+from ollama_utils.wires import server_url, speaks_openai
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from simulator.settings import Settings, SimulatedServer
@@ -84,9 +85,10 @@ class ServerConfig:
     """The server and its models."""
 
     ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
-    """URL of an Ollama server (repeatable), or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
+    """URL of an Ollama server (repeatable); `openai:URL` for an OpenAI-compatible one (llama.cpp, vLLM, ...);
+    or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
     target_model: str | None = None
-    """The model whose answers count."""
+    """The model whose answers count [the only one, where an `openai:` server has one]."""
     mutator_model: str | None = None
     """The model that rewords queries or prompts [the target model]."""
     judge_model: str | None = None
@@ -137,15 +139,22 @@ def find_roles(
         UserError: one is not pulled, or none is named.
     """
     named = (config.target_model, config.mutator_model, config.judge_model)
-    target = config.target_model or simulated_target
+    target = config.target_model or simulated_target or _only_one(available, hosts)
     if target is None:
-        have = ", ".join(available) or "none: get one with 'ollama pull MODEL'"
+        have = ", ".join(available) or (
+            "none" if any(map(speaks_openai, hosts)) else "none: get one with 'ollama pull MODEL'"
+        )
         raise UserError(f"name a model with {named_by}; {', '.join(hosts)} has {have}")
     simulated = simulated_target is not None
     mutator = config.mutator_model or ("sim-mutator" if simulated else target)
     judge = config.judge_model or ("sim-judge" if simulated else None)
     check_pulled((target, mutator, *filter(None, named)), available, hosts, simulated=simulated)
     return Roles(target=target, mutator=mutator, judge=judge)
+
+
+def _only_one(available: Sequence[str], hosts: Sequence[str]) -> str | None:
+    """The model of servers that are started with one, as those of OpenAI's API mostly are."""
+    return available[0] if len(available) == 1 and all(map(speaks_openai, hosts)) else None
 
 
 def check_pulled(
@@ -163,11 +172,13 @@ def check_pulled(
         if full_name(model) not in pulled:
             near = difflib.get_close_matches(short_name(model), map(short_name, available), n=1)
             mends = [f"did you mean {near[0]!r}?"] if near else []
-            if not simulated:
+            pulls = not simulated and not any(map(speaks_openai, hosts))
+            if pulls:
                 mends.append(f"{'if not, ' if near else ''}run 'ollama pull {model}'")
             elif not near:
                 mends.append(f"it has {', '.join(available)}")
-            raise UserError(f"model {model!r} is not pulled at {', '.join(hosts)}: {' '.join(mends)}")
+            is_not = "is not pulled at" if pulls or simulated else "is not at"
+            raise UserError(f"model {model!r} {is_not} {', '.join(hosts)}: {' '.join(mends)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,7 +291,7 @@ def connect(
             roles=roles,
             available={short_name(name): digests for name, digests in available.items()},
             embedded=embedded,
-            simulated=any(is_simulator(host) for host in dispatcher.hosts),
+            simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
             simulated_target=stand_in,
         )
 

@@ -2,7 +2,7 @@
 
 A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it shares
 (`single_flight`); a reply on disk (`reply_log`); the server with the most room for its model. There it waits
-for its turn under the limits of server, model, caller and rate (`limits`), and goes out (`client`). A failure
+for its turn under the limits of server, model, caller and rate (`limits`), and goes out (`wires`). A failure
 that may pass is met with more attempts, under one rule (`Dispatcher._send`); between them no place in a gate
 is held. Where logs of replies are kept, no reply is returned before it is written down.
 """
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from operator import methodcaller
 from typing import TypeVar
 from weakref import WeakSet
 
@@ -25,7 +26,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.capacity import CapacityEstimate
-from ollama_utils.client import OllamaClient
 from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
 from ollama_utils.limits import Admission, Gate, MaxInFlight, Server, TokenBucket
 from ollama_utils.reply_log import (
@@ -40,6 +40,7 @@ from ollama_utils.reply_log import (
 )
 from ollama_utils.single_flight import ReplyCache, SharedReply, key_of
 from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage, short_name
+from ollama_utils.wires import ModelClient, open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
@@ -163,7 +164,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     """Sends calls to the models of one or several servers; shared by all threads of a run.
 
     Args:
-        hosts: the servers, as OLLAMA_HOST is written; each must have the models that are called.
+        hosts: the servers, as OLLAMA_HOST is written, or `openai:URL` for an OpenAI-compatible one; each must
+            have the models that are called.
         max_in_flight: the most calls at once to one model of one server; `auto`: some more than the replies'
             own timings show that it serves at once (see `ollama_utils.capacity`).
         attempts: how often a failing call is sent at most.
@@ -173,7 +175,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             our own gates left out.
         cache_size: how many replies are remembered; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
-        exit_reason: why no server will ever answer again, where that can be known; see OllamaClient.
+        exit_reason: why no server will ever answer again, where that can be known; see `open_client`.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
 
     Raises:
@@ -199,7 +201,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             raise ValueError(f"attempts must be at least 1, got {attempts!r}")
         if max_in_flight != "auto" and max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
-        clients = [OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts]
+        clients = [open_client(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts]
         self._servers = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
         """By base URL: a host that comes twice counts once."""
         self._caps: WeakSet[Gate] = WeakSet()
@@ -215,7 +217,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The servers' base URLs."""
+        """The servers' base URLs, `openai:` before those of OpenAI-compatible ones."""
         return tuple(self._servers)
 
     @property
@@ -275,7 +277,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         with self._asking(question, pending) as asked:
             if asked.reply is None:
                 try:
-                    completion = self._send(pending, partial(OllamaClient.generate, call=call), keep)
+                    completion = self._send(pending, methodcaller("generate", call), keep)
                 except OllamaError as error:
                     self._write(question, pending.outcome(error=error))
                     completion = Completion(text="", error=error)
@@ -326,12 +328,12 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def models(self) -> dict[str, list[str]]:
         """The models that all servers have, as the first lists them, each with its digest at each server.
 
-        One request to each, without retries.
+        Without retries. Where a server tells its slots, they are noted.
 
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
-        first, *others = (server.client.models() for server in self._servers.values())
+        first, *others = (server.models() for server in self._servers.values())
         digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
         return {
             name: [digest, *(there[short_name(name)] for there in digests)]
@@ -414,7 +416,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
 
         try:
-            self._send(pending, partial(OllamaClient.embed, model=model, texts=texts), keep)
+            self._send(pending, methodcaller("embed", model, texts), keep)
         except OllamaError as error:
             self._write(missing[0], pending.outcome(error=error))
             raise
@@ -426,7 +428,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             log.write(question, outcome)
 
     def _send(
-        self, pending: PendingCall, send: Callable[[OllamaClient], Reply], keep: Callable[[Reply], None]
+        self, pending: PendingCall, send: Callable[[ModelClient], Reply], keep: Callable[[Reply], None]
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
 
@@ -472,7 +474,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         return max((first, *others), key=merits) if others else first
 
     @contextmanager
-    def _attempt(self, pending: PendingCall) -> Iterator[tuple[OllamaClient, Admission]]:
+    def _attempt(self, pending: PendingCall) -> Iterator[tuple[ModelClient, Admission]]:
         """Within `with`: a call that was admitted to a server; what becomes of it is counted."""
         server, came_s = self._route(pending), time.monotonic()
         wait_for_rate = partial(self._bucket.wait, pending.cancelled)

@@ -4,9 +4,10 @@ OllamaError
 ├── ServerUnreachableError    nothing answers at the host
 ├── ModelMissingError         the host answers, the model is not pulled
 ├── CallTimeoutError          the answer is late, by our clock or by the host's (408)
-├── ServerBusyError           the host's queue is full (503), or a proxy's rate limit (429)
-├── ServerFaultError          the host answers that it failed (any other 5xx: a runner crash)
-├── BadRequestError           the request cannot be written, or the host rejects it (any other 4xx)
+├── ServerBusyError           the host's queue is full or a model loads (503), or a rate limit (429)
+│   └── ServerOverloadedError     llama.cpp dropped all generations: their contexts do not fit together
+├── ServerFaultError          the host answers that it failed (5xx but 501 and 503: a runner crash)
+├── BadRequestError           the request cannot be written, or the host rejects it (any other 4xx; 501)
 ├── BadReplyError             an answer came that cannot be used: broken off, not JSON, empty
 └── CallCancelledError        the run stopped before there was an answer
 
@@ -61,15 +62,18 @@ class ServerBusyError(OllamaError):
 
 
 class ServerOverloadedError(ServerBusyError):
-    """The host gave up calls that it had begun: their texts together do not fit its memory."""
+    """The host dropped all it was generating, for the contexts together do not fit into its KV cache.
+
+    The same call may pass when fewer are under way: `limits` puts fewer in flight to that model from then on.
+    """
 
 
 class ServerFaultError(OllamaError):
-    """The host answers that it failed: HTTP 5xx other than 503."""
+    """The host answers that it failed: HTTP 5xx other than 501 (a BadRequestError) and 503."""
 
 
 class BadRequestError(OllamaError):
-    """The request cannot be written as JSON, or the host rejects it: any other 4xx, a mistyped option."""
+    """The request cannot be written as JSON, or the host rejects it: any other 4xx, 501, a wrong option."""
 
     retryable = False
 

@@ -313,18 +313,16 @@ class _Arriving(io.RawIOBase):
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         view = memoryview(buffer)
-        data = self._read(min(len(view), _AT_ONCE))
+        data = None
+        while data is None:
+            rest_s = self._deadline.rest_s()
+            with contextlib.suppress(httpcore.ReadTimeout):  # the deadline may have moved
+                data = self._stream.read(min(len(view), _AT_ONCE), rest_s)
         self._left -= len(data)
         if self._left < 0:
             raise OverflowError(f"it is longer than {MOST_BYTES} bytes, the most that is read")
         view[: len(data)] = data
         return len(data)
-
-    def _read(self, most: int) -> bytes:
-        while True:
-            rest_s = self._deadline.rest_s()
-            with contextlib.suppress(httpcore.ReadTimeout):  # the deadline may have moved
-                return self._stream.read(most, rest_s)
 
     def makefile(self, _: str) -> io.BufferedReader:
         """What the standard library's reader of HTTP asks a socket for."""
@@ -359,7 +357,9 @@ def _head(method: str, target: bytes, headers: Sequence[tuple[bytes, bytes]]) ->
     """A request up to its body."""
     lines = [b"%s %s HTTP/1.1" % (method.encode(), target), *(b"%s: %s" % pair for pair in headers)]
     if any(b"\r" in line or b"\n" in line for line in lines):
-        raise httpx.LocalProtocolError("a header of it has two lines: is it from OLLAMA_API_KEY?")
+        raise httpx.LocalProtocolError(
+            "a header of it has two lines: is it from OLLAMA_API_KEY or OPENAI_API_KEY?"
+        )
     return b"\r\n".join([*lines, b"\r\n"])
 
 

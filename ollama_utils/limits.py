@@ -20,11 +20,11 @@ from functools import partial
 from typing import Literal
 
 from ollama_utils.capacity import Capacity, CapacityEstimate, SentCall
-from ollama_utils.client import OllamaClient
 from ollama_utils.errors import CallCancelledError, ServerOverloadedError, ServerUnreachableError
 from ollama_utils.http import time_counts_from
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage, short_name
+from ollama_utils.wires import ModelClient
 
 
 class Gate:
@@ -180,7 +180,7 @@ class Server:
         max_in_flight: the most calls at once to one of its models, or `auto`.
     """
 
-    def __init__(self, client: OllamaClient, *, max_in_flight: MaxInFlight) -> None:
+    def __init__(self, client: ModelClient, *, max_in_flight: MaxInFlight) -> None:
         self.client = client
         self.swaps = Swaps(lambda: self.gates)
         self._max_in_flight = max_in_flight
@@ -210,6 +210,16 @@ class Server:
         """Hear of a call that failed."""
         if isinstance(error, ServerUnreachableError):
             self._back_s = time.monotonic() + _AWAY_S
+
+    def models(self) -> dict[str, str]:
+        """The models it has, each with what stands for its weights; where it tells its slots, they are noted.
+
+        Raises:
+            OllamaError: it gives no list.
+        """
+        found = self.client.models()
+        self._told_slots = self.client.slots()
+        return found
 
     def gate(self, model: str) -> Gate:
         """The gate of a model; `x` and `x:latest` are one."""
@@ -282,13 +292,22 @@ _REMEMBERED = 4096
 """Replies whose ends are kept, for the timeouts of the calls sent after them."""
 
 
+_FEWER = 4
+"""After a fault for want of memory, one call in so many goes out no more; one at least."""
+_RECOVERY = 8
+"""Rounds of replies without such a fault after which one call more goes out."""
+
+
 class _ModelLimit:
-    """One model at one server: its gate, whose limit follows what its replies report."""
+    """One model at one server: its gate, whose limit is given or follows what its replies report."""
 
     def __init__(self, max_in_flight: MaxInFlight, told_slots: int | None) -> None:
-        self._follows = max_in_flight == "auto"
+        self._given = None if max_in_flight == "auto" else max_in_flight
         self._capacity = Capacity(told_slots)
-        self.gate = Gate(self._capacity.limit if max_in_flight == "auto" else max_in_flight)
+        self._most = math.inf
+        """No more go out at once: with more, the server dropped them all."""
+        self._lowered_s = -math.inf
+        self.gate = Gate(self._given or self._capacity.limit)
         self._replies: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
         """Which calls were answered, by their numbers, and when."""
         self._lock = threading.Lock()
@@ -309,8 +328,7 @@ class _ModelLimit:
         try:
             yield
         except ServerOverloadedError:
-            with self._lock:
-                self._capacity.overloaded(sent)
+            self._lower(sent)
             raise
         finally:
             time_counts_from.reset(token)
@@ -327,8 +345,25 @@ class _ModelLimit:
             self._capacity.came_back(sent, now_s, usage)
             if usage is not None:
                 self._replies.append((sent.number, now_s))
-            if self._follows and self.gate.limit != self._capacity.limit:
-                self.gate.limit = self._capacity.limit
+                self._most += 1 / (_RECOVERY * self._most)
+            self._follow()
+
+    def _lower(self, sent: SentCall) -> None:
+        """The server dropped all it was doing, for too many were under way: fewer from now on.
+
+        Those that went out before the limit was lowered fell with this one, and tell nothing new.
+        """
+        with self._lock:
+            if sent.sent_s > self._lowered_s:
+                self._lowered_s = time.monotonic()
+                under_way = self.gate.in_flight
+                self._most = max(1, under_way - max(1, under_way // _FEWER))
+                self._follow()
+
+    def _follow(self) -> None:
+        limit = int(min(self._given or self._capacity.limit, self._most))
+        if limit != self.gate.limit:
+            self.gate.limit = limit
 
     def _answered_before_s(self, sent: SentCall) -> float:
         """When the last reply came to a call that was sent before this one, by the monotonic clock."""

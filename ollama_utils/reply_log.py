@@ -44,7 +44,7 @@ _TOTALS = """
 SELECT coalesce(sum(attempts), 0),
     coalesce(sum(max(attempts - 1, 0)), 0),
     coalesce(sum(error IS NOT NULL), 0),
-    coalesce(sum(CASE WHEN attempts > 0 AND endpoint = 'generate' AND error IS NULL
+    coalesce(sum(CASE WHEN attempts > 0 AND endpoint <> 'embed' AND error IS NULL
                       THEN json_extract(reply, '$.usage.completion_tokens') END), 0)
 FROM replies
 """
@@ -54,7 +54,7 @@ FROM replies
 class Question:
     """What is sent to a model, as the log keeps it."""
 
-    endpoint: Literal["generate", "embed"]
+    endpoint: Literal["generate", "chat", "embed"]
     model: str
     """The name, without the tag `:latest`."""
     request: str
@@ -80,17 +80,24 @@ class CallOutcome:
 def question_of(call: Call) -> Question:
     """The question that a call is; equal calls are equal questions.
 
+    Without examples it is written as before there were any, so that older logs are found.
+
     Raises:
         BadRequestError: the call holds what JSON cannot.
     """
     fields = {name: value for name, value in vars(call).items() if name != "model"}
+    if not call.examples:
+        del fields["examples"]
     try:
         fields["options"] = dict(sorted(call.options.items()))
         request = _AS_JSON.encode(fields)
     except (TypeError, ValueError, RecursionError) as error:
         raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
     return Question(
-        endpoint="generate", model=short_name(call.model), request=request, repeatable=call.repeatable
+        endpoint="chat" if call.examples else "generate",
+        model=short_name(call.model),
+        request=request,
+        repeatable=call.repeatable,
     )
 
 

@@ -20,7 +20,7 @@ CALL_ATTEMPTS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request to `/api/generate`: everything that decides the reply, and nothing else."""
+    """One request for words: everything that decides the reply, and nothing else."""
 
     model: str
     """The model's name as the server lists it."""
@@ -28,6 +28,9 @@ class Call:
     """The user's turn."""
     system: str | None = None
     """The system prompt; None keeps the model's own."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Worked examples: what a user said and what the model should have replied, as chat turns before the
+    prompt. A call with any goes to `/api/chat`, one without to `/api/generate`."""
     format: Mapping[str, Any] | None = None
     """A JSON schema that the reply must follow."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -49,7 +52,10 @@ class Usage:
     """Tokens and seconds of one call as the server reported them; a duration it left out is 0."""
 
     prompt_tokens: int = 0
+    """All of the prompt's, those that the server had in its cache included."""
     completion_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the prompt that the server had in its cache; 0 where it does not tell."""
     load_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0

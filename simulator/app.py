@@ -12,6 +12,7 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from simulator import openai_api
 from simulator.routes import call_routes, control_routes, listing_routes
 from simulator.settings import Settings
 from simulator.state import STATE, make_state
@@ -25,7 +26,7 @@ _NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
 
 def build_app(settings: Settings) -> web.Application:
     """The application; its state is made when it starts, inside the event loop."""
-    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_speak_as_ollama])
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_speak])
 
     async def hold_state(app: web.Application) -> AsyncIterator[None]:
         app[STATE] = make_state(settings)
@@ -37,22 +38,28 @@ def build_app(settings: Settings) -> web.Application:
 
 
 @web.middleware
-async def _speak_as_ollama(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Errors in Ollama's words: JSON from its endpoints, plain text where there is none."""
+async def _speak(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Errors in the API's words: JSON from its endpoints, plain text where there is none."""
     try:
         return await handler(request)
     except ApiError as error:
-        return json_reply({"error": error.text}, error.status)
+        return _error(request, error.status, error.text)
     except web.HTTPException as error:
         error.text = _NO_ENDPOINT.get(error.status, error.reason)
         raise
     except web.RequestPayloadError as error:
-        return json_reply({"error": " ".join(str(error).split())}, 400)
+        return _error(request, 400, " ".join(str(error).split()))
     except ConnectionError:
         raise
     except Exception as error:
         logger.exception("%s %s", request.method, request.path)
-        return json_reply({"error": f"{type(error).__name__}: {error}"}, 500)
+        return _error(request, 500, f"{type(error).__name__}: {error}")
+
+
+def _error(request: web.Request, status: int, text: str) -> web.Response:
+    """An error in the form of the API that was asked."""
+    is_openai = request.path.startswith(openai_api.PATHS)
+    return json_reply(openai_api.error_body(status, text) if is_openai else {"error": text}, status)
 
 
 _SHUTDOWN_S = 1.0

@@ -38,7 +38,7 @@ def compose(state: State, endpoint: Endpoint, body: wire.Body, question: Questio
         named=body["model"],
         prompt_tokens=max(1, count_tokens(prompt, question.sampling.num_ctx)),
         ending=ending,
-        context=() if endpoint == "chat" else _context(body, ending),
+        context=_context(body, ending) if endpoint == "generate" else (),
     )
 
 

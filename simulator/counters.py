@@ -71,6 +71,10 @@ class Counters:
         self._busy_s[use.model] += self._counted_s(use, end_s)
         self.decode_tokens += decoded
 
+    def busy_slots(self, model: str) -> int:
+        """How many slots of a model are in use now."""
+        return sum(use.model == model for use in self._uses)
+
     def snapshot(self) -> dict[str, Any]:
         """All counts, ready for JSON; durations in seconds."""
         now_s = self._clock()

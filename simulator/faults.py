@@ -92,13 +92,19 @@ class Fault:
 
     def fits(self, endpoint: str) -> bool:
         """Whether the endpoint's replies can be so struck."""
-        if self.kind == "not_done" or self.field in {"done", "eval_count"}:
-            return endpoint != "embed"
-        return self.field in {None, "model", "total_duration", CONTENT[endpoint]}
+        if self.kind == "not_done":
+            return "done" in FIELDS[endpoint]
+        return self.field is None or self.field in FIELDS[endpoint]
 
 
-CONTENT = {"generate": "response", "chat": "message", "embed": "embeddings"}
-"""For each endpoint the field with the content of its replies."""
+FIELDS: Mapping[str, tuple[str, ...]] = {
+    "generate": ("response", "model", "total_duration", "done", "eval_count"),
+    "chat": ("message", "model", "total_duration", "done", "eval_count"),
+    "embed": ("embeddings", "model", "total_duration"),
+    "chat/completions": ("choices", "model"),
+    "embeddings": ("data", "model"),
+}
+"""For each endpoint the fields of its replies that may be struck; first the one with their content."""
 
 
 class FaultPlan:
@@ -132,7 +138,7 @@ class FaultPlan:
         """The failure that this call meets, if any.
 
         Args:
-            endpoint: `generate`, `chat` or `embed`.
+            endpoint: one of `FIELDS`.
             body: the request's body as it came.
             model: the model's full name.
         """
@@ -177,7 +183,7 @@ _POINTS = {
     "drop": ("start", "body", "end", "after"),
     "hang": ("start", "body", "end"),
 }
-_TYPED_FIELDS = (*CONTENT.values(), "model", "done", "eval_count", "total_duration")
+_TYPED_FIELDS = tuple(dict.fromkeys(field for fields in FIELDS.values() for field in fields))
 
 _CHECKS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "rate": ("a number from 0 to 1", lambda value: _is_number(value) and 0 <= value <= 1),
@@ -303,19 +309,18 @@ class FaultyCall:
         if self.fault.kind == "not_json":
             return web.Response(body=_PAGE, status=self.fault.status, content_type="text/html")
         if self.fault.kind == "busy_503":
-            return wire.json_reply({"error": BUSY}, 503)
+            raise wire.ApiError(503, BUSY)
         await asyncio.sleep(self.fault.seconds)
-        return wire.json_reply({"error": _STUCK if self.fault.kind == "stall" else _CRASH}, 500)
+        raise wire.ApiError(500, _STUCK if self.fault.kind == "stall" else _CRASH)
 
     async def _damage(self) -> web.Response:
         """A body that came whole but is no good; a stream is one line."""
         reply = cast("web.Response", await self.work(stream=False))
         body = _damaged(self.fault, self.endpoint, json.loads(cast("bytes", reply.body)))
-        streamed = self.stream and self.endpoint != "embed"
         return web.Response(
-            body=body + b"\n" if streamed else body,
-            content_type="application/x-ndjson" if streamed else reply.content_type,
-            charset=None if streamed else reply.charset,
+            body=body + b"\n" if self.stream else body,
+            content_type="application/x-ndjson" if self.stream else reply.content_type,
+            charset=None if self.stream else reply.charset,
         )
 
     async def _break_off(self) -> web.StreamResponse:
@@ -426,6 +431,8 @@ _OTHER_TYPES: Mapping[str, Any] = {
     "response": 5,
     "message": "Yes.",
     "embeddings": [["one", "two"]],
+    "choices": "Yes.",
+    "data": [["one", "two"]],
     "model": 5,
     "done": "perhaps",
     "eval_count": "many",
@@ -436,7 +443,7 @@ _OTHER_TYPES: Mapping[str, Any] = {
 
 def _damaged(fault: Fault, endpoint: str, reply: wire.Body) -> bytes:
     """The body of a reply, struck by a fault of kind cut_json, empty, enormous, not_done or wrong_type."""
-    content = CONTENT[endpoint]
+    content = FIELDS[endpoint][0]
     changed = dict(reply)
     if fault.kind == "empty":
         changed[content] = _without_words(reply[content])
@@ -453,6 +460,8 @@ def _damaged(fault: Fault, endpoint: str, reply: wire.Body) -> bytes:
 
 def _without_words(content: Any) -> Any:  # noqa: ANN401 - a field of JSON
     """A reply's content with no text, or no embeddings."""
+    if _has_message(content):
+        return [content[0] | {"message": _without_words(content[0]["message"])}]
     if isinstance(content, dict):
         return content | {"content": ""}
     return "" if isinstance(content, str) else []
@@ -460,6 +469,13 @@ def _without_words(content: Any) -> Any:  # noqa: ANN401 - a field of JSON
 
 def _repeated(content: Any, size: int) -> Any:  # noqa: ANN401 - a field of JSON
     """A reply's content with its text over and over, at least `size` bytes; embeddings as they are."""
+    if _has_message(content):
+        return [content[0] | {"message": _repeated(content[0]["message"], size)}]
     if isinstance(content, dict):
         return content | {"content": _repeated(content["content"], size)}
     return f"{content} " * (size // max(1, len(content)) + 1) if isinstance(content, str) else content
+
+
+def _has_message(content: Any) -> bool:  # noqa: ANN401 - a field of JSON
+    """Whether it is the choices of a chat completion."""
+    return isinstance(content, list) and bool(content) and "message" in content[0]

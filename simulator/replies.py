@@ -76,7 +76,7 @@ def end(parts: Sequence[Part], limit: int | None, stops: Sequence[str]) -> Endin
     return Ending(tokens=shown, count=bisect_left(starts, generated_until), reason="stop")
 
 
-Endpoint = Literal["generate", "chat"]
+Endpoint = Literal["generate", "chat", "chat/completions"]
 
 
 @dataclass(frozen=True, kw_only=True)

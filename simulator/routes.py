@@ -1,7 +1,8 @@
 """The endpoints: their checks, in Ollama's order, and what they do.
 
-Three groups: those that cost a model's time (words and embeddings), those that list the server's models,
-and those under `/simulator/`, by which a test reads what the server saw and sets its faults and slots.
+Three groups: those that cost a model's time (words and embeddings, by Ollama's API or OpenAI's), those that
+tell of the server and its models, and those under `/simulator/`, by which a test reads what the server saw
+and sets its faults and slots.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ import json
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from aiohttp import web
 
-from simulator import wire
+from simulator import openai_api, wire
 from simulator.composing import compose
 from simulator.engine import Call, Turn
 from simulator.faults import FaultyCall, Work, listed, parse_faults
@@ -43,8 +44,12 @@ class Job(NamedTuple):
     model: str
     """The full name."""
     work: Work
+    stream: bool = False
+    """Whether the reply comes piece by piece."""
 
 
+Parse = Callable[[bytes], Body]
+"""Reads a request's body; it raises ApiError where that cannot be."""
 Check = Callable[[web.Request, State, Body, float], Job]
 """An endpoint's checks: the request, the state, the JSON body and the moment of arrival in seconds. It
 raises ApiError for what Ollama rejects."""
@@ -53,13 +58,28 @@ raises ApiError for what Ollama rejects."""
 def call_routes() -> list[web.RouteDef]:
     """The routes that cost a model's time."""
     checks: dict[str, Check] = {"generate": check_generate, "chat": check_chat, "embed": check_embed}
-    return [
-        web.post(f"/api/{endpoint}", partial(_answer_call, endpoint, check))
+    ollama = [
+        web.post(f"/api/{endpoint}", partial(_answer_call, endpoint, _parse_as(endpoint), check))
         for endpoint, check in checks.items()
+    ]
+    openai: dict[str, tuple[Parse, Check]] = {
+        "chat/completions": (openai_api.parse_completion, partial(check_chat, endpoint="chat/completions")),
+        "embeddings": (openai_api.parse_embeddings, partial(check_embed, endpoint="embeddings")),
+    }
+    return [
+        *ollama,
+        *(
+            web.post(f"/v1/{endpoint}", partial(_answer_call, endpoint, parse, check))
+            for endpoint, (parse, check) in openai.items()
+        ),
     ]
 
 
-async def _answer_call(endpoint: str, check: Check, request: web.Request) -> web.StreamResponse:
+def _parse_as(endpoint: str) -> Parse:
+    return partial(parse_body, request=f"{endpoint.title()}Request")
+
+
+async def _answer_call(endpoint: str, parse: Parse, check: Check, request: web.Request) -> web.StreamResponse:
     """Check a request, count it, and do its work; or fail where a fault strikes it.
 
     A request that Ollama rejects meets no fault.
@@ -70,10 +90,8 @@ async def _answer_call(endpoint: str, check: Check, request: web.Request) -> web
     counters.arrived()
     try:
         raw = await request.read()
-        body = parse_body(raw, f"{endpoint.title()}Request")
-        model, work = check(request, state, body, arrived_s)
+        model, work, stream = check(request, state, parse(raw), arrived_s)
         counters.calls[model] += 1
-        stream = body.get("stream") is not False
         fault = state.faults.strike(endpoint, raw, model)
         if fault is None:
             response = await work(stream=stream)
@@ -127,10 +145,17 @@ def check_generate(request: web.Request, state: State, body: Body, arrived_s: fl
     question = read_generate(body, model)
     if body.get("images"):
         raise ApiError(500, _BLIND)
-    return Job(model, partial(_answer, request, state, "generate", body, question, arrived_s))
+    work = partial(_answer, request, state, "generate", body, question, arrived_s)
+    return Job(model, work, stream=_streams(body))
 
 
-def check_chat(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+def _streams(body: Body) -> bool:
+    return body.get("stream") is not False
+
+
+def check_chat(
+    request: web.Request, state: State, body: Body, arrived_s: float, *, endpoint: Endpoint = "chat"
+) -> Job:
     """Words for the last turn of a conversation."""
     model = find_model(state, require_name(body.get("model")))
     if not body.get("messages"):
@@ -141,7 +166,8 @@ def check_chat(request: web.Request, state: State, body: Body, arrived_s: float)
     question = read_chat(body, model)
     if any(message.get("images") for message in body["messages"]):
         raise ApiError(500, _BLIND)
-    return Job(model, partial(_answer, request, state, "chat", body, question, arrived_s))
+    work = partial(_answer, request, state, endpoint, body, question, arrived_s)
+    return Job(model, work, stream=endpoint == "chat" and _streams(body))
 
 
 def _check_abilities(state: State, model: str, body: Body, endpoint: Endpoint) -> None:
@@ -168,7 +194,7 @@ def _load_or_unload(state: State, model: str, body: Body, endpoint: Endpoint) ->
             state.engine.unload(model)
         return json_reply(empty_reply(endpoint, body, reason))
 
-    return Job(model, work)
+    return Job(model, work, stream=_streams(body))
 
 
 async def _answer(
@@ -190,7 +216,8 @@ async def _answer(
     state.counters.prompt_tokens += reply.prompt_tokens
     state.counters.completion_tokens += reply.tokens
     if response is None:
-        return json_reply(reply.whole(turn))
+        written = openai_api.completion if endpoint == "chat/completions" else Reply.whole
+        return json_reply(written(reply, turn))
     await response.write(wire.dumps(reply.final(turn)) + b"\n")
     await response.write_eof()
     return response
@@ -205,7 +232,14 @@ async def _send_pieces(request: web.Request, state: State, reply: Reply, turn: T
     return response
 
 
-def check_embed(request: web.Request, state: State, body: Body, arrived_s: float) -> Job:
+def check_embed(
+    request: web.Request,
+    state: State,
+    body: Body,
+    arrived_s: float,
+    *,
+    endpoint: Literal["embed", "embeddings"] = "embed",
+) -> Job:
     """Vectors for texts; without a text the model is only loaded."""
     del request
     name = body.get("model") or ""
@@ -228,7 +262,10 @@ def check_embed(request: web.Request, state: State, body: Body, arrived_s: float
             rows = [state.persona.embed(text) for text in texts]
             await state.engine.written(turn, 0)
         state.counters.prompt_tokens += tokens
-        reply["embeddings"] = [_cut(row, body.get("dimensions") or 0) for row in rows]
+        rows = [_cut(row, body.get("dimensions") or 0) for row in rows]
+        if endpoint == "embeddings":
+            return json_reply(openai_api.embedding_list(body["model"], rows, tokens))
+        reply["embeddings"] = rows
         counts = {
             "total_duration": wire.nanoseconds(turn.total_s),
             "load_duration": wire.nanoseconds(turn.load_s),
@@ -274,6 +311,9 @@ def listing_routes() -> list[web.RouteDef]:
         web.get("/api/tags", get_tags),
         web.get("/api/ps", get_ps),
         web.post("/api/show", post_show),
+        web.get("/v1/models", get_models),
+        web.get("/props", get_props),
+        web.get("/slots", get_slots),
         *(web.route("*", path, refuse) for path in _NOT_PLAYED),
     ]
 
@@ -307,6 +347,25 @@ async def post_show(request: web.Request) -> web.Response:
     body = parse_body(await request.read(), "ShowRequest")
     model = find_model(state, require_name(body.get("model") or body.get("name")))
     return json_reply(state.catalogue.show(model))
+
+
+async def get_models(request: web.Request) -> web.Response:
+    """The models that are here, as OpenAI's API lists them."""
+    return json_reply(openai_api.model_list(request.app[STATE].catalogue.tags()["models"]))
+
+
+async def get_props(request: web.Request) -> web.Response:
+    """How many slots a model has, as llama.cpp's server tells it."""
+    return json_reply(openai_api.props(request.app[STATE].engine.slots))
+
+
+async def get_slots(request: web.Request) -> web.Response:
+    """The slots of the model that `?model=` names, and which of them are in use."""
+    state = request.app[STATE]
+    model = find_model(state, require_name(request.query.get("model")))
+    state.engine.waiting()  # brings what is counted up to this moment
+    slots = openai_api.slot_list(state.engine.slots, state.counters.busy_slots(model))
+    return web.json_response(slots)
 
 
 async def refuse(request: web.Request) -> web.Response:

@@ -121,21 +121,6 @@ def test_slots_that_the_server_tells_are_believed() -> None:
     assert traffic.limits_within(0, 20) == {12}
 
 
-def test_an_overloaded_server_gets_half_the_calls_once_for_all_it_gave_up_and_more_after_many_replies() -> (
-    None
-):
-    capacity = Capacity(told=8)
-    calls = [capacity.sent(0.0) for _ in range(12)]
-    for call in calls:
-        capacity.overloaded(call)
-    assert capacity.limit == 6
-    for call in calls:
-        capacity.came_back(call, 0.1, None)
-    for second in range(1, 1000):
-        capacity.came_back(capacity.sent(second), second + 0.2, SERVED)
-    assert 6 < capacity.limit <= 12
-
-
 durations = st.floats(0, 1e6) | st.sampled_from([0.0, 1e-9, 0.2])
 usages = st.none() | st.builds(
     Usage,

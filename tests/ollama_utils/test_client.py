@@ -258,6 +258,25 @@ def test_only_what_the_call_names_is_sent() -> None:
     assert server.bodies == [plain, plain | more]
 
 
+def test_worked_examples_are_sent_as_turns_of_a_chat_before_the_prompt() -> None:
+    said = {name: value for name, value in SAID.items() if name != "response"}
+    message = {"role": "assistant", "content": "<think>Hm.</think>Yes.", "thinking": "Hm."}
+    call = replace(CALL, examples=(("one", "1"), ("two", "2")), options={"seed": 1})
+    with (
+        ScriptedServer(lambda _: (200, said | {"message": message, "done_reason": "length"})) as server,
+        connected(server.host) as client,
+    ):
+        replies = [client.generate(each) for each in (call, replace(call, system="Count."))]
+    assert [(reply.text, reply.truncated) for reply in replies] == [("Yes.", True)] * 2
+    shown = [("user", "one"), ("assistant", "1"), ("user", "two"), ("assistant", "2"), ("user", "p")]
+    turns = [{"role": role, "content": content} for role, content in shown]
+    sent = {"model": "m", "messages": turns, "options": {"seed": 1}, "stream": False, "tools": []}
+    assert server.bodies == [
+        sent,
+        sent | {"messages": [{"role": "system", "content": "Count."}, *turns]},
+    ]
+
+
 def test_embeddings_are_unit_rows_in_the_order_of_the_texts(server: EmbeddedServer) -> None:
     with connected(server.host) as client:
         rows = client.embed("sim-embed", ["one text", "another", "one text"]).rows

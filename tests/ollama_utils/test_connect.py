@@ -13,6 +13,7 @@ from ollama_utils.errors import ServerUnreachableError
 from ollama_utils.types import Call
 from records.errors import UserError
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.scripted import ScriptedServer
 from tests.ollama_utils.threads import wait_until
 
 
@@ -54,3 +55,33 @@ def test_a_model_that_no_other_is_near_is_to_be_pulled(simulator: EmbeddedServer
 def test_a_host_that_is_near_the_word_embedded_is_told_the_word() -> None:
     assert refused(ollama_host=("embeded",), target_model="x").endswith("; did you mean 'embedded'?")
     assert "embedded" not in refused(ollama_host=("http://127.0.0.1:1",), target_model="x")
+
+
+def test_what_an_openai_server_lacks_is_told_without_a_word_of_ollama(simulator: EmbeddedServer) -> None:
+    host = f"openai:{simulator.host}"
+    says = refused(ollama_host=(host,), target_model="sim-solvr")
+    assert "is not at openai:" in says
+    assert says.endswith("did you mean 'sim-solver'?")
+    for says in (
+        refused(ollama_host=(host,), target_model="llama3.2"),
+        refused(ollama_host=(host,)),
+        refused(ollama_host=("openai:http://127.0.0.1:1/v1",)),
+    ):
+        assert "ollama pull" not in says
+        assert "ollama serve" not in says
+
+
+def test_the_only_model_of_an_openai_server_is_the_target() -> None:
+    only = {"data": [{"id": "tiny"}]}
+    with (
+        ScriptedServer(lambda _: (200, only)) as server,
+        connect(ServerConfig(ollama_host=(f"openai:{server.host}",))) as connection,
+    ):
+        assert (connection.roles.target, connection.roles.mutator) == ("tiny", "tiny")
+        assert not connection.simulated
+
+
+def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) -> None:
+    for host in (simulator.host, f"openai:{simulator.host}"):
+        with connect(ServerConfig(ollama_host=(host,), target_model="sim-target")) as connection:
+            assert connection.simulated

@@ -6,6 +6,7 @@ import multiprocessing
 import sqlite3
 import threading
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -268,6 +269,29 @@ def test_the_log_is_a_plain_table_that_anybody_can_read(simulator: EmbeddedServe
     assert row["request"].startswith('{"prompt": "Why?"')
     assert (row["endpoint"], row["model"], row["digest"]) == ("generate", "sim-target", "d")
     assert (row["attempts"], row["error"]) == (1, None)
+
+
+def test_a_call_without_examples_is_the_question_that_it_was_before_calls_had_any() -> None:
+    without = question_of(ask())
+    assert without.request == (
+        '{"prompt": "Why?", "system": null, "format": null, "options": {"temperature": 0}, "think": null}'
+    )
+    shown = [question_of(replace(ask(), examples=(("a", reply),))) for reply in ("b", "c")]
+    assert len({without, *shown}) == 3
+    assert [question.endpoint for question in (without, *shown)] == ["generate", "chat", "chat"]
+
+
+def test_a_reply_to_a_call_with_examples_is_kept_found_and_counted(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    call = replace(ask(), examples=(("What is rain?", "Water."),))
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        replies = [dispatcher.generate(each) for each in (call, call, ask())]
+        usage = [reply.usage for reply in replies]
+        assert [reply.error for reply in replies] == [None] * 3
+        assert [reply.cached for reply in replies] == [False, True, False]
+        assert kept.totals().completion_tokens == sum(each.completion_tokens for each in usage[1:] if each)
 
 
 def test_the_latest_outcomes_are_told_newest_first_without_what_was_never_asked(tmp_path: Path) -> None:

@@ -23,11 +23,13 @@ def test_what_ollama_serves_but_the_simulator_does_not_is_refused(ask: Ask) -> N
         ("DELETE", "/api/delete"),
         ("POST", "/api/push"),
         ("POST", "/api/blobs/sha256:00"),
-        ("POST", "/v1/chat/completions"),
-        ("GET", "/v1/models"),
+        ("POST", "/v1/completions"),
+        ("GET", "/v1/models/sim-target"),
     ):
-        error = f"the simulator does not play {path}; docs/simulator.md says what it plays"
-        assert ask(method, path, {}) == (501, {"error": error})
+        text = f"the simulator does not play {path}; docs/simulator.md says what it plays"
+        status, body = ask(method, path, {})
+        said = body["error"]["message"] if path.startswith("/v1/") else body["error"]
+        assert (status, said) == (501, text)
 
 
 def test_pictures_are_refused(ask: Ask) -> None:

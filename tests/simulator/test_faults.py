@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.faults import CONTENT, KINDS, FaultPlan, listed, parse_faults, read_faults
+from simulator.faults import FIELDS, KINDS, FaultPlan, listed, parse_faults, read_faults
 
 HALF = [{"kind": "error_500", "rate": 0.5}]
 
@@ -99,7 +99,10 @@ def test_a_fault_names_its_model_with_or_without_the_tag() -> None:
     ("fault", "endpoints"),
     [
         ({"kind": "not_done"}, {"generate", "chat"}),
-        ({"kind": "wrong_type"}, {"generate", "chat", "embed"}),
+        ({"kind": "wrong_type"}, set(FIELDS)),
+        ({"kind": "wrong_type", "field": "choices"}, {"chat/completions"}),
+        ({"kind": "wrong_type", "field": "data"}, {"embeddings"}),
+        ({"kind": "wrong_type", "field": "model"}, set(FIELDS)),
         ({"kind": "wrong_type", "field": "total_duration"}, {"generate", "chat", "embed"}),
         ({"kind": "wrong_type", "field": "eval_count"}, {"generate", "chat"}),
         ({"kind": "wrong_type", "field": "response"}, {"generate"}),
@@ -111,7 +114,7 @@ def test_a_fault_strikes_only_replies_that_have_what_it_changes(
     fault: dict[str, Any], endpoints: set[str]
 ) -> None:
     plan = _plan([{"rate": 1} | fault])
-    assert {name for name in CONTENT if _met(plan, b"x", endpoint=name)} == endpoints
+    assert {name for name in FIELDS if _met(plan, b"x", endpoint=name)} == endpoints
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,222 @@
+"""What every wire makes of one request: its failures as our errors, its text, its rows.
+
+`Exchange` belongs to one client of one server. It is the place where the exceptions of httpx and of readers
+of JSON are seen: each is translated once into the tree of `ollama_utils.errors`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
+    CallCancelledError,
+    CallTimeoutError,
+    OllamaError,
+    ServerBusyError,
+    ServerFaultError,
+    ServerOverloadedError,
+    ServerUnreachableError,
+)
+from ollama_utils.types import Call, is_text, unit_rows
+
+NOT_FOUND = 404
+CONNECT_S = 10.0
+"""The seconds after which nobody is there, unless a call's own time is shorter."""
+_LATE = 408
+_BUSY = frozenset({429, 503})
+_FIRST_FAULT = 500
+_NOT_SUPPORTED = 501
+_CACHE_FULL = "Context size has been exceeded"
+"""What llama.cpp's server says (500) when it aborts all generations: their contexts do not fit together."""
+_MOST_QUOTED = 300
+
+
+class Exchange:
+    """The failures and replies of one server's requests, in our words; shared by all threads.
+
+    Args:
+        host: how the server is named in messages.
+        timeout_s: the seconds after which its client gives a request up.
+        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
+            server was ours, and has ended. Else None.
+        absent: what is not there when nobody answers, as "Ollama server".
+        start: how one is started, for the same message.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        *,
+        timeout_s: float,
+        exit_reason: Callable[[], str | None],
+        absent: str,
+        start: str,
+    ) -> None:
+        self.closed = False
+        """Whether the client was closed."""
+        self._host = host
+        self._timeout_s = timeout_s
+        self._exit_reason = exit_reason
+        self._absent = absent
+        self._start = start
+        self._request = threading.local()
+
+    def whom(self, model: str | None) -> str:
+        """A model, or the server itself, as messages name it."""
+        return f"the server at {self._host!r}" if model is None else f"model {model!r} at {self._host!r}"
+
+    def note_sent(self, _: httpx.Request) -> None:
+        """This thread's request is written: what fails from now on fails on the way or in the reply."""
+        self._request.sent = True
+
+    @contextmanager
+    def errors_translated(self, model: str | None) -> Iterator[None]:
+        """Within `with`: every failure is raised as an OllamaError."""
+        if model is not None and not model.strip():
+            raise BadRequestError(f"a call to {self._host!r} names no model")
+        self._request.sent = False
+        try:
+            yield
+        except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            raise self._absence(error) from error
+        except httpx.TimeoutException as error:
+            raise CallTimeoutError(
+                f"{self.whom(model)} did not answer within {self._timeout_s:g} s: "
+                "allow more time, or put fewer calls in flight"
+            ) from error
+        except httpx.LocalProtocolError as error:
+            raise BadRequestError(f"the request to {self.whom(model)} cannot be sent: {error}") from error
+        except httpx.HTTPError as error:
+            raise BadReplyError(f"{self.whom(model)} broke off its reply: {brief(repr(error))}") from error
+        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+            raise self._misread(model, error) from error
+        except RuntimeError as error:
+            if not self.closed:
+                raise
+            raise CallCancelledError(f"the client of {self._host!r} was closed before the call") from error
+
+    def rejection(self, model: str | None, status: int, text: str) -> OllamaError:
+        """The error for an HTTP status other than 2xx, by the status alone but for what llama.cpp says.
+
+        Args:
+            model: whom the request was for.
+            status: the HTTP status.
+            text: the server's words.
+        """
+        said = f"{self.whom(model)} answered {status}: {brief(text)!r}"
+        if status == _LATE:
+            return CallTimeoutError(said)
+        if status in _BUSY:
+            return ServerBusyError(said)
+        if status >= _FIRST_FAULT and _CACHE_FULL in text:
+            return ServerOverloadedError(f"{said}: it dropped all generations; fewer are put in flight")
+        if status >= _FIRST_FAULT and status != _NOT_SUPPORTED:
+            return ServerFaultError(said)
+        if status == NOT_FOUND:
+            return BadRequestError(f"{said}: is this an {self._absent}?")
+        return BadRequestError(said)
+
+    def checked_text(self, call: Call, text: str, thinking: str | None) -> str:
+        """The text of a reply, less the thinking at its start.
+
+        Args:
+            call: what was asked.
+            text: what the server gave as the reply.
+            thinking: what it gave as thinking beside it.
+
+        Raises:
+            BadReplyError: there is no text, or it is not valid Unicode.
+        """
+        said = _without_thinking(text)
+        why = ""
+        if not said.strip():
+            why = "without a text" + (
+                ": it only thought; raise num_predict or pass --no-think" if thinking or text else ""
+            )
+        elif not is_text(said):
+            why = "with text that is not valid Unicode: half of a surrogate pair"
+        if why:
+            raise BadReplyError(f"{self.whom(call.model)} replied {why}", retryable=not call.repeatable)
+        return said
+
+    def checked_rows(
+        self, model: str, texts: Sequence[str], embeddings: Sequence[Sequence[float]]
+    ) -> NDArray[np.float32]:
+        """The embeddings of N texts as (N, D) rows of length 1.
+
+        Raises:
+            BadReplyError: they are not as many, not of one length, or not finite.
+        """
+        lengths = {len(row) for row in embeddings}
+        if len(embeddings) != len(texts) or len(lengths) != 1 or 0 in lengths:
+            raise BadReplyError(
+                f"{self.whom(model)} gave {len(embeddings)} embeddings of lengths "
+                f"{sorted(lengths)}; expected {len(texts)} of one length"
+            )
+        rows = np.asarray(embeddings, dtype=np.float64)
+        if not np.isfinite(rows).all():
+            raise BadReplyError(f"{self.whom(model)} gave embeddings that are not finite")
+        return unit_rows(rows)
+
+    def _absence(self, error: Exception) -> ServerUnreachableError:
+        """The error for a host where nobody answers: for good, when the server has ended."""
+        if gone := self._exit_reason():
+            return ServerUnreachableError(gone, retryable=False)
+        cause = brief(str(error.__context__ or error))  # the official client hides it behind words of its own
+        why = "" if "refused" in cause else f" ({cause})"
+        return ServerUnreachableError(f"no {self._absent} answers at {self._host!r}{why}: {self._start}")
+
+    def _misread(self, model: str | None, error: Exception) -> OllamaError:
+        """The error for what cannot be JSON: the request, before it went out, or else the reply."""
+        why = brief(str(error))
+        if self._request.sent:
+            return BadReplyError(f"{self.whom(model)} gave an unreadable reply: {why}")
+        return BadRequestError(f"the request to {self.whom(model)} cannot be written as JSON: {why}")
+
+
+def messages_of(call: Call) -> list[dict[str, str]]:
+    """A call as the messages of a chat; without a system prompt the model keeps its own."""
+    turns = [] if call.system is None else [("system", call.system)]
+    for question, reply in call.examples:
+        turns += [("user", question), ("assistant", reply)]
+    return [{"role": role, "content": content} for role, content in (*turns, ("user", call.prompt))]
+
+
+def ascii_key(variable: str) -> str:
+    """An API key from the environment; "" where it is not set.
+
+    Raises:
+        ValueError: no header can hold it; the message does not show it.
+    """
+    key = os.environ.get(variable, "")
+    if not key.isascii():
+        raise ValueError(f"{variable} holds letters that no header can; expected ASCII alone")
+    return key
+
+
+def brief(text: str) -> str:
+    """A server's words in one line, for a message: what stands there may be a gateway's page."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}..."
+
+
+def _without_thinking(reply: str) -> str:
+    """A reply less the thinking at its start.
+
+    Models without a parser on the server put it there; some chat templates hold its opening tag, so
+    that the reply has only the closing one.
+    """
+    thought, closed, text = reply.partition("</think>")
+    opened = thought.lstrip().startswith("<think>")
+    if closed and (opened or "<think>" not in thought):
+        return text.lstrip()
+    return "" if opened else reply

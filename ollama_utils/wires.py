@@ -1,0 +1,68 @@
+"""The wires: which client speaks to a host. The dispatcher knows no more of a server than `ModelClient`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ollama_utils.types import Call, Completion, Embeddings
+
+OPENAI = "openai:"
+"""What the host of an OpenAI-compatible server starts with."""
+
+
+class ModelClient(Protocol):
+    """One server's client, shared by all threads; each failure is an OllamaError."""
+
+    host: str
+    """The server as messages, logs and run folders name it."""
+
+    def generate(self, call: Call) -> Completion:
+        """The model's reply to one call."""
+        ...
+
+    def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
+        """The embeddings of texts in one request."""
+        ...
+
+    def models(self) -> dict[str, str]:
+        """The models that the server has, each with what stands for its weights ("": not told)."""
+        ...
+
+    def slots(self) -> int | None:
+        """How many calls the server serves at once; None where it does not tell."""
+        ...
+
+    def close(self) -> None:
+        """Drop the idle connections."""
+        ...
+
+
+def open_client(host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> ModelClient:
+    """The client for a host: an OpenAI-compatible server's (`openai:http://...`), else Ollama's.
+
+    Args:
+        host: as `--ollama-host` names it.
+        timeout_s: the seconds after which a call counts as timed out.
+        exit_reason: returns why nobody will ever answer there again, else None.
+
+    Raises:
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
+    """
+    if speaks_openai(host):
+        from ollama_utils.openai_client import OpenAIClient
+
+        return OpenAIClient(host, timeout_s=timeout_s, exit_reason=exit_reason)
+    from ollama_utils.client import OllamaClient
+
+    return OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason)
+
+
+def speaks_openai(host: str) -> bool:
+    """Whether a host is an OpenAI-compatible server's."""
+    return host.strip().startswith(OPENAI)
+
+
+def server_url(host: str) -> str:
+    """The URL of a dispatcher's host, without the API's own path: where a server tells of itself."""
+    return host.removeprefix(OPENAI).removesuffix("/v1")
