@@ -36,7 +36,8 @@ from ollama_utils.errors import (
 )
 from ollama_utils.plans import stop_at_exit
 from ollama_utils.reply_log import SqliteFile
-from ollama_utils.sentence_encoder import SentenceEncoder
+from ollama_utils.quantized_encoder import QuantizedEncoder, can_quantize
+from ollama_utils.sentence_encoder import SentenceEncoder, model_folder
 from ollama_utils.types import is_text, unit_rows
 
 _SAMPLE = "The same text has the same embedding."
@@ -117,7 +118,9 @@ def make_encoder(
         if dispatcher is None or not rest:
             raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
         return CachedEncoder(OllamaEncoder(dispatcher, rest))
-    encoder = SentenceEncoder(name)
+    folder = model_folder(name)
+    quantize = folder is not None and can_quantize(folder)
+    encoder = QuantizedEncoder(name, folder) if folder and quantize else SentenceEncoder(name)
     return CachedEncoder(StoredEncoder(encoder, store) if store else encoder)
 
 
