@@ -35,8 +35,8 @@ from ollama_utils.errors import (
     UnknownEncoderError,
 )
 from ollama_utils.plans import stop_at_exit
-from ollama_utils.reply_log import SqliteFile
 from ollama_utils.quantized_encoder import QuantizedEncoder, can_quantize
+from ollama_utils.reply_log import SqliteFile
 from ollama_utils.sentence_encoder import SentenceEncoder, model_folder
 from ollama_utils.types import is_text, unit_rows
 

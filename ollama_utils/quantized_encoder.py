@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class QuantizedEncoder:
-    """A model of the BERT kind on CTranslate2: weights and activations of 8 bits, one thread, one text a pass.
+    """A model of the BERT kind on CTranslate2, in 8 bits, on one thread, one text a pass.
 
     Products of integers have no rounding, and no row is computed from another's: a text's bits do not depend
     on its company, nor on the number of threads. More texts a pass save nothing, so there is no padding.

@@ -167,7 +167,7 @@ def _unknown(name: str, why: str) -> str:
 
 @contextmanager
 def quiet_loading() -> Iterator[None]:
-    """Load without progress bars and advice; tokenizers must not warn of forks, nor torch's threads spin, later on."""
+    """Load without bars and advice; tokenizers must not warn of forks, nor torch's threads spin, later on."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Threads that spin while they wait make encoding ten times slower beside any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
