@@ -496,6 +496,8 @@ class EncodingWorker:
                     encode_jobs(self._encoder, jobs)
         _fail(self._arrived, _closed())
         _fail(self._queue, _closed())
+        # This may end the model and its native threads: here the end of the interpreter still waits for it.
+        del self._encoder
 
     def _wait_for_work(self) -> bool:
         """Wait until there is a job; False when the worker is stopped."""

@@ -6,6 +6,8 @@ import functools
 import json
 import logging
 import os
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import ctranslate2  # type: ignore[import-untyped]  # it has no annotations
 
 _LAYOUTS = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+_CONVERTER = "ctranslate2.converters.transformers"
 _MEAN = "pooling_mode_mean_tokens"
 _WEIGHTS = "model.safetensors"
 _log = logging.getLogger(__name__)
@@ -161,16 +164,13 @@ def _open(folder: Path) -> ctranslate2.Encoder:
 
 
 def _convert(folder: Path, into: Path) -> None:
-    from ollama_utils.sentence_encoder import quiet_loading
-
-    with quiet_loading():
-        from ctranslate2.converters import TransformersConverter  # type: ignore[import-untyped]  # likewise
-
-        try:
-            TransformersConverter(str(folder)).convert(str(into), quantization="int8")
-        except Exception as error:
-            why = str(error).partition("\n")[0]
-            raise UnknownEncoderError(f"encoder {str(folder)!r} cannot be converted: {why}") from error
+    """Convert the model in a process of its own: torch takes part, which need not stay in this one."""
+    flags = {"--model": folder, "--output_dir": into, "--quantization": "int8"}
+    command = [sys.executable, "-m", _CONVERTER, *(str(item) for pair in flags.items() for item in pair)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own interpreter
+    if done.returncode:
+        *_, why = done.stderr.strip().splitlines() or ["no reason is known"]
+        raise UnknownEncoderError(f"encoder {str(folder)!r} cannot be converted to 8 bits: {why}")
 
 
 @functools.cache

@@ -114,7 +114,7 @@ def _bucket(tokens: int, longest: int | None) -> int:
 def _load(name: str) -> SentenceTransformer:
     """The model of a name, from this machine if it is there, else from the hub."""
     folder = model_folder(name)
-    with quiet_loading():
+    with _quiet_loading():
         import torch
         from sentence_transformers import SentenceTransformer
 
@@ -166,19 +166,17 @@ def _unknown(name: str, why: str) -> str:
 
 
 @contextmanager
-def quiet_loading() -> Iterator[None]:
-    """Load without bars and advice; tokenizers must not warn of forks, nor torch's threads spin, later on."""
+def _quiet_loading() -> Iterator[None]:
+    """Load without progress bars; tokenizers must not warn of forks, nor torch's threads spin, later on."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     # Threads that spin while they wait make encoding ten times slower beside any other busy process.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from transformers.utils import logging
 
-    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
-    logging.set_verbosity_error()
+    shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]  # the package leaves it untyped
     try:
         yield
     finally:
-        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]  # likewise
