@@ -139,7 +139,7 @@ def _load(folder: Path) -> ctranslate2.Encoder:
         if (shelf / key).is_dir():
             return _open(shelf / key)
         scratch = TemporaryDirectory(dir=shelf)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a file stands in the way
         _log.warning("%s is converted to 8 bits at each start: nothing can be kept: %s", folder, error)
         shelf, scratch = None, TemporaryDirectory()
     with scratch as place:
