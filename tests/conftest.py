@@ -14,7 +14,8 @@ from hypothesis import settings
 from cli.main import execute
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
-from ollama_utils.sentence_encoder import SentenceEncoder
+from ollama_utils.quantized_encoder import QuantizedEncoder
+from ollama_utils.sentence_encoder import model_folder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -54,9 +55,11 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def sentence_encoder() -> SentenceEncoder:
-    """The packaged all-MiniLM-L6-v2, which takes seconds to load."""
-    return SentenceEncoder("all-MiniLM-L6-v2")
+def sentence_encoder() -> QuantizedEncoder:
+    """The packaged all-MiniLM-L6-v2 in 8 bits, as commands have it; its conversion takes seconds, once."""
+    folder = model_folder("all-MiniLM-L6-v2")
+    assert folder is not None
+    return QuantizedEncoder("all-MiniLM-L6-v2", folder)
 
 
 @pytest.fixture(scope="session")

@@ -24,8 +24,9 @@ def test_medians_are_shown_where_there_are_some_and_else_the_row_itself() -> Non
     ]
 
 
-def test_the_parts_of_a_steps_cost_add_up() -> None:
-    row = step_cost.measure(lanes=2, slots=8, num_steps=2, time_scale=0.01, runs=1)
+@pytest.mark.parametrize("encoder", step_cost.ENCODERS)
+def test_the_parts_of_a_steps_cost_add_up(encoder: str) -> None:
+    row = step_cost.measure(lanes=2, slots=8, encoder=encoder, num_steps=2, time_scale=0.01, runs=1)
     parts = ("of it HTTP", "of it encoding", "the rest")
     assert sum(row[part] for part in parts) == pytest.approx(row["CPU ms a step"], abs=0.01)
     assert all(row[part] > 0 for part in parts[:2])

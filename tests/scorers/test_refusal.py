@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder
 from ollama_utils.errors import BadRequestError, EncodingError
-from ollama_utils.sentence_encoder import SentenceEncoder
+from ollama_utils.quantized_encoder import QuantizedEncoder
 from ollama_utils.types import Completion
 from scorers.refusal import ENCODER, REFUSAL_LABELS, RefusalDetector, make_detector
 from scorers.refusal_models import from_json, ngrams, pieces, refusal_model
@@ -77,7 +77,7 @@ class FailingEncoder(CountingEncoder):
 
 
 @pytest.fixture(scope="module")
-def minilm(sentence_encoder: SentenceEncoder) -> Encoder:
+def minilm(sentence_encoder: QuantizedEncoder) -> Encoder:
     return CachedEncoder(sentence_encoder)
 
 

@@ -18,7 +18,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.runs import WORLD, lines, read, train
+from tests.runs import PASSES, WORLD, lines, read, train
 
 LANES = ("--num-processes", "4", "--encoder", "hashing:64")
 SMALL = (*LANES, "--num-steps", "8", "--num-env-steps", "64", "--ppo-epoch", "2")
@@ -207,3 +207,18 @@ def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
     (metrics,) = lines(tmp_path / "run", "metrics.jsonl")
     assert metrics["calls/slots_sim-model"] == 1
     assert 0 < metrics["calls/busy_slots"] <= 1.01
+
+
+def test_the_weights_do_not_depend_on_the_threads_that_torch_was_given(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    given, weights = torch.get_num_threads(), []
+    shape = ("--encoder", "hashing", "--num-env-steps", "512")
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            assert train(simulator.host, tmp_path / str(threads), *WORLD, *PASSES, *shape) == 0
+            weights.append(read(tmp_path / str(threads), "summary.json")["weights_sha256"])
+    finally:
+        torch.set_num_threads(given)
+    assert weights[0] == weights[1]
