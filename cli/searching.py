@@ -41,7 +41,7 @@ from search.call_pool import callers_for
 from search.task import ScorerError
 
 if TYPE_CHECKING:
-    from simulator.process import EmbeddedServer
+    from simulator.child import ChildServer
 
 T = TypeVar("T")
 LOOK_S = 0.2
@@ -403,11 +403,12 @@ class SearchSession:
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
         dispatcher, embedded = self.connection.dispatcher, self.connection.embedded
+        child = self.connection.child
         if search.config.search.rate_limit_per_minute:
             dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
         findings = Findings(
             search.width,
-            "--slots " if embedded else "OLLAMA_NUM_PARALLEL=",
+            self.connection.slots_setting,
             apart_s=FINDINGS_APART_S,
             slots=embedded.settings.slots if embedded else None,
         )
@@ -429,7 +430,7 @@ class SearchSession:
                 while True:
                     over = not wait([found], LOOK_S).not_done
                     progress.tick()
-                    _check_alive(embedded)
+                    _check_alive(child)
                     limit.check(over=over)
                     if over:
                         return found.result()
@@ -443,8 +444,8 @@ class SearchSession:
             recorder.stop()
 
 
-def _check_alive(embedded: EmbeddedServer | None) -> None:
-    if embedded and (reason := embedded.exit_reason()):
+def _check_alive(child: ChildServer | None) -> None:
+    if child and (reason := child.exit_reason()):
         raise RunStoppedError(reason)
 
 

@@ -135,8 +135,8 @@ def _learn(
         interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
         interrupt.allow(allowed=False)
-    setting = "--slots " if connection.embedded else "OLLAMA_NUM_PARALLEL="
-    progress = ProgressLine(config.total_steps, recorder, Findings(config.num_processes, setting))
+    findings = Findings(config.num_processes, connection.slots_setting)
+    progress = ProgressLine(config.total_steps, recorder, findings)
     ended: BaseException | None = None
     try:
         interrupt.allow(allowed=True)

@@ -1,88 +1,26 @@
 """One client for one Ollama server: a call goes out, a reply or one of our errors comes back.
 
 Built on the official `ollama` package, over the HTTP client of `ollama_utils.http`. It is the only place
-where the package's exceptions are seen; all others are translated in `ollama_utils.exchange`. `parse_host`
-reads hosts as people write them.
+where the package's exceptions are seen; all others are translated in `ollama_utils.exchange`.
 """
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
 from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
+from ollama_utils.hosts import is_loopback, parse_host
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
 
-_PORTS = {"http": 80, "https": 443}
-_OLLAMA_PORT = 11434
-_NAME = re.compile(r"[\w.-]+")
 _NANOSECONDS = 1e9
-
-
-def parse_host(host: str) -> str:
-    """The base URL that a host means, read as Ollama reads OLLAMA_HOST.
-
-    Args:
-        host: `http://127.0.0.1:11434`, `localhost`, `:11434`, `::1`; a blank one is this machine.
-
-    Returns:
-        `scheme://name:port`, with a path where one is given.
-
-    Raises:
-        ValueError: it is not an http or https address, or holds what would not be sent: a user, a query.
-    """
-    if "@" in host:
-        raise ValueError(
-            "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
-            "a user or password is not sent; leave it out, with the '@'"
-        )
-    scheme, stated, address = host.strip().rpartition("://")
-    if _is_ip(address, version=6):
-        address = f"[{address}]"
-    try:
-        parts = urlsplit(f"{scheme if stated else 'http'}://{address}")
-        port = parts.port
-        httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is not a ValueError
-    except (ValueError, httpx.InvalidURL) as error:
-        raise _unreadable(host) from error
-    name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
-    usable = _is_ip(name) or _NAME.fullmatch(name)
-    if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"^/|[\s?#]", address):
-        raise _unreadable(host)
-    default = _PORTS[parts.scheme] if stated else _OLLAMA_PORT
-    bracketed = f"[{name}]" if _is_ip(name, version=6) else name
-    path = parts.path.strip("/")
-    return f"{parts.scheme}://{bracketed}:{port or default}" + (f"/{path}" if path else "")
-
-
-def is_loopback(url: str) -> bool:
-    """Whether a base URL means this machine."""
-    name = urlsplit(url).hostname or ""
-    if not _is_ip(name):
-        return name == "localhost" or name.endswith(".localhost")
-    address = ipaddress.ip_address(name)
-    return address.is_loopback or address.is_unspecified
-
-
-def _unreadable(host: str) -> ValueError:
-    return ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r}")
-
-
-def _is_ip(name: str, version: int | None = None) -> bool:
-    try:
-        return version in {None, ipaddress.ip_address(name).version}
-    except ValueError:
-        return False
 
 
 class OllamaClient:

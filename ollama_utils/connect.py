@@ -21,18 +21,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from ollama_utils.hosts import OPENAI, server_url, speaks_openai
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, short_name
-from ollama_utils.wires import server_url, speaks_openai
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from simulator.settings import Settings, SimulatedServer
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
+    from simulator.child import ChildServer
     from simulator.process import EmbeddedServer
 
-EMBEDDED = "embedded"
+EMBEDDED, SMOLLM2 = "embedded", "smollm2"
+_CHILDREN = (EMBEDDED, SMOLLM2)
+"""Hosts that are no URL: servers that a command starts for itself."""
 DRAIN_S = 5.0
 """How long a command that was stopped waits for the replies under way, which are paid for."""
 
@@ -53,10 +56,10 @@ MaxInFlight = Annotated[int | Literal["auto"], Parameter(converter=_auto_or_coun
 @Parameter(name="*", group="Simulator")
 @dataclass(frozen=True, kw_only=True)
 class SimulatorConfig(SimulatedServer):
-    """The simulator; for `--ollama-host embedded` alone, a host of its own has its own."""
+    """The simulator; for `--ollama-host embedded` alone, but for the slots, which `smollm2` has too."""
 
     slots: Count = SimulatedServer.slots
-    """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
+    """Calls one model serves at once (OLLAMA_NUM_PARALLEL); also those of `--ollama-host smollm2`."""
     time_scale: float = 0.1
     """1 is the pace of the profile; the default is ten times faster."""
     max_loaded_models: CountOrZero = SimulatedServer.max_loaded_models
@@ -86,9 +89,10 @@ class ServerConfig:
 
     ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """URL of an Ollama server (repeatable); `openai:URL` for an OpenAI-compatible one (llama.cpp, vLLM, ...);
-    or `embedded` for the simulator [OLLAMA_HOST, else embedded]."""
+    `smollm2` for a small real model that is started here; `embedded` for the simulator
+    [OLLAMA_HOST, else embedded]."""
     target_model: str | None = None
-    """The model whose answers count [the only one, where an `openai:` server has one]."""
+    """The model whose answers count [smollm2's own; the only one of an `openai:` server]."""
     mutator_model: str | None = None
     """The model that rewords queries or prompts [the target model]."""
     judge_model: str | None = None
@@ -142,7 +146,7 @@ def find_roles(
     target = config.target_model or simulated_target or _only_one(available, hosts)
     if target is None:
         have = ", ".join(available) or (
-            "none" if any(map(speaks_openai, hosts)) else "none: get one with 'ollama pull MODEL'"
+            "none" if any(map(_is_openai, hosts)) else "none: get one with 'ollama pull MODEL'"
         )
         raise UserError(f"name a model with {named_by}; {', '.join(hosts)} has {have}")
     simulated = simulated_target is not None
@@ -154,7 +158,12 @@ def find_roles(
 
 def _only_one(available: Sequence[str], hosts: Sequence[str]) -> str | None:
     """The model of servers that are started with one, as those of OpenAI's API mostly are."""
-    return available[0] if len(available) == 1 and all(map(speaks_openai, hosts)) else None
+    return available[0] if len(available) == 1 and all(map(_is_openai, hosts)) else None
+
+
+def _is_openai(host: str) -> bool:
+    """Whether a host, as it is named, is an OpenAI-compatible server."""
+    return host == SMOLLM2 or speaks_openai(host)
 
 
 def check_pulled(
@@ -172,7 +181,7 @@ def check_pulled(
         if full_name(model) not in pulled:
             near = difflib.get_close_matches(short_name(model), map(short_name, available), n=1)
             mends = [f"did you mean {near[0]!r}?"] if near else []
-            pulls = not simulated and not any(map(speaks_openai, hosts))
+            pulls = not simulated and not any(map(_is_openai, hosts))
             if pulls:
                 mends.append(f"{'if not, ' if near else ''}run 'ollama pull {model}'")
             elif not near:
@@ -187,20 +196,35 @@ class Connection:
 
     dispatcher: Dispatcher
     hosts: tuple[str, ...]
-    """As they were named: by flag, by OLLAMA_HOST, or `embedded`."""
+    """As they were named: by flag, by OLLAMA_HOST, `smollm2` or `embedded`."""
     roles: Roles
     available: Mapping[str, Sequence[str]]
     """The digests of each model at the hosts, by its name without `:latest`."""
-    embedded: EmbeddedServer | None
+    child: ChildServer | None
+    """The server that was started for this command: the embedded simulator, or SmolLM2's."""
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
     simulated_target: str | None
     """The target where none is named; None where the embedded simulator does not stand in."""
 
     @property
+    def embedded(self) -> EmbeddedServer | None:
+        """The embedded simulator, where it was started."""
+        from simulator.process import EmbeddedServer
+
+        return self.child if isinstance(self.child, EmbeddedServer) else None
+
+    @property
     def servers(self) -> tuple[str, ...]:
-        """The servers by names that stay: the embedded one has another port each time."""
-        return self.hosts if self.embedded else self.dispatcher.hosts
+        """The servers by names that stay: one that is started here has another port each time."""
+        return self.hosts if self.child else self.dispatcher.hosts
+
+    @property
+    def slots_setting(self) -> str:
+        """What gives the servers more slots, up to their number; of several kinds, the first's."""
+        if self.child:
+            return "--slots "
+        return "--parallel " if speaks_openai(self.hosts[0]) else "OLLAMA_NUM_PARALLEL="
 
     def digests(self, encoder: str, *more: str) -> dict[str, str]:
         """What stands for the weights of each model that a run calls, by its short name.
@@ -275,39 +299,40 @@ def connect(
 
     with contextlib.ExitStack() as stack:
         hosts = _hosts(config)
-        embedded = stack.enter_context(_embedded(config.simulator)) if EMBEDDED in hosts else None
+        child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in _CHILDREN else None
         try:
-            dispatcher = stack.enter_context(_dispatcher(config, hosts, embedded, cache_size))
+            dispatcher = stack.enter_context(_dispatcher(config, hosts, child, cache_size))
             available = dispatcher.models()
         except ServerUnreachableError as error:
             raise UserError(f"{error}{_meant(hosts)}") from error
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
-        stand_in = simulated_target if embedded else None
+        stand_in = simulated_target if hosts[0] == EMBEDDED else None
         roles = find_roles(config, list(available), hosts, simulated_target=stand_in, named_by=named_by)
         yield Connection(
             dispatcher=dispatcher,
             hosts=hosts,
             roles=roles,
             available={short_name(name): digests for name, digests in available.items()},
-            embedded=embedded,
+            child=child,
             simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
             simulated_target=stand_in,
         )
 
 
 def _dispatcher(
-    config: ServerConfig, hosts: Sequence[str], embedded: EmbeddedServer | None, cache_size: int
+    config: ServerConfig, hosts: Sequence[str], child: ChildServer | None, cache_size: int
 ) -> Dispatcher:
     from ollama_utils.dispatcher import Dispatcher
 
+    urls = {EMBEDDED: "{}", SMOLLM2: f"{OPENAI}{{}}/v1"}
     return Dispatcher(
-        [embedded.host if embedded and host == EMBEDDED else host for host in hosts],
+        [urls[host].format(child.host) if child else host for host in hosts],
         max_in_flight=config.max_in_flight,
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
-        exit_reason=embedded.exit_reason if embedded else lambda: None,
+        exit_reason=child.exit_reason if child else lambda: None,
     )
 
 
@@ -323,23 +348,33 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
             file=sys.stderr,
         )
         return (EMBEDDED,)
-    if EMBEDDED not in hosts and config.simulator != SimulatorConfig():
+    slots = config.simulator.slots if SMOLLM2 in hosts else SimulatorConfig.slots
+    if EMBEDDED not in hosts and config.simulator != SimulatorConfig(slots=slots):
         print(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator", file=sys.stderr)
-    if EMBEDDED in hosts and len(hosts) > 1:
-        raise UserError(f"--ollama-host {EMBEDDED} cannot stand beside other hosts, got {', '.join(hosts)}")
+    for child in set(hosts) & set(_CHILDREN):
+        if len(hosts) > 1:
+            raise UserError(f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}")
     return hosts
 
 
 def _meant(hosts: Sequence[str]) -> str:
-    """A hint where nobody answers and a host looks like the simulator's word, mistyped."""
-    near = any(difflib.get_close_matches(host.lower(), [EMBEDDED]) for host in hosts if host != EMBEDDED)
-    return f"; did you mean {EMBEDDED!r}?" if near else ""
+    """A hint where nobody answers and a host looks like one of our own words, mistyped."""
+    named = (host.lower() for host in hosts if host not in _CHILDREN)
+    near = [word for host in named for word in difflib.get_close_matches(host, _CHILDREN)]
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _embedded(config: SimulatorConfig) -> EmbeddedServer:
-    from simulator.process import EmbeddedServer, SimulatorError
+def _child(host: str, config: SimulatorConfig) -> ChildServer:
+    """The server that a word for one means, started."""
+    from simulator.child import ChildError
 
-    with as_user_error(SimulatorError):
+    with as_user_error(ChildError):
+        if host == SMOLLM2:
+            from ollama_utils.smollm2 import SmolLM2Server
+
+            return SmolLM2Server(config.slots)
+        from simulator.process import EmbeddedServer
+
         return EmbeddedServer(config.settings())
 
 

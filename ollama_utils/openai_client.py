@@ -21,12 +21,11 @@ import httpx
 import numpy as np
 from pydantic import BaseModel, Field
 
-from ollama_utils.client import is_loopback, parse_host
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
 from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
+from ollama_utils.hosts import OPENAI, is_loopback, parse_openai_host, server_url
 from ollama_utils.http import HttpClient, transport_to
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
-from ollama_utils.wires import OPENAI, server_url
 
 _KEY = "OPENAI_API_KEY"
 _UNAUTHORIZED = frozenset({401, 403})
@@ -118,22 +117,6 @@ class _Props(BaseModel):
 
 
 _Body = TypeVar("_Body", bound=BaseModel)
-
-
-def parse_openai_host(host: str) -> str:
-    """The base URL of an OpenAI-compatible server, from `openai:URL`.
-
-    Args:
-        host: such as `openai:http://127.0.0.1:8000/v1`; where the URL has no path, it is `/v1`.
-
-    Raises:
-        ValueError: what follows is no http or https URL.
-    """
-    url = host.strip().removeprefix(OPENAI)
-    if "://" not in url:
-        raise ValueError(f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r}")
-    base = parse_host(url)
-    return base if httpx.URL(base).path.strip("/") else f"{base}/v1"
 
 
 class OpenAIClient:

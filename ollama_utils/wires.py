@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ollama_utils.hosts import speaks_openai
 from ollama_utils.types import Call, Completion, Embeddings
-
-OPENAI = "openai:"
-"""What the host of an OpenAI-compatible server starts with."""
 
 
 class ModelClient(Protocol):
@@ -56,13 +54,3 @@ def open_client(host: str, *, timeout_s: float, exit_reason: Callable[[], str | 
     from ollama_utils.client import OllamaClient
 
     return OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason)
-
-
-def speaks_openai(host: str) -> bool:
-    """Whether a host is an OpenAI-compatible server's."""
-    return host.strip().startswith(OPENAI)
-
-
-def server_url(host: str) -> str:
-    """The URL of a dispatcher's host, without the API's own path: where a server tells of itself."""
-    return host.removeprefix(OPENAI).removesuffix("/v1")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ollama._client import _parse_host  # the package's own reading of a host; it has no public name
 
-from ollama_utils.client import parse_host
+from ollama_utils.hosts import parse_host
 
 BAD = [
     *("localhost:many", "ftp://box", "http://box:99999", "http://box:0", "http://", "http:///", "a://b://c"),

