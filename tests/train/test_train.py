@@ -193,7 +193,7 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
 
 
-def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
+def test_a_run_says_how_many_slots_the_server_has_and_how_it_gets_more(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with EmbeddedServer(Settings(slots=1, time_scale=0.6)) as server:
@@ -202,7 +202,7 @@ def test_a_run_says_how_many_slots_the_server_has_and_what_more_would_bring(
         assert execute(("train", "--ollama-host", server.host, *flags, *folder)) == 0
     summary = read(tmp_path / "run", "summary.json")
     assert summary["slots"] == {f"sim-model at {server.host}": 1}
-    said = f"server {server.host} runs 1 slot for 'sim-model': OLLAMA_NUM_PARALLEL=4 would make this run"
+    said = f"{server.host} runs 1 slot for 'sim-model', and 4 lanes share it: OLLAMA_NUM_PARALLEL=4 gives"
     assert said in capsys.readouterr().err
     (metrics,) = lines(tmp_path / "run", "metrics.jsonl")
     assert metrics["calls/slots_sim-model"] == 1
