@@ -41,7 +41,7 @@ JOINED = "paraphrase"
 
 @dataclass(frozen=True, kw_only=True)
 class Reworded:
-    """One rewording, and why it is not adopted (empty when it is, `failed` when the call failed)."""
+    """One rewording, and why it is none: the episode's reason, `unchanged`, or `failed` for a failed call."""
 
     mutator: str
     query: str
@@ -68,7 +68,7 @@ def reword(answerer: Answerer, mutator: Mutator, query: str, earlier: Sequence[s
         mutator=mutator.name,
         query=query,
         text=rewrite.text,
-        rejected=episode.rejection(mutator, rewrite, after),
+        rejected=episode.rejection(mutator, rewrite, after) or "unchanged" * (rewrite.text == query),
         similarity=round(float(before @ after), 3),
     )
 

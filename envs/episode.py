@@ -178,14 +178,14 @@ class Episode:
     def rejection(self, mutator: Mutator, rewrite: Completion, embedding: Vector) -> str:
         """Why a rewrite is not adopted, in one word; empty when it is.
 
-        A rule's rewrite is what its function says; a model may cut, refuse, answer or remark.
+        A rule may leave a query as it is, and what it makes of it is a rewording; a model may say anything.
         """
         if not rewrite.text:
             return "empty"
         if rewrite.truncated:
             return "cut"
         if rewrite.text in self._embeddings:
-            return "unchanged" if rewrite.text == self.query else ""
+            return ""
         if why := self._misfit(mutator, rewrite.text):
             return why
         return "drifted" if self._similarity(embedding) < self.rules.intent_threshold else ""

@@ -48,7 +48,7 @@ def read_part(text: str) -> str:
 
 VERSION = "0.33.0"
 """The version of Ollama whose behaviour is played."""
-REPLIES_VERSION = 2
+REPLIES_VERSION = 1
 """The version of what the models say; a part of their digests.
 
 Raise it by 1 with every change to the code after which some model gives another reply to some request: other

@@ -55,7 +55,7 @@ class Utterance:
     recognised: bool = True
     """False when the mutator was given an instruction that it does not know."""
     is_rewording: bool = False
-    """Whether the mutator said it."""
+    """Whether the mutator said it after worked examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class Persona:
             text, recognised = self.target.reply(_untagged(question.prompt), digest), True
         if question.format is not None:
             text = text_to_json(text, question.format)
-        return Utterance(text=text, recognised=recognised, is_rewording=role == "mutator")
+        return Utterance(text=text, recognised=recognised, is_rewording=role == "mutator" and bool(question.history))
 
     def _judgement(self, question: Question, digest: bytes) -> dict[str, Any]:
         """The judge's values; a score that is asked for alone goes by whether a known problem is solved."""
