@@ -25,9 +25,9 @@ _SENTENCE_END = re.compile(
     r"(?:\s+(?=[^a-z\s])|(?<=[\uff1f\u3002]))|\n+"
 )
 _LEADS = (
-    _any("so and but then now okay hello hi hey also please kindly excuse\\sme"),
+    _any("so and but then now okay hello hi hey also please kindly about roughly exactly excuse\\sme"),
     r"as an? [^,]{1,40}",
-    r"(?:for|in) [^,]{1,60}",
+    r"(?:for|in|to) [^,:]{1,60}",
     r"(?:if|when) [^,]{1,80}",
     r"i(?:['\u2019]m| am) [^,.]{1,60}",
     r"[\w ]{1,40}[:;]",
@@ -39,10 +39,12 @@ _AUXILIARY = _any(
     "do does did can could may might must is are was were will would shall should has have had",
     "isn['\u2019]t aren['\u2019]t don['\u2019]t doesn['\u2019]t can['\u2019]t",
 )
+_PREPOSITION = _any("at by for from in of on to under with")
 _SUBJECT = _any("i you we he she it they one people somebody someone there a an the my this that these")
 _TELL = _any(
     "tell explain describe list name show give provide share outline discuss define suggest recommend",
     "compare teach help advise clarify summari[sz]e identify let\\sme\\sknow inform elaborate specify state",
+    "set\\sout let\\sme\\shave",
 )
 _WISH = (
     r"i(?:['\u2019]d| would) (?:like|love|appreciate|be grateful)|i (?:want|need|wish|wonder)|"
@@ -63,7 +65,8 @@ _TOLD = _any("is are was were include includes can could will should")
 _ASKED = tuple(
     re.compile(_LEAD + pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
-        rf"(?:{_ASKING}|when {_AUXILIARY}|{_AUXILIARY} {_SUBJECT})\b",
+        rf"(?:{_PREPOSITION} )?(?:{_ASKING}|when {_AUXILIARY}|{_AUXILIARY} {_SUBJECT})\b",
+        rf"{_AUXILIARY} [^.]*\Z",
         rf"(?:{_TELL}|{_WISH})\b(?!:)",
         rf"(?:(?:the|a|some|any) )?(?:{_PRAISE} )?{_THING}\b(?!.*\b{_TOLD}\b)",  # as in a search box
     )
@@ -91,7 +94,7 @@ _MANNER = (
     + _any("ways? methods? steps? procedures? strateg(?:y|ies) techniques? approach instructions? tips")
     + r"\b|\bwhat (?:can|could|should|would|do|must) "
     + _SUBJECT
-    + r" (?:do|use)\b"
+    + r" (?:do|use)\b|\bwhat (?:can be done|helps)\b"
 )
 _KINDS = {
     "manner": re.compile(_MANNER, re.IGNORECASE),
@@ -145,16 +148,20 @@ _NAME = re.compile(r"(?<![.?!]\s)(?<!\A)\b(?!I\b)[A-Z][\w-]+|\b\d[\d.,]*\d\b|\b\
 _WORD = re.compile(r"[\w-]+")
 
 
-def asks_otherwise(text: str, query: str) -> bool:
-    """Whether a question asks for something else than the query by its words, however similar they are.
-
-    It does where a name or a number is missing, where it denies what the query does not or the other way, and
-    where it asks for another kind of thing: for the way instead of the reason.
-    """
+def _names_missing(text: str, query: str) -> bool:
+    """Whether a name or a number of the query is not in the text; a title, all in capitals, has no names."""
     names = {name.casefold() for name in _NAME.findall(query)}
-    words = _WORD.findall(query)
-    if 2 * len(names) <= len(words) and not names <= {word.casefold() for word in _WORD.findall(text)}:
-        return True
+    if 2 * len(names) > len(_WORD.findall(query)):
+        return False
+    return not names <= {word.casefold() for word in _WORD.findall(text)}
+
+
+def _asks_otherwise(text: str, query: str) -> bool:
+    """Whether what asks in a text asks for something else than the query, however similar they are.
+
+    It does where it denies what the query does not, or the other way, and where it asks for another kind of
+    thing: for the way instead of the reason.
+    """
     if bool(_DENIED.search(query)) != bool(_DENIED.search(text)):
         return True
     asked = next(filter(None, map(_ASKED_FOR.match, _sentences(query))), None)
@@ -171,7 +178,8 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
     """Why a model's text is no rewording of a query; empty where its form does not say that it is none.
 
     `commented`: it speaks of the query, or of the task to reword it. `answered`: the query asks for something
-    and the text does not, or it tells what is no word of the person who asks. `strayed`: `asks_otherwise`.
+    and the text does not, or it tells what is no word of the person who asks. `strayed`: it
+    asks for something else, by its words.
 
     Args:
         text: one rewording, as `cleaning.clean` leaves it.
@@ -190,11 +198,15 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
     told = [
         len(each) * (place > first) or _MOST_TOLD_CHARS + 1
         for place, each in enumerate(sentences)
-        if each not in known and not _asks(each, forms) and not _OWN_WORDS.match(each)
+        if each not in known
+        and not each.endswith("!")
+        and not _asks(each, forms)
+        and not _OWN_WORDS.match(each)
     ]
     if sum(told) > _MOST_TOLD_CHARS:
         return "answered"
-    return "strayed" if asks_otherwise(text, query) else ""
+    asked = " ".join(each for each in sentences if _asks(each, forms))
+    return "strayed" if _names_missing(text, query) or _asks_otherwise(asked, query) else ""
 
 
 def _asks(sentence: str, forms: Sequence[re.Pattern[str]]) -> bool:

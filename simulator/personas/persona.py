@@ -105,7 +105,8 @@ class Persona:
             text, recognised = self.target.reply(_untagged(question.prompt), digest), True
         if question.format is not None:
             text = text_to_json(text, question.format)
-        return Utterance(text=text, recognised=recognised, is_rewording=role == "mutator" and bool(question.history))
+        is_rewording = role == "mutator" and bool(question.history)
+        return Utterance(text=text, recognised=recognised, is_rewording=is_rewording)
 
     def _judgement(self, question: Question, digest: bytes) -> dict[str, Any]:
         """The judge's values; a score that is asked for alone goes by whether a known problem is solved."""
