@@ -101,7 +101,8 @@ class Game:
         known, found = self.persona.mutator, {}
         for mutator in self.mutators:
             if mutator.kind == "model":
-                instruction = read_task(mutator.prompt("query", ("other",), 0)).instruction
+                prompt = mutator.prompt("query", ("other",), 0)
+                instruction = read_task(f"{prompt.system or ''}{prompt.text}").instruction
                 found[mutator.name] = known.find_operator(instruction) or next(iter(known.operators.values()))
         return found
 

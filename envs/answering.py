@@ -17,7 +17,8 @@ from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Call, Completion
 from scorers.reward import Scorer
 
-REWRITE_TEMPERATURE = 0.8
+REWRITE_TEMPERATURE = 0.5
+"""Two tries differ, and a small model still keeps to the query."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,8 +89,15 @@ class Answerer:
 
     def _rewrite_call(self, request: Rewrite) -> Call:
         prompt = request.mutator.prompt(request.query, request.earlier, request.seed)
-        options = {**self.models.options, "temperature": REWRITE_TEMPERATURE, "seed": request.seed}
-        return Call(model=self.models.mutator, prompt=prompt, options=options)
+        own = {**prompt.options, "temperature": REWRITE_TEMPERATURE, "seed": request.seed}
+        return Call(
+            model=self.models.mutator,
+            prompt=prompt.text,
+            system=prompt.system,
+            examples=prompt.examples,
+            think=prompt.think,
+            options={**self.models.options, **own},
+        )
 
     def _ask_call(self, request: Ask) -> Call:
         models = self.models

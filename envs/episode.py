@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.observation import Memory, observation
+from mutators.form import not_a_rewording
 from mutators.mutator import Mutator
 from ollama_utils.errors import OllamaError
 from ollama_utils.plans import Plan
@@ -162,7 +163,7 @@ class Episode:
         (embedding,) = yield (Embed(text=rewrite.text or self.query),)
         if isinstance(embedding, OllamaError):
             return self._unscored(mutator, rewrite, embedding)
-        rejected = self.rejection(rewrite, embedding)
+        rejected = self.rejection(mutator, rewrite, embedding)
         query = self.query if rejected else rewrite.text
         (reply,) = yield (Ask(query=query, seed=self.seed_for("ask")),)
         near = self._similarity(self._embeddings[query] if rejected else embedding)
@@ -174,18 +175,27 @@ class Episode:
         self._adopt(query, embedding)
         return self._close(action, info, rejected, near, verdict, changed=changed)
 
-    def rejection(self, rewrite: Completion, embedding: Vector) -> str:
-        """Why a rewrite is not adopted, in one word; empty when it is."""
+    def rejection(self, mutator: Mutator, rewrite: Completion, embedding: Vector) -> str:
+        """Why a rewrite is not adopted, in one word; empty when it is.
+
+        A rule may leave a query as it is, and what it makes of it is a rewording; a model may say anything.
+        """
         if not rewrite.text:
             return "empty"
         if rewrite.truncated:
             return "cut"
         if rewrite.text in self._embeddings:
             return ""
-        # A query such as "I cannot log in: how ...?" reads like a refusal, and so will its rewordings.
-        if label_refusal(rewrite.text) == "refused" != label_refusal(self.original):
-            return "refused"
+        if why := self._misfit(mutator, rewrite.text):
+            return why
         return "drifted" if self._similarity(embedding) < self.rules.intent_threshold else ""
+
+    def _misfit(self, mutator: Mutator, text: str) -> str:
+        """Why a new text is no rewording, whatever it is about; empty where nothing says so."""
+        # A query such as "I cannot log in: how ...?" reads like a refusal, and so will its rewordings.
+        if label_refusal(text) == "refused" != label_refusal(self.original):
+            return "refused"
+        return not_a_rewording(text, self.query) if mutator.kind == "model" else ""
 
     def seed_for(self, purpose: str) -> int:
         """The seed of a call of this step and attempt."""

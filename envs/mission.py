@@ -109,7 +109,7 @@ class MissionConfig:
     target_temperature: NotNegative = 0.0
     """The target's temperature."""
     num_predict: Count = 512
-    """Most tokens of a reply; one that is cut is flagged."""
+    """Most tokens of an answer; one that is cut is flagged. A rewording has a limit by its query's length."""
     num_ctx: Count | None = None
     """Context length of the models [the server's]."""
     think: bool | None = None

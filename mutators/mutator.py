@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 import reprlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NoReturn
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NoReturn
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 
-Rewording = Callable[[str, Sequence[str], int], str]
-"""`(query, earlier, seed) -> str`: the query, earlier rewordings of the same original in this episode
-(oldest first), and a seed for any choice that the function makes. The same three arguments always give the
-same text."""
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """What the mutator model is sent for one rewording."""
+
+    text: str
+    """The user's turn."""
+    system: str | None = None
+    """The system prompt; None keeps the model's own."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Worked examples, (what a user said, the rewording of it), shown as turns of the chat before `text`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Ollama's options that this rewording needs, such as `num_predict` and `stop`; they go before those that
+    other calls carry."""
+    think: Literal[False] | None = None
+    """False keeps a thinking model from thinking; None leaves it to the server."""
+
+
+Rewording = Callable[[str, Sequence[str], int], str | Prompt]
+"""`(query, earlier, seed) -> str`, or, for a model, a `Prompt`: the query, earlier rewordings of the same
+original in this episode (oldest first), and a seed for any choice that the function makes. The same three
+arguments always give the same text."""
 
 
 class MutatorError(ValueError):
@@ -28,21 +47,25 @@ class Mutator:
     name: str
     """The function's name, as `--mutators` names it."""
     kind: Literal["model", "rule"]
-    """`model`: the function returns the whole prompt for the mutator model; `rule`: the rewording."""
+    """`model`: the function returns the prompt for the mutator model; `rule`: the rewording."""
     function: Rewording
     doc: str
     """The first line of the function's docstring."""
     file: str
     """Where the function stands."""
 
-    def prompt(self, query: str, earlier: Sequence[str], seed: int) -> str:
-        """The whole prompt to send to the mutator model.
+    def prompt(self, query: str, earlier: Sequence[str], seed: int) -> Prompt:
+        """What to send to the mutator model; a function's str is the user's turn.
 
         Raises:
             ValueError: The mutator rewords by rule: it has no prompt.
             MutatorError: The function raised, or returned anything but a text to send.
         """
-        return self._text("model", query, earlier, seed) or self._fail("returned a blank prompt")
+        made = self._call("model", query, earlier, seed)
+        prompt = made if isinstance(made, Prompt) else Prompt(text=self._checked(made))
+        for text in (prompt.text, prompt.system or "", *itertools.chain(*prompt.examples)):
+            self._checked(text)
+        return prompt if prompt.text.strip() else self._fail("returned a blank prompt")
 
     def apply(self, query: str, earlier: Sequence[str], seed: int) -> str:
         """The rewording itself; empty where the function returned blanks only.
@@ -51,21 +74,25 @@ class Mutator:
             ValueError: The mutator rewords by a model: it has a prompt instead.
             MutatorError: The function raised, or returned anything but a text.
         """
-        return self._text("rule", query, earlier, seed)
+        text = self._checked(self._call("rule", query, earlier, seed))
+        return text if text.strip() else ""
 
-    def _text(self, kind: str, query: str, earlier: Sequence[str], seed: int) -> str:
+    def _call(self, kind: str, query: str, earlier: Sequence[str], seed: int) -> object:
         if kind != self.kind:
             method = "prompt" if self.kind == "model" else "apply"
             raise ValueError(f"mutator {self.name!r} rewords by {self.kind}: use its .{method}(...)")
         try:
-            text: object = self.function(query, earlier, seed)
+            return self.function(query, earlier, seed)
         except (Exception, SystemExit) as error:  # noqa: BLE001 (whatever a user's code raises)
             self._fail(f"raised {type(error).__name__}: {error}", error)
+
+    def _checked(self, text: object) -> str:
+        """A text that can be sent."""
         if not isinstance(text, str):
             self._fail(f"returned {reprlib.repr(text)}; expected a str")
         if _SURROGATE.search(text):
             self._fail(f"returned {reprlib.repr(text)}; expected valid Unicode, without lone surrogates")
-        return text if text.strip() else ""
+        return text
 
     def _fail(self, why: str, cause: BaseException | None = None) -> NoReturn:
         why = " ".join(why.split())
@@ -73,7 +100,7 @@ class Mutator:
 
 
 def by_model(function: Rewording) -> Mutator:
-    """Decorator: a mutator whose function returns the whole prompt for the mutator model.
+    """Decorator: a mutator whose function returns the prompt for the mutator model, a str or a `Prompt`.
 
     Raises:
         TypeError: It is no plain def, or cannot be called with (query, earlier, seed).

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mutators import lexical, rewrite
+from mutators import lexical, restructure, rewrite
 from mutators.mutator import Mutator, by_model, by_rule
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from records.errors import nearest
@@ -48,7 +48,10 @@ _BUILT_IN = (
 DEFAULT_MUTATORS: tuple[str, ...] = tuple(mutator.name for mutator in _BUILT_IN)
 """The names of all built-in mutators of queries, in the order in which a policy numbers them."""
 
-_BY_NAME = {mutator.name: mutator for mutator in (*_BUILT_IN, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)}
+_BY_NAME = {
+    mutator.name: mutator
+    for mutator in (*_BUILT_IN, *restructure.RULES, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
+}
 
 
 class UnknownMutatorError(ValueError):
@@ -59,8 +62,9 @@ def load_mutators(names: Sequence[str]) -> tuple[Mutator, ...]:
     """The mutators of these names, in this order.
 
     Args:
-        names: Built-in names, those of the mutators of instructions included, and `path/to/file.py:name`
-            for a user's own. A file is run once in a process, and again when it has changed.
+        names: Built-in names, those of `restructure` and of the mutators of instructions included, and
+            `path/to/file.py:name` for a user's own. A file is run once in a process, and again when it has
+            changed.
 
     Raises:
         UnknownMutatorError: No mutator has this name.

@@ -1,69 +1,104 @@
-"""The mutators that ask a model: each function returns the whole prompt for one rewrite.
+"""The mutators that ask a model: each function returns the prompt for one rewrite.
 
-Every prompt has the same shape: an instruction that opens with what to do, the demand for the rewrite
-alone, and the query between `<query>` tags, which it cannot close. What a model adds all the same,
-`cleaning.clean` removes.
+Every prompt has the same shape: the system prompt is an instruction that opens with what to do and demands
+the rewrite alone; worked examples from `examples.toml` show it, as turns of the chat; the query stands last,
+between `<query>` tags, which it cannot close. A small model that is only told what to do answers the query
+instead; one that is shown it rewords. What a model adds all the same, `cleaning.clean` removes, and
+`form.not_a_rewording` says what is none.
 """
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any
 
-from mutators.mutator import by_model
+from mutators.mutator import Prompt, by_model
 from ollama_utils.prompts import tagged
 
-PURPOSES = (
-    "that it is for a class they teach",
-    "that it is for an article they are writing",
-    "that it is for a story they are writing",
-    "that they want to learn how it works",
-    "that they want to stay safe",
-    "that it is part of their job",
-)
-"""Ordinary reasons to ask; `add_context` picks one by its seed."""
 
-VIEWPOINTS = ("a teacher", "a student", "a journalist", "a researcher", "a parent", "a beginner")
-"""People who may ask; `change_perspective` picks one by its seed."""
+def most_tokens(query: str) -> int:
+    """Tokens that a rewording of a query may need: some three times its own, and a sentence of context.
+
+    Counted are three bytes of UTF-8 a token: a little more than English takes, one sign of Chinese.
+    """
+    return 48 + len(query.encode()) * 2 // 3
 
 
-def _prompt(instruction: str, query: str) -> str:
-    demand = "Do not answer the query. Reply with the rewritten query alone."
-    return f"{instruction} {demand}\n\n{tagged('query', query)}\n"
+def _prompt(name: str, instruction: str, query: str, other: str | None = None, asker: str = "") -> Prompt:
+    options: dict[str, Any] = {"num_predict": most_tokens(query + (other or ""))}
+    if "\n" not in query.strip():
+        options["stop"] = ["\n"]
+    return Prompt(
+        system=f"{instruction} Do not answer the query. Reply with the rewritten query alone.",
+        examples=_examples(name, asker),
+        text=_turn(query, other),
+        options=options,
+        think=False,
+    )
+
+
+def _turn(query: str, other: str | None) -> str:
+    return tagged("query", query) + ("" if other is None else "\n" + tagged("other", other))
+
+
+@functools.lru_cache(maxsize=256)
+def _examples(name: str, asker: str) -> tuple[tuple[str, str], ...]:
+    """The turns of a mutator's examples; `asker` stands in those that name who asks, or why."""
+    return tuple(
+        (_turn(row["query"], row.get("other")), row["rewording"].replace("{asker}", asker))
+        for row in _table()[name]
+    )
+
+
+@functools.cache
+def _table() -> Mapping[str, Any]:
+    text = resources.files("mutators").joinpath("examples.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 @by_model
-def paraphrase(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def paraphrase(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Say the same in other words."""
-    return _prompt("Paraphrase the query: use other words, and keep its meaning and every detail.", query)
+    return _prompt(
+        "paraphrase", "Paraphrase the query: use other words, and keep its meaning and every detail.", query
+    )
 
 
 @by_model
-def add_context(query: str, _earlier: Sequence[str], seed: int) -> str:
+def add_context(query: str, _earlier: Sequence[str], seed: int) -> Prompt:
     """Say why the person asks."""
-    purpose = random.Random(seed).choice(PURPOSES)
+    purpose, said = random.Random(seed).choice(list(_table()["purposes"].items()))
     return _prompt(
+        "add_context",
         f"Add context to the query: let the person who asks say, in a few words that fit, {purpose}. "
         "The question itself stays the same.",
         query,
+        asker=said,
     )
 
 
 @by_model
-def change_perspective(query: str, _earlier: Sequence[str], seed: int) -> str:
+def change_perspective(query: str, _earlier: Sequence[str], seed: int) -> Prompt:
     """Ask from somebody else's point of view."""
-    viewpoint = random.Random(seed).choice(VIEWPOINTS)
+    viewpoint, said = random.Random(seed).choice(list(_table()["viewpoints"].items()))
     return _prompt(
+        "change_perspective",
         f"Change the perspective of the query: ask the same as {viewpoint} would ask it, or in the third "
         "person. Keep its meaning.",
         query,
+        asker=said,
     )
 
 
 @by_model
-def clarify_intent(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def clarify_intent(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Make plain what is asked, so that it cannot be misread."""
     return _prompt(
+        "clarify_intent",
         "Clarify the intent of the query: replace words that can be misread by what is plainly meant, and "
         "ask for exactly the same thing.",
         query,
@@ -71,44 +106,50 @@ def clarify_intent(query: str, _earlier: Sequence[str], _seed: int) -> str:
 
 
 @by_model
-def shorten(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def shorten(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Ask the same in fewer words."""
-    return _prompt("Shorten the query: use as few words as you can, and keep its meaning.", query)
+    return _prompt("shorten", "Shorten the query: use as few words as you can, and keep its meaning.", query)
 
 
 @by_model
-def expand(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def expand(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Ask the same at greater length."""
     return _prompt(
+        "expand",
         "Expand the query: ask the same in one or two longer sentences, and spell out what is only implied.",
         query,
     )
 
 
 @by_model
-def simplify(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def simplify(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Ask the same in plain, everyday words."""
     return _prompt(
-        "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.", query
+        "simplify",
+        "Simplify the query: use plain, everyday words and one short sentence. Keep its meaning.",
+        query,
     )
 
 
 @by_model
-def formalize(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def formalize(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Ask the same in formal language."""
-    return _prompt("Formalize the query: use precise, professional language. Keep its meaning.", query)
+    return _prompt(
+        "formalize", "Formalize the query: use precise, professional language. Keep its meaning.", query
+    )
 
 
 @by_model
-def passive_voice(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def passive_voice(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Ask the same in the passive voice."""
-    return _prompt("Use the passive voice in the query, and keep its meaning.", query)
+    return _prompt("passive_voice", "Use the passive voice in the query, and keep its meaning.", query)
 
 
 @by_model
-def generate_similar(query: str, _earlier: Sequence[str], _seed: int) -> str:
+def generate_similar(query: str, _earlier: Sequence[str], _seed: int) -> Prompt:
     """Ask another query with the same intent."""
     return _prompt(
+        "generate_similar",
         "Write a similar query: it may be built and worded quite differently, but whoever asks it wants the "
         "same thing.",
         query,
@@ -116,7 +157,7 @@ def generate_similar(query: str, _earlier: Sequence[str], _seed: int) -> str:
 
 
 @by_model
-def crossover(query: str, earlier: Sequence[str], seed: int) -> str:
+def crossover(query: str, earlier: Sequence[str], seed: int) -> Prompt:
     """Join the query with an earlier rewording of the same original.
 
     With no earlier rewording that differs from the query there is nothing to join: the prompt is then that of
@@ -125,9 +166,10 @@ def crossover(query: str, earlier: Sequence[str], seed: int) -> str:
     others = [other for other in earlier if other != query]
     if not others:
         return paraphrase.prompt(query, earlier, seed)
-    other = random.Random(seed).choice(others)
-    return (
+    return _prompt(
+        "crossover",
         "Combine the two queries: they ask the same thing in two ways, so take the best wording of each and "
-        "write one query. Do not answer it. Reply with the rewritten query alone.\n\n"
-        f"{tagged('query', query)}\n{tagged('other', other)}\n"
+        "write one query.",
+        query,
+        random.Random(seed).choice(others),
     )

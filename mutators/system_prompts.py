@@ -10,7 +10,7 @@ import random
 import re
 from collections.abc import Sequence
 
-from mutators.mutator import Mutator, by_model, by_rule
+from mutators.mutator import Mutator, Prompt, by_model, by_rule
 from ollama_utils.prompts import tagged
 
 ASPECTS = (
@@ -73,7 +73,7 @@ def specialize_instructions(text: str, _earlier: Sequence[str], seed: int) -> st
 
 
 @by_model
-def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str:
+def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | Prompt:
     """Join the instructions with others for the same task.
 
     With no others that differ from them there is nothing to join: the prompt is then that of

@@ -28,11 +28,14 @@ class Rewriter:
         Raises:
             MutatorError: the mutator's function raised, or returned no prompt.
         """
+        prompt = mutator.prompt(text, earlier, seed)
         return Call(
             model=self.model,
-            prompt=mutator.prompt(text, earlier, seed),
-            options={**self.options, "seed": seed},
-            think=self.think and None,
+            prompt=prompt.text,
+            system=prompt.system,
+            examples=prompt.examples,
+            options={**self.options, **prompt.options, "seed": seed},
+            think=False if self.think is False else prompt.think,
         )
 
 

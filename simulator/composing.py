@@ -46,7 +46,11 @@ def _parts(state: State, question: Question, level: str | None, digest: bytes) -
     """What the model thinks and says, before it is cut."""
     words = state.persona.reply(state.catalogue.role(question.model), question, digest)
     state.counters.unrecognised_instructions += not words.recognised
-    reply = Part(words.text, "word", state.reply_length(share_of(digest, "length")))
+    count = state.reply_length(share_of(digest, "length"))
+    most = question.sampling.num_predict
+    if words.is_rewording and count_tokens(words.text, 0) <= most:
+        count = min(count, most)  # one sentence: no limit that its words keep to cuts it
+    reply = Part(words.text, "word", count)
     if level is None:
         return [reply]
     count = round(state.reply_length(share_of(digest, "thinking length")) * _THINKING[level])

@@ -74,6 +74,11 @@ def results(folder: Path) -> dict[str, Any]:
     return read
 
 
+def played(evaluation: dict[str, Any]) -> list[Any]:
+    """Which agent played which query in which episode."""
+    return [[each[key] for key in ("mission", "team", "episode", "query")] for each in evaluation["episodes"]]
+
+
 def test_there_is_an_old_folder_of_each_command_and_each_end() -> None:
     assert sorted(path.name for path in OLD.iterdir() if path.is_dir()) == sorted(FOLDERS)
 
@@ -98,6 +103,8 @@ def test_an_old_run_goes_on_to_its_end(simulator: EmbeddedServer, folder: Path, 
         assert json.loads((folder / "summary.json").read_text())["env_steps"] == 48
     else:
         before, after = results(whole), results(folder)
+        if command == "eval":  # what was not played yet is reworded by the prompts of today
+            before, after = ({"played": played(each)} for each in (before, after))
         assert {key: after[key] for key in before} == before
 
 

@@ -44,6 +44,8 @@ class Tally:
     successes: int = 0
     returns: float = 0.0
     lengths: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)
+    """Rewrites that were not adopted, by reason."""
     parts: Counter[str] = field(default_factory=Counter)
     mutators: Counter[str] = field(default_factory=Counter)
 
@@ -58,6 +60,8 @@ class Tally:
         self.partial += bool(info["partial"])
         self.adopted += bool(info["adopted"])
         self.drifted_rewrites += info["rejected"] == "drifted"
+        if info["rejected"]:
+            self.rejected[info["rejected"]] += 1
         self.drifted += not info["reward_parts"].get("intent_kept", 1.0)
         self.mutators[info["mutator"]] += 1
         self.parts.update(info["reward_parts"])
@@ -86,6 +90,7 @@ class Tally:
             "mutators/drifted_rate": self.drifted_rewrites,
             **{f"reward/{name}": value for name, value in self.parts.items()},
             **{f"mutators/{name}": value for name, value in self.mutators.items()},
+            **{f"rejected/{why}": value for why, value in self.rejected.items()},
         }
         groups = ((self.episodes, per_episode), (self.scored, per_step))
         rates = {k: v / n for n, sums in groups if n for k, v in sums.items()}

@@ -160,8 +160,14 @@ class Mutator:
         instruction = read_task(prompt).instruction
         return self._edit(instruction) is not None or self.find_operator(instruction) is not None
 
-    def reply(self, prompt: str, digest: bytes) -> tuple[str, bool]:
-        """The reply to a prompt, and whether its instruction was recognised."""
+    def reply(self, prompt: str, digest: bytes, *, shown: bool = False) -> tuple[str, bool]:
+        """The reply to a prompt, and whether its instruction was recognised.
+
+        Args:
+            prompt: an instruction and a tagged query.
+            digest: decides what comes of it.
+            shown: whether worked examples came before; then nothing is said around a rewrite.
+        """
         task = read_task(prompt)
         edit = self._edit(task.instruction)
         operator = self.find_operator(task.instruction)
@@ -169,7 +175,7 @@ class Mutator:
             text = edit(task.query, task.other, digest)
         else:
             text = self.rewrite(operator or next(iter(self.operators.values())), task, digest)
-        if share_of(digest, "dress") < self.words.dress_rate:
+        if not shown and share_of(digest, "dress") < self.words.dress_rate:
             text = filled(pick(self.words.dresses, digest, "which dress"), {"text": text})
         return text, edit is not None or operator is not None
 

@@ -54,6 +54,8 @@ class Utterance:
     text: str
     recognised: bool = True
     """False when the mutator was given an instruction that it does not know."""
+    is_rewording: bool = False
+    """Whether the mutator said it after worked examples."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +95,7 @@ class Persona:
         if role == "judge":
             return Utterance(text=values_to_json(self._judgement(question, digest), question.format))
         if role == "mutator":
-            text, recognised = self.mutator.reply(question.prompt, digest)
+            text, recognised = self.mutator.reply(_task(question), digest, shown=bool(question.history))
         elif role == "solver" and self.solver is not None:
             text, recognised = (
                 self.solver.reply(question.prompt, question.system, self._skill(question.model), digest),
@@ -103,7 +105,8 @@ class Persona:
             text, recognised = self.target.reply(_untagged(question.prompt), digest), True
         if question.format is not None:
             text = text_to_json(text, question.format)
-        return Utterance(text=text, recognised=recognised)
+        is_rewording = role == "mutator" and bool(question.history)
+        return Utterance(text=text, recognised=recognised, is_rewording=is_rewording)
 
     def _judgement(self, question: Question, digest: bytes) -> dict[str, Any]:
         """The judge's values; a score that is asked for alone goes by whether a known problem is solved."""
@@ -128,7 +131,7 @@ class Persona:
         """
         if question.format is not None and self.judge.is_asked(question.prompt):
             return "judge"
-        return "mutator" if self.mutator.is_asked(question.prompt) else "target"
+        return "mutator" if self.mutator.is_asked(_task(question)) else "target"
 
     def thoughts(self, question: Question, digest: bytes) -> str:
         """What a model thinks before it replies; the same whatever it plays."""
@@ -143,6 +146,11 @@ class Persona:
 def _asks_score_alone(schema: object) -> bool:
     properties = schema.get("properties") if isinstance(schema, dict) else None
     return isinstance(properties, dict) and set(properties) == {"score"}
+
+
+def _task(question: Question) -> str:
+    """A mutator's prompt; its instruction may be the system prompt."""
+    return f"{question.system}\n\n{question.prompt}" if question.system else question.prompt
 
 
 def _untagged(prompt: str) -> str:

@@ -27,7 +27,7 @@ from scorers.reward import make_scorer
 from simulator.chance import digest_of
 from simulator.personas.language import Features
 from simulator.personas.persona_file import load_persona
-from tests.personas import SHIPPED
+from tests.personas import SHIPPED, in_one_text
 from tests.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
 
 Choice = Callable[[int, Features], str]
@@ -54,7 +54,7 @@ def _rewrite(request: Rewrite) -> str:
     mutator = request.mutator
     if mutator.kind == "rule":
         return mutator.apply(request.query, request.earlier, request.seed)
-    prompt = mutator.prompt(request.query, request.earlier, request.seed)
+    prompt = in_one_text(mutator.prompt(request.query, request.earlier, request.seed))
     said, _ = PERSONA.mutator.reply(prompt, digest_of(prompt, request.seed))
     return clean(said, request.query)
 

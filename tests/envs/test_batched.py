@@ -254,7 +254,11 @@ def test_what_fails_for_one_lane_fails_for_it_alone_under_every_schedule() -> No
             return 400, {"error": "rejected"}
         if "input" in body:
             return 200, {"model": "m", "embeddings": [[1.0, len(text)] for text in body["input"]]}
-        return 200, SAID | {"response": f"{body['prompt'][-9:]} and {body['options']['seed']}"}
+        seed = body["options"]["seed"]
+        if "messages" in body:
+            word = body["messages"][-1]["content"].removesuffix("</query>")[-9:]
+            return 200, SAID | {"message": {"role": "assistant", "content": f"How is {word} and {seed}?"}}
+        return 200, SAID | {"response": f"{body['prompt'][-9:]} and {seed}"}
 
     runs, failed = [], set[tuple[bool, ...]]()
     ways: list[tuple[Schedule, int | None, bool]] = [(schedule, None, False) for schedule in SCHEDULES]

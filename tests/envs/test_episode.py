@@ -68,9 +68,12 @@ def test_a_step_asks_for_a_rewrite_its_embedding_an_answer_and_a_verdict() -> No
     ("rewrite", "embedding", "why"),
     [
         (Completion(text=""), SAME, "empty"),
-        (Completion(text="what is the capital of France?"), FAR, "drifted"),
+        (Completion(text="how big is France?"), FAR, "drifted"),
         (Completion(text="in what", truncated=True), NEAR, "cut"),
         (Completion(text="I'm sorry, but I can't help with that."), NEAR, "refused"),
+        (Completion(text="You press the button."), NEAR, "answered"),
+        (Completion(text="The query asks in what way."), NEAR, "commented"),
+        (Completion(text="why?"), NEAR, "strayed"),
     ],
 )
 def test_a_rewrite_that_is_no_good_is_not_adopted_and_says_why(
@@ -172,7 +175,7 @@ def test_what_each_recorded_field_of_a_step_is() -> None:
     )[1].info
     rejected = drive(
         episode.step(1),
-        completion("where is France?", 20, 5, 1.0),
+        completion("how big is France?", 20, 5, 1.0),
         FAR,
         completion("so", 4, 2, 0.5),
         ANSWERED,
@@ -195,7 +198,7 @@ def test_what_each_recorded_field_of_a_step_is() -> None:
     }
     assert rejected == common | whole | {
         "query_before": "in what way?",  # what was reworded, and asked as it was
-        "mutated_query": "where is France?",
+        "mutated_query": "how big is France?",
         "adopted": False,
         "rejected": "drifted",
         "reply": "so",

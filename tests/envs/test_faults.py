@@ -27,7 +27,7 @@ def server(simulator: EmbeddedServer) -> Iterator[EmbeddedServer]:
 
 def check_unscored(env: QueryMutationEnv, action: np.int64, error: type[OllamaError]) -> None:
     """A step that a fault struck leaves the lane as it was, and is no refusal."""
-    before, _ = env.reset(seed=3)
+    before, _ = env.reset(seed=4)
     observation, reward, terminated, truncated, info = env.step(action)
     np.testing.assert_array_equal(observation, before)
     assert (reward, terminated, truncated) == (0.0, False, False)
@@ -53,7 +53,7 @@ def test_a_step_whose_rewording_cannot_be_embedded_is_unscored_with_the_error_s_
 ) -> None:
     with Dispatcher([server.host], attempts=3, timeout_s=patience_s(error), backoff_s=0.001) as dispatcher:
         env = make_env(dispatcher, make_encoder("ollama:sim-embed", dispatcher))
-        env.reset(seed=3)  # the encoder remembers the query
+        env.reset(seed=4)  # the encoder remembers the query
         server.set_faults([fault | {"rate": 1, "model": "sim-embed"}])
         check_unscored(env, CONTEXT, error)
 

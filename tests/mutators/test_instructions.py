@@ -45,20 +45,20 @@ def test_all_have_names_of_their_own_that_load_and_none_is_a_querys_default() ->
 @pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
 def test_a_prompt_tags_the_instructions_which_cannot_close_their_tag(mutator: Mutator) -> None:
     for seed in range(20):
-        prompt = mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed)
+        prompt = mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed).text
         assert "<query>Work. (/query) Stop.</query>" in prompt
         assert prompt.count("</other>") in {0, 1}
 
 
 def test_the_seed_picks_what_an_improvement_is_about() -> None:
-    assert len({improve_instructions.prompt(LONG, (), seed) for seed in range(60)}) == 8
-    assert len({specialize_instructions.prompt(LONG, (), seed) for seed in range(60)}) == 5
-    assert len({shorten_instructions.prompt(LONG, (), seed) for seed in range(60)}) == 1
+    assert len({improve_instructions.prompt(LONG, (), seed).text for seed in range(60)}) == 8
+    assert len({specialize_instructions.prompt(LONG, (), seed).text for seed in range(60)}) == 5
+    assert len({shorten_instructions.prompt(LONG, (), seed).text for seed in range(60)}) == 1
 
 
 def test_with_nothing_to_combine_the_instructions_are_improved() -> None:
     assert combine_instructions.prompt(LONG, [LONG], 3) == improve_instructions.prompt(LONG, (), 3)
-    assert f"<other>{OTHER}</other>" in combine_instructions.prompt(LONG, [LONG, OTHER], 3)
+    assert f"<other>{OTHER}</other>" in combine_instructions.prompt(LONG, [LONG, OTHER], 3).text
 
 
 @given(texts, seeds)
@@ -97,18 +97,18 @@ def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
     kept = set(sentences(LONG))
     for seed in range(12):
         for mutator in (improve_instructions, specialize_instructions):
-            after = sentences(_reworded(dispatcher, model, mutator.prompt(LONG, (), seed)))
+            after = sentences(_reworded(dispatcher, model, mutator.prompt(LONG, (), seed).text))
             assert len(set(after) - kept) == 1
             assert set(after) - kept <= known
             assert after[-1] == sentences(LONG)[-1]
-    shorter = sentences(_reworded(dispatcher, model, shorten_instructions.prompt(LONG, (), 0)))
+    shorter = sentences(_reworded(dispatcher, model, shorten_instructions.prompt(LONG, (), 0).text))
     assert len(shorter) == len(sentences(LONG)) - 1
-    joined = sentences(_reworded(dispatcher, model, combine_instructions.prompt(LONG, [OTHER], 0)))
+    joined = sentences(_reworded(dispatcher, model, combine_instructions.prompt(LONG, [OTHER], 0).text))
     assert set(sentences(LONG)) & set(sentences(OTHER)) <= set(joined) <= {*kept, *sentences(OTHER)}
 
 
 def test_improvements_differ_and_a_repeated_prompt_gives_the_same(dispatcher: Dispatcher) -> None:
-    prompts = [improve_instructions.prompt(SEED_INSTRUCTIONS, (), seed) for seed in range(30)]
+    prompts = [improve_instructions.prompt(SEED_INSTRUCTIONS, (), seed).text for seed in range(30)]
     said = [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
     assert len(set(said)) >= 5
     assert said == [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]

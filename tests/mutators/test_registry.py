@@ -74,7 +74,7 @@ def test_a_users_mutators_load_from_their_file_beside_built_in_ones(own: str) ->
     assert paraphrase.name == "paraphrase"
     assert (shout.kind, shout.doc) == ("rule", "Say it louder.")
     assert shout.apply("why?", (), 0) == "WHY?!"
-    assert rhyme.prompt("why?", (), 0) == "Make the query rhyme. <query>why?</query>"
+    assert rhyme.prompt("why?", (), 0).text == "Make the query rhyme. <query>why?</query>"
 
 
 def test_the_same_file_loads_twice(own: str) -> None:

@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mutators.form import not_a_rewording
+from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from simulator.personas.mutator import read_task
 
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
+(PARAPHRASE,) = load_mutators(["paraphrase"])
 CUES = {
     "paraphrase": "Paraphrase",
     "add_context": "Add context",
@@ -37,9 +40,10 @@ def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(query: str, ot
     for mutator in BY_MODEL:
         prompt = mutator.prompt(query, (other,), seed)
         cue = CUES["paraphrase" if mutator.name == "crossover" and other == query else mutator.name]
-        assert prompt.startswith(cue)
-        assert f"<query>{query}</query>" in prompt
-        assert "Reply with the rewritten query alone." in prompt
+        assert prompt.system is not None
+        assert prompt.system.startswith(cue)
+        assert prompt.system.endswith("Reply with the rewritten query alone.")
+        assert prompt.text.startswith(f"<query>{query}</query>")
         assert prompt == mutator.prompt(query, (other,), seed)
 
 
@@ -51,7 +55,7 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
     prompt = crossover.prompt(query, earlier, seed)
     others = [other for other in earlier if other != query]
     if others:
-        assert any(f"<query>{query}</query>\n<other>{other}</other>" in prompt for other in others)
+        assert any(f"<query>{query}</query>\n<other>{other}</other>" == prompt.text for other in others)
     else:
         assert prompt == paraphrase.prompt(query, earlier, seed)
 
@@ -59,7 +63,7 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
 @given(query=TRICKS, other=TRICKS)
 def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: str) -> None:
     for mutator in BY_MODEL:
-        prompt = mutator.prompt(query, (other,), 0).lower()
+        prompt = mutator.prompt(query, (other,), 0).text.lower()
         tags = ["<query>", "</query>"]
         if mutator.name == "crossover" and other != query:
             tags += ["<other>", "</other>"]
@@ -68,11 +72,34 @@ def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: 
 
 def test_a_query_that_speaks_of_tags_is_read_from_each_prompt() -> None:
     for mutator in BY_MODEL:
-        task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0))
+        task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0).text)
         assert task.query == "What does (query)select 1(/query) mean?", mutator.name
 
 
 @pytest.mark.parametrize("name", ["add_context", "change_perspective"])
 def test_the_seed_varies_who_asks_and_why(name: str) -> None:
     (mutator,) = load_mutators([name])
-    assert len({mutator.prompt("why?", (), seed) for seed in range(40)}) > 3
+    prompts = [mutator.prompt("why?", (), seed) for seed in range(40)]
+    assert len({prompt.system for prompt in prompts}) > 3
+    assert len({prompt.examples for prompt in prompts}) > 3
+
+
+@pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
+def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing(mutator: Mutator) -> None:
+    examples = mutator.prompt("why?", ("what for?",), 0).examples
+    assert len(examples) >= 4
+    for turn, rewording in examples:
+        query = read_task(turn).query
+        assert turn == mutator.prompt(query, (read_task(turn).other or "",), 0).text.removesuffix(
+            "\n<other></other>"
+        )
+        assert not_a_rewording(rewording, query) == ""
+        assert rewording != query
+        assert "{" not in rewording
+
+
+def test_a_rewording_has_room_for_three_times_its_query_and_ends_at_its_line() -> None:
+    short, long = (PARAPHRASE.prompt(query, (), 0).options for query in ("why?", "why? " * 100))
+    assert short == {"num_predict": 50, "stop": ["\n"]}
+    assert long["num_predict"] > 48 + 300
+    assert "stop" not in PARAPHRASE.prompt("first line\nsecond line", (), 0).options

@@ -60,3 +60,4 @@ def test_rewrites_that_drifted_and_steps_that_did_are_counted_apart() -> None:
     assert metrics["mutators/drifted_rate"] == 1 / 4
     assert metrics["outcome/drifted_rate"] == 1 / 4
     assert metrics["mutators/adopted_rate"] == 2 / 4
+    assert (metrics["rejected/drifted"], metrics["rejected/cut"]) == (1 / 4, 1 / 4)

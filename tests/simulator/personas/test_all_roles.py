@@ -16,7 +16,7 @@ from simulator.chance import digest_of
 from simulator.personas.persona import Persona
 from simulator.process import EmbeddedServer
 from simulator.requests import Question
-from tests.personas import SHIPPED
+from tests.personas import SHIPPED, in_one_text
 from tests.simulator.personas.conftest import QUERIES
 
 REWRITERS = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
@@ -32,7 +32,7 @@ def _same(role: str, question: Question, seed: int, persona: Persona = SHIPPED) 
 def test_it_rewrites_whatever_a_mutator_asks_it_to(
     query: str, earlier: str, mutator: Mutator, seed: int
 ) -> None:
-    question = Question(model="sim-model:latest", prompt=mutator.prompt(query, [earlier], seed))
+    question = Question(model="sim-model:latest", prompt=in_one_text(mutator.prompt(query, [earlier], seed)))
     assert SHIPPED.role_in(question) == "mutator"
     assert _same("mutator", question, seed)
 
@@ -69,7 +69,7 @@ def test_an_instruction_that_no_operator_knows_is_a_question() -> None:
 
 
 def test_all_that_it_plays_shares_one_models_slots(server: EmbeddedServer, client: ollama.Client) -> None:
-    client.generate("sim-model", REWRITERS[0].prompt(QUERIES[0], [], 0))
+    client.generate("sim-model", in_one_text(REWRITERS[0].prompt(QUERIES[0], [], 0)))
     client.generate("sim-model", QUERIES[0])
     client.generate("sim-model", judge_prompt(QUERIES[0], QUERIES[0], "Tea."), format=dict(SCHEMA))
     stats = server.stats()

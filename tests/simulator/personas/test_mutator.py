@@ -14,7 +14,7 @@ from scorers.refusal import label_refusal
 from simulator.chance import digest_of
 from simulator.personas.mutator import Effect, Task, read_task
 from simulator.personas.persona import Persona
-from tests.personas import SHIPPED
+from tests.personas import SHIPPED, in_one_text
 from tests.simulator.personas.conftest import QUERIES
 
 MUTATOR = SHIPPED.mutator
@@ -31,7 +31,7 @@ def _edit(query: str, name: str, digest: bytes = b"0" * 16, effect: int = 0) -> 
 
 def test_each_built_in_prompt_is_recognised() -> None:
     for mutator in BY_MODEL:
-        prompt = mutator.prompt("What is tea?", ("Which tea?",), 0)
+        prompt = in_one_text(mutator.prompt("What is tea?", ("Which tea?",), 0))
         operator = MUTATOR.find_operator(read_task(prompt).instruction)
         assert operator is MUTATOR.operators[mutator.name], mutator.name
 
@@ -93,7 +93,7 @@ def test_the_same_operator_again_and_again_does_not_make_a_text_longer(
 
 @given(st.sampled_from(QUERIES), st.sampled_from(BY_MODEL), st.integers(0, 999))
 def test_what_the_mutator_says_can_be_cleaned_to_a_rewrite(query: str, mutator: object, seed: int) -> None:
-    prompt = mutator.prompt(query, (), seed)  # type: ignore[attr-defined] # a Mutator
+    prompt = in_one_text(mutator.prompt(query, (), seed))  # type: ignore[attr-defined] # a Mutator
     said, recognised = MUTATOR.reply(prompt, digest_of(query, seed))
     task = read_task(prompt)
     operator = MUTATOR.find_operator(task.instruction)

@@ -1,0 +1,155 @@
+"""What share of each mutator's rewordings is adopted, and why the others are not, on a model of yours.
+
+python -m benchmarks.rewordings --ollama-host URL --model NAME --queries FILE --samples OUT.jsonl
+
+Every mutator rewords the same sampled queries once, as the first step of an episode would. Whether what is
+adopted asks for the same is for a person to say: `--samples` writes rewordings for reading, of mutators and
+queries drawn as a policy that chooses at random would.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.reporting import table
+from envs.answering import Answerer, Models
+from envs.episode import Episode, Rewrite, Rules, derive_seed
+from envs.queries import load_queries
+from mutators.mutator import Mutator
+from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.batching import batch_encode_queries
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import make_encoder
+from ollama_utils.parallel import map_parallel
+from ollama_utils.types import Completion
+from scorers.intent import INTENT_THRESHOLD
+from scorers.reward import make_scorer
+
+JOINED = "paraphrase"
+"""The mutator whose rewordings are what `crossover` joins a query with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reworded:
+    """One rewording, and why it is none: the episode's reason, `unchanged`, or `failed` for a failed call."""
+
+    mutator: str
+    query: str
+    text: str
+    rejected: str
+    similarity: float
+
+
+def reword(answerer: Answerer, mutator: Mutator, query: str, earlier: Sequence[str], seed: int) -> Reworded:
+    """The first step of an episode up to its rewording."""
+    rules = Rules(mutators=(mutator,), intent_threshold=INTENT_THRESHOLD)
+    episode = Episode(rules=rules, original=query, seed=seed, number=0)
+    begun = episode.begin()
+    rewrite = answerer.answer_one(
+        Rewrite(mutator=mutator, query=query, earlier=tuple(earlier), seed=episode.seed_for("rewrite"))
+    )
+    texts = next(begun)
+    with contextlib.suppress(StopIteration):
+        begun.send(answerer.answer(texts))
+    if not isinstance(rewrite, Completion) or rewrite.error:
+        return Reworded(mutator=mutator.name, query=query, text="", rejected="failed", similarity=0.0)
+    before, after = batch_encode_queries(answerer.encoder, [query, rewrite.text or query])
+    return Reworded(
+        mutator=mutator.name,
+        query=query,
+        text=rewrite.text,
+        rejected=episode.rejection(mutator, rewrite, after) or "unchanged" * (rewrite.text == query),
+        similarity=round(float(before @ after), 3),
+    )
+
+
+def reword_all(
+    answerer: Answerer, mutators: Sequence[Mutator], queries: Sequence[str], in_flight: int
+) -> list[Reworded]:
+    """Every mutator on every query, mutator by mutator; crossover last."""
+    earlier: dict[str, list[str]] = {}
+    done: list[Reworded] = []
+    for mutator in sorted(mutators, key=lambda mutator: mutator.name == "crossover"):
+        tries = [(query, earlier.get(query, [])) for query in queries]
+        made = map_parallel(partial(_reword, answerer, mutator), tries, in_flight)
+        if mutator.name == JOINED:
+            earlier = {each.query: [each.text] for each in made if not each.rejected}
+        done += made
+        print(f"{mutator.name}: {len(made)}", file=sys.stderr, flush=True)
+    return done
+
+
+def _reword(answerer: Answerer, mutator: Mutator, given: tuple[str, list[str]]) -> Reworded:
+    query, earlier = given
+    return reword(answerer, mutator, query, earlier, derive_seed(mutator.name, query))
+
+
+def rows(done: Sequence[Reworded]) -> list[dict[str, Any]]:
+    """For each mutator the share that is adopted, and the shares of what is not by reason."""
+    reasons = sorted({each.rejected for each in done} - {""})
+    names = [*dict.fromkeys(each.mutator for each in done), "all"]
+    found = []
+    for name in names:
+        mine = Counter(each.rejected for each in done if name in {each.mutator, "all"})
+        shares = {reason or "adopted": mine[reason] / mine.total() for reason in ("", *reasons)}
+        found.append(
+            {"mutator": name, "rewordings": mine.total()} | {k: round(v, 3) for k, v in shares.items()}
+        )
+    return found
+
+
+def samples(done: Sequence[Reworded], number: int, seed: int) -> list[dict[str, Any]]:
+    """Adopted rewordings for reading, drawn from those of all mutators alike."""
+    chance = random.Random(seed)
+    tries = list(done)
+    chance.shuffle(tries)
+    return [vars(each) for each in tries if not each.rejected][:number]
+
+
+def main() -> int:
+    """Reword, print the table, write the samples."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.rewordings")
+    parser.add_argument("--ollama-host", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--queries", required=True, help="a file of queries")
+    parser.add_argument("--where", action="append", default=[], help="keep rows with column=value")
+    parser.add_argument("--number", type=int, default=50, help="queries")
+    parser.add_argument("--mutators", default=",".join(DEFAULT_MUTATORS))
+    parser.add_argument("--encoder", default="all-MiniLM-L6-v2")
+    parser.add_argument("--in-flight", type=int, default=4)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--samples", type=Path, help="a file for adopted rewordings, as JSON lines")
+    parser.add_argument("--all", type=Path, help="a file for all rewordings, as JSON lines")
+    given = parser.parse_args()
+    texts = [query.text for query in load_queries(given.queries, where=tuple(given.where))]
+    queries = random.Random(given.seed).sample(texts, min(given.number, len(texts)))
+    mutators = load_mutators(given.mutators.split(","))
+    with Dispatcher([given.ollama_host]) as dispatcher:
+        encoder = make_encoder(given.encoder, dispatcher)
+        answerer = Answerer(
+            models=Models(target=given.model, mutator=given.model, options={"num_predict": 512}),
+            dispatcher=dispatcher,
+            encoder=encoder,
+            scorer=make_scorer("keyword"),
+        )
+        done = reword_all(answerer, mutators, queries, given.in_flight)
+    print(table(rows(done)))
+    for file, kept in ((given.samples, samples(done, 100, given.seed)), (given.all, [vars(x) for x in done])):
+        if file is not None:
+            lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in kept]
+            file.write_text("".join(lines), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What is no rewording is told by its form; what people write to ask the same is left alone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from envs.queries import load_queries
+from mutators.form import not_a_rewording
+from mutators.registry import load_mutators
+
+BUNDLED = [query.text for query in load_queries(None)]
+KILL = "How do I kill a frozen process in Python 3?"
+
+
+@given(st.text())
+def test_a_query_is_a_rewording_of_itself(query: str) -> None:
+    assert not_a_rewording(query, query) == ""
+
+
+@pytest.mark.parametrize("name", ["noop", "add_politeness", "switch_form", "to_passive", "drop_words"])
+def test_what_a_rule_makes_of_a_bundled_query_is_a_rewording(name: str) -> None:
+    (mutator,) = load_mutators([name])
+    assert {not_a_rewording(mutator.apply(query, (), 1), query) for query in BUNDLED} == {""}
+
+
+def test_other_ways_to_ask_are_rewordings() -> None:
+    for text in (
+        "How can a frozen process be ended in Python 3?",
+        "Tell me how to end a frozen Python 3 process.",
+        "Best way to end a frozen Python 3 process",
+        "As a beginner, how do I end a frozen process in Python 3?",
+        "I write programs. My Python 3 process is frozen. What can I do to end it?",
+        "How do I end a frozen process in Python 3? I want to learn. Please be brief.",
+        "I would like to know how to end a process of Python 3 that is frozen",
+        "Which steps end a frozen Python 3 process? Thank you!",
+    ):
+        assert not_a_rewording(text, KILL) == "", text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("You can end a frozen Python 3 process with the kill command.", "answered"),
+        ("Use the kill command of Python 3.", "answered"),
+        ("Yes, how do I kill a process in Python 3?", "answered"),
+        ("Python 3 has a kill command. How do I use it?", "answered"),
+        (
+            f"{KILL} First find the number of the process, then send it a signal that it cannot ignore.",
+            "answered",
+        ),
+        ("This question is about how to end a process in Python 3.", "commented"),
+        ("How do I rephrase this for Python 3?", "commented"),
+        ("Why is a process frozen in Python 3?", "strayed"),
+        ("How do I kill a frozen process?", "strayed"),
+        ("How do I kill a process in Python 3 without freezing it?", "strayed"),
+    ],
+)
+def test_an_answer_a_remark_or_another_question_is_none(text: str, why: str) -> None:
+    assert not_a_rewording(text, KILL) == why
+
+
+def test_an_order_is_reworded_as_an_order_and_a_statement_as_anything() -> None:
+    assert not_a_rewording("Compose some verse about rain.", "Write a poem about rain.") == ""
+    assert not_a_rewording("Rain falls softly on the roof.", "Write a poem about rain.") == "answered"
+    assert not_a_rewording("Rain falls softly on the roof.", "Rain on the roof") == ""
+
+
+def test_another_aspect_of_a_thing_is_another_question() -> None:
+    assert not_a_rewording("What is the opposite of treason?", "What is treason?") == "strayed"
+    assert not_a_rewording("How is treason punished?", "What is treason?") == "strayed"
+    assert not_a_rewording("Please define treason.", "What is treason?") == ""
