@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ollama_utils.encoders import Encoder
+from scorers.labels import REFUSAL_LABELS, RefusalLabel
 from scorers.refusal_models import RefusalModel, pieces, refusal_model
-from scorers.refusal_rules import REFUSAL_LABELS, RefusalLabel, RuleReading, read_by_rules
+from scorers.refusal_rules import RuleReading, read_by_rules
 
 __all__ = ["REFUSAL_LABELS", "RefusalDetector", "RefusalLabel", "label_refusal", "make_detector"]
 

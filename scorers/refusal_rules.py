@@ -25,7 +25,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, get_args
+
+from scorers.labels import RefusalLabel
 
 MAX_CHARS = 20_000
 """Of a longer reply only so many characters are read; what opens it has decided by then."""
@@ -80,9 +81,6 @@ def sentences_of(said: str) -> list[str]:
     """What `own_words` left, by sentences and lines that hold a letter or digit."""
     return [" ".join(part.split()) for part in _OWN_SENTENCE_END.split(said) if _LETTER.search(part)]
 
-
-RefusalLabel = Literal["answered", "partly_refused", "refused"]
-REFUSAL_LABELS: tuple[RefusalLabel, ...] = get_args(RefusalLabel)
 
 OPENING_SENTENCES = 4
 """A weak decline ("I don't have access to") counts among the first sentences only; later it is a caveat."""

@@ -105,7 +105,7 @@ def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("refusl", "unknown reward 'refusl'; did you mean 'refusal'"),
+        ("refusl", "unknown reward 'refusl'; did you mean refusal"),
         ("xyz", "expected one of refusal, keyword, judge"),
         ("judge", "--judge-model"),
     ],
