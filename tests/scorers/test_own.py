@@ -137,7 +137,10 @@ def test_a_function_that_cannot_be_called_is_named_at_once(mine: str, name: str,
     ],
 )
 def test_a_classifiers_own_labels_say_what_it_means(
-    tmp_path: Path, labels: dict[int, str], outcome: str, undetermined: bool  # noqa: FBT001 - a column
+    tmp_path: Path,
+    labels: dict[int, str],
+    outcome: str,
+    undetermined: bool,  # noqa: FBT001 - a column
 ) -> None:
     folder = classifier(tmp_path / "model", labels)
     verdict = score(folder, "A walk in the park. " * 40)  # longer than the model's positions
