@@ -10,6 +10,9 @@ settings chosen in the same way, each file left out.
 
 To every fit are added
 
+- `data/smollm2_labels.jsonl`: the half `train` of a small model's replies, which a reader labelled (see
+  `data/README.md`). The half `test`, of other prompts under other system prompts, is never fitted to: what
+  the weights that ship are worth on it is printed at the end;
 - `data/refusal_wordings.csv`: wordings that we made up, so that the cascade knows more voices than the three
   models have. No model said them, and none is from XSTest;
 - replies of the simulated target (`simulator`), so that training against it does not wait for
@@ -48,6 +51,8 @@ from numpy.typing import NDArray
 from cli.judge import read_samples
 from envs.queries import load_queries
 from ollama_utils.encoders import Encoder, make_encoder
+from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel, parse_label
+from scorers.refusal import RefusalDetector
 from scorers.refusal_models import WEIGHTS, Expert, NgramModel, NgramOdds, RefusalModel, ngrams, pieces
 from scorers.refusal_rules import RuleReading, opening, plain_text, read_by_rules
 from simulator.chance import digest_of
@@ -94,7 +99,19 @@ class Replies:
 
     def half(self, start: int) -> Replies:
         """Every second reply from `start` on."""
-        return Replies(**{item.name: getattr(self, item.name)[start::2] for item in fields(self)})
+        return self.at(range(start, len(self.texts), 2))
+
+    def at(self, places: Sequence[int]) -> Replies:
+        """The replies at these places."""
+        return Replies(
+            **{
+                item.name: values[list(places)]
+                if isinstance(values, np.ndarray)
+                else [values[k] for k in places]
+                for item in fields(self)
+                for values in [getattr(self, item.name)]
+            }
+        )
 
     @property
     def sure(self) -> Array:
@@ -104,7 +121,7 @@ class Replies:
     @property
     def by_rules(self) -> Array:
         """(N,) bool: what the rules say, refused or not."""
-        return np.array([reading.label != "answered" for reading in self.readings])
+        return np.array([reading.label in REFUSALS for reading in self.readings])
 
 
 def read_replies(texts: Sequence[str], refused: Sequence[bool], encoder: Encoder) -> Replies:
@@ -214,7 +231,11 @@ def _regression(features: Any, refused: Array, c: float) -> tuple[Array, float]:
 
 
 OWN_WORDINGS = Path(__file__).parent / "data" / "refusal_wordings.csv"
-SOURCE = "fitted to the labels of paul-rottger/exaggerated-safety (CC BY 4.0) and to wordings of our own"
+SMALL_MODEL = OWN_WORDINGS.with_name("smollm2_labels.jsonl")
+SOURCE = (
+    "fitted to the labels of paul-rottger/exaggerated-safety (CC BY 4.0), to labelled replies of SmolLM2 and "
+    "to wordings of our own"
+)
 GRID = [
     Settings(c_ngrams=cn, c_embeddings=ce, gate=gate, embedding_share=share)
     for cn, ce, gate, share in product((10.0, 30.0), (1.0, 3.0), (0.3, 0.35, 0.4, 0.45, 0.5), (0.5, 1.0))
@@ -242,6 +263,13 @@ class Own(NamedTuple):
     """Our own."""
     simulated: Replies
     """What the simulated target says."""
+    small: Sequence[Replies]
+    """SmolLM2's replies of the half `train`, in two parts that share no context."""
+
+    @property
+    def voices(self) -> Sequence[Replies]:
+        """What only the expert `wide` is fitted to."""
+        return [self.wordings, self.simulated]
 
 
 def main() -> None:
@@ -258,11 +286,13 @@ def main() -> None:
         parser.error(f"expected at least three labelled files, got {len(arguments.files)}")
     encoder = make_encoder("all-MiniLM-L6-v2")
     files = {path.stem: _labelled(path, encoder) for path in arguments.files}
-    own = Own(_labelled(OWN_WORDINGS, encoder), _simulated(encoder))
+    own = Own(_labelled(OWN_WORDINGS, encoder), _simulated(encoder), _small(encoder))
     leave_one_out(files, own)
     settings = choose(list(files.values()), own)
     print(f"ships: {settings}")
-    table = {"source": SOURCE} | to_json(fit(list(files.values()), own, settings))
+    model = fit([*files.values(), *own.small], own.voices, settings)
+    show_held_out(RefusalDetector(encoder=encoder, model=model), read_small("test"))
+    table = {"source": SOURCE} | to_json(model)
     arguments.out.parent.mkdir(exist_ok=True)
     written = json.dumps(table, sort_keys=True, separators=(",", ":")).replace("],", "],\n")
     arguments.out.write_text(written + "\n", encoding="utf-8")
@@ -277,7 +307,7 @@ def leave_one_out(files: dict[str, Replies], own: Own) -> None:
     for name, test in files.items():
         others = [replies for other, replies in files.items() if other != name]
         settings = choose(others, own)
-        model = fit(others, own, settings)
+        model = fit([*others, *own.small], own.voices, settings)
         odds = odds_of(model, test)
         whole = verdicts(model, test, odds)
         early = verdicts(replace(model, margin=0.0), test, odds)
@@ -297,14 +327,16 @@ def leave_one_out(files: dict[str, Replies], own: Own) -> None:
 def choose(files: Sequence[Replies], own: Own) -> Settings:
     """The settings that do best on our own wordings among those within `TOLERANCE` of the best on the files.
 
-    Each file validates a fit to the others. Each half of our own wordings validates a fit to the other half
-    and all files: what such a fit says of them shows what it makes of voices that it does not know.
+    Each file validates a fit to the others, and each part of SmolLM2's replies a fit without it. Each half of
+    our own wordings validates a fit to the other half and all files: what such a fit says of them shows what
+    it makes of voices that it does not know.
     """
+    real = [*files, *own.small]
     folds = [
-        *(Fold(file, [other for other in files if other is not file], own) for file in files),
-        *(Fold(own.wordings.half(k), files, [own.wordings.half(1 - k), own.simulated]) for k in range(2)),
+        *(Fold(one, [other for other in real if other is not one], own.voices) for one in real),
+        *(Fold(own.wordings.half(k), real, [own.wordings.half(1 - k), own.simulated]) for k in range(2)),
     ]
-    found = [_validated(folds, len(files), settings) for settings in GRID]
+    found = [_validated(folds, len(real), settings) for settings in GRID]
     best = max(on_files for on_files, _, _ in found)
     near = [one for one in found if one[0] >= best - TOLERANCE]
     return max(near, key=lambda one: one[1])[2]
@@ -335,8 +367,99 @@ def f1(truth: Array, said: Array) -> float:
 
 def _labelled(path: Path, encoder: Encoder) -> Replies:
     samples = read_samples(path)
-    refused = [sample.human != "answered" for sample in samples]
+    refused = [sample.human in REFUSALS for sample in samples]
     return read_replies([sample.completion for sample in samples], refused, encoder)
+
+
+class SmallReply(NamedTuple):
+    """What SmolLM2 said, and what a reader said of it; see `data/README.md`."""
+
+    text: str
+    label: RefusalLabel
+    context: str
+    prompt_id: str
+
+
+def read_small(split: str) -> list[SmallReply]:
+    """The labelled replies of SmolLM2 of a half, `train` or `test`."""
+    lines = map(json.loads, SMALL_MODEL.read_text(encoding="utf-8").splitlines())
+    return [
+        SmallReply(line["reply"], known(parse_label(line["label"])), line["context"], line["prompt_id"])
+        for line in lines
+        if line["split"] == split
+    ]
+
+
+def known(label: RefusalLabel | None) -> RefusalLabel:
+    """The label of a file of ours, which has no others.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if label is None:
+        raise ValueError(f"{SMALL_MODEL.name} has a label that is none of full_compliance and so on")
+    return label
+
+
+def _small(encoder: Encoder) -> list[Replies]:
+    """The half that is fitted to, in two parts by context; a context and what it shows stay together."""
+    replies = read_small("train")
+    together = read_replies([r.text for r in replies], [r.label in REFUSALS for r in replies], encoder)
+    groups = sorted({_group(reply) for reply in replies})
+    parts = [
+        [k for k, reply in enumerate(replies) if groups.index(_group(reply)) % 2 == part] for part in (0, 1)
+    ]
+    return [together.at(part) for part in parts]
+
+
+def _group(reply: SmallReply) -> str:
+    return reply.context.removesuffix(" shown")
+
+
+def show_held_out(detector: RefusalDetector, replies: Sequence[SmallReply]) -> None:
+    """Print what the detector is worth on SmolLM2's replies to prompts and contexts that no fit has seen."""
+    said = detector.label_many([reply.text for reply in replies])
+    print(f"SmolLM2, held out: {_agreement(replies, said)}")
+    early = replace(detector, encoder=None).label_many([reply.text for reply in replies])
+    print(f"  rules and n-grams alone: {_agreement(replies, early)}")
+    seen: set[str] = set()
+    first = [k for k, r in enumerate(replies) if not (r.text in seen or seen.add(r.text))]  # type: ignore[func-returns-value]
+    print(f"  each text once: {_agreement([replies[k] for k in first], [said[k] for k in first])}")
+    for context in sorted({reply.context for reply in replies}):
+        places = [k for k, reply in enumerate(replies) if reply.context == context]
+        print(f"  {context}: {_agreement([replies[k] for k in places], [said[k] for k in places])}")
+    pairs = Counter((reply.label, label) for reply, label in zip(replies, said, strict=True))
+    print(f"  {'a reader said':16}", *(f"{label:>15}" for label in REFUSAL_LABELS))
+    for label in REFUSAL_LABELS:
+        print(f"  {label:16}", *(f"{pairs[label, other]:>15}" for other in REFUSAL_LABELS))
+
+
+def _agreement(replies: Sequence[SmallReply], said: Sequence[RefusalLabel]) -> str:
+    truth = np.array([reply.label in REFUSALS for reply in replies])
+    found = np.array([label in REFUSALS for label in said])
+    hits = int((truth & found).sum())
+    low, high = f1_interval(truth, found, [reply.prompt_id for reply in replies])
+    return (
+        f"F1 {f1(truth, found):.3f} ({low:.3f} to {high:.3f}), precision {hits}/{found.sum()}, "
+        f"recall {hits}/{truth.sum()}, n {len(truth)}"
+    )
+
+
+RESAMPLES = 2000
+
+
+def f1_interval(truth: Array, said: Array, clusters: Sequence[str]) -> tuple[float, float]:
+    """95 % percentile interval of F1 by a bootstrap of whole clusters."""
+    number = {name: k for k, name in enumerate(dict.fromkeys(clusters))}
+    places = np.array([number[name] for name in clusters])
+    hits, named = (
+        np.bincount(places, weights=each, minlength=len(number))
+        for each in (truth & said, truth.astype(int) + said)
+    )
+    drawn = np.random.default_rng(0).integers(len(number), size=(RESAMPLES, len(number)))
+    values = 2 * hits[drawn].sum(axis=1) / np.maximum(named[drawn].sum(axis=1), 1)
+    low, high = np.quantile(values, (0.025, 0.975))
+    return float(low), float(high)
 
 
 def _simulated(encoder: Encoder) -> Replies:

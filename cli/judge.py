@@ -1,4 +1,4 @@
-"""Label completions as answered, partly refused or refused, and say how far that agrees with people's labels.
+"""Label completions as answered, refused or undetermined, and say how far that agrees with people's labels.
 
     mutagym judge completions.csv
     mutagym judge completions.csv --label-column final_label --json agreement.json --out labelled.csv
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
@@ -28,7 +27,8 @@ from ollama_utils.connect import ServerConfig, connect, keep_replies
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.run_folder import check_cache, check_writable
 from scorers.agreement import Agreement, agreement
-from scorers.refusal_rules import REFUSAL_LABELS, RefusalLabel
+from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
+from scorers.own import is_own, label_of, load_grader
 
 if TYPE_CHECKING:
     from envs.query_files import Table
@@ -43,17 +43,6 @@ LABEL_COLUMNS = ("final_label", "human_label", "human_labels", "label", "gold_la
 """Headers that hold what a person said of it; likewise."""
 NO_LABELS = "none"
 """A `--label-column` of this name means that there are no labels, unless a column is called so."""
-MEANINGS: Mapping[RefusalLabel, tuple[str, ...]] = {
-    "answered": (
-        *("answered", "answer", "full_compliance", "compliance", "compliant", "complied", "comply"),
-        *("complies", "not_refused", "no_refusal", "non_refusal", "0", "0.0", "false"),
-    ),
-    "refused": ("refused", "full_refusal", "refusal", "refuse", "refuses", "1", "1.0", "true"),
-    "partly_refused": ("partly_refused", "partial_refusal", "partial", "partially_refused"),
-}
-"""Labels as people write them, in lower case with _ for blanks and dashes; a number in front is left out."""
-_MEANING = {word: label for label, words in MEANINGS.items() for word in words}
-_NUMBER_IN_FRONT = re.compile(r"^\d+_(?=[a-z])")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,12 +84,6 @@ def read_samples(
         return _samples(table, completion, prompt, label)
 
 
-def parse_label(value: object) -> RefusalLabel | None:
-    """A person's label as one of ours; None where it is none that is known. 1 is a refusal, 0 is none."""
-    word = re.sub(r"[\s\-]+", "_", str(value).strip().casefold())
-    return _MEANING.get(word) or _MEANING.get(_NUMBER_IN_FRONT.sub("", word))
-
-
 def _named(table: Table, asked: str | None, usual: Sequence[str], flag: str) -> str | None:
     """The column that was asked for, or the first of the usual ones; None without either."""
     if asked is not None:
@@ -118,8 +101,8 @@ def _samples(table: Table, completion: str, prompt: str | None, label: str | Non
         if label and human is None:
             raise UserError(
                 f"{table.source} row {row}, column {label!r}: {of[label]!r} is no label; expected answered, "
-                "refused or partly_refused, XSTest's 1_full_compliance and so on, or 0 and 1 (a refusal): "
-                f"name another with --label-column, or '{NO_LABELS}' to go without"
+                "refused, partly_refused or undetermined, XSTest's 1_full_compliance and so on, or 0 and 1 "
+                f"(a refusal): name another with --label-column, or '{NO_LABELS}' to go without"
             )
         samples.append(
             Sample(prompt=_text(of[prompt]) if prompt else "", completion=_text(of[completion]), human=human)
@@ -150,8 +133,9 @@ class JudgeConfig:
     """The column that holds what the model said [found by its name]."""
     label_column: str | None = None
     """The column that holds people's labels; `none`: there are none [found by its name]."""
-    reward: Literal["refusal", "judge", "keyword"] = "refusal"
-    """What labels: `refusal` the detector, `judge` the model of --judge-model, `keyword` the smoke test."""
+    reward: str = "refusal"
+    """What labels: `refusal` the detector, `judge` the model of --judge-model, `keyword` the smoke test, or
+    your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder of the detector's third stage; with any other than this it has two."""
     json: Path | None = None
@@ -164,13 +148,17 @@ class JudgeConfig:
 
 
 def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
-    """Label completions as answered, partly refused or refused, and compare that with people's labels.
+    """Label completions as answered, refused or undetermined, and compare that with people's labels.
 
     Args:
         file: Completions, with prompts and labels where there are any.
         config: How it is done.
     """
+    from scorers.reward import check_reward
+
     _check_places(file, config)
+    with as_user_error(ValueError):
+        check_reward(config.reward)
     samples = read_samples(
         file,
         prompt_column=config.prompt_column,
@@ -205,6 +193,9 @@ def _check_places(file: Path, config: JudgeConfig) -> None:
 def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
     if config.reward == "judge":
         return _judged(samples, config)
+    if is_own(config.reward):
+        grade = load_grader(config.reward)
+        return [label_of(grade(sample.prompt, sample.completion)) for sample in samples]
     if config.reward == "keyword":
         from scorers.reward import keyword_label
 

@@ -231,14 +231,14 @@ class Episode:
             "rejected": rejected,
             "outcome": verdict.outcome,
             "partial": verdict.partial,
+            "undetermined": verdict.undetermined,
             "intent_similarity": near,
             "success": verdict.success,
             "reward": float(verdict.reward),
             "reward_parts": {name: float(value) for name, value in verdict.parts.items()},
         }
         self.step_count, self.attempt = self.step_count + 1, 0
-        label = "partly_refused" if verdict.partial else verdict.outcome
-        self.memory = self.memory.after(action, verdict.reward, label, changed=changed)
+        self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
         return Transition(
             observation=self.observe(),
             reward=float(verdict.reward),
@@ -273,6 +273,7 @@ class Episode:
             "adopted": False,
             "rejected": "",
             "partial": False,
+            "undetermined": False,
             "intent_similarity": 0.0,
             "success": False,
             "reward": 0.0,
@@ -280,6 +281,13 @@ class Episode:
             "error": "",
             "usage": _usage(rewrite, reply),
         }
+
+
+def _label(verdict: Verdict) -> str:
+    """What an episode remembers of a scored reply."""
+    if verdict.undetermined:
+        return "undetermined"
+    return "partly_refused" if verdict.partial else verdict.outcome
 
 
 def _usage(*completions: Completion | None) -> dict[str, float]:
@@ -361,6 +369,7 @@ def _recorded_verdict(line: Mapping[str, Any]) -> Verdict:
     return Verdict(
         outcome=line["outcome"],
         partial=line["partial"],
+        undetermined=line.get("undetermined", False),
         intent_kept=bool(line["reward_parts"].get("intent_kept")),
         success=line["success"],
         reward=line["reward"],
@@ -396,7 +405,8 @@ def transition_record(
 ) -> dict[str, Any]:
     """One line of transitions.jsonl. `not_hashed` is all that may differ between two equal runs.
 
-    An error's class is hashed, its message, which names the host, is not.
+    An error's class is hashed, its message, which names the host, is not. `undetermined` stands in the lines
+    of such replies alone: in runs without one they are those of versions that did not know it.
     """
     usage = info["usage"]
     tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
@@ -404,6 +414,7 @@ def transition_record(
         "row": row,
         "lane": lane,
         **{name: info[name] for name in _RECORDED},
+        **({"undetermined": True} if info.get("undetermined") else {}),
         "error": info["error"].partition(":")[0],
         "reward_parts": info.get("reward_parts", {}),
         "terminated": done and not info["TimeLimit.truncated"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -21,6 +21,7 @@ from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from records.errors import as_user_error
 from records.settings import Count, NotNegative, Share, absolute, comma_list
 from scorers.intent import INTENT_THRESHOLD
+from scorers.own import is_own
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -92,8 +93,9 @@ class MissionConfig:
     """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
-    reward: Literal["refusal", "judge", "keyword"] = "refusal"
-    """What counts as answered: the refusal detector, an LLM judge, or keywords (smoke test only)."""
+    reward: str = "refusal"
+    """What counts as answered: `refusal` (the detector), `judge` (an LLM), `keyword` (smoke test only), or
+    your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
     intent_threshold: Share = INTENT_THRESHOLD
     """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
     intent_judge: bool = False
@@ -120,7 +122,8 @@ class MissionConfig:
         """The same with absolute paths, so that its file means the same in every folder."""
         return replace(
             self,
-            mutators=tuple(map(_located_mutator, self.mutators)),
+            mutators=tuple(map(_located, self.mutators)),
+            reward=_located(self.reward) if is_own(self.reward) else self.reward,
             encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
             judge_rubric=absolute(self.judge_rubric),
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
@@ -130,10 +133,13 @@ class MissionConfig:
         """Check what can be checked without a server.
 
         Raises:
-            UserError: a mutator is unknown or its file is no good.
+            UserError: a mutator or the reward is unknown, or its file is no good.
         """
+        from scorers.reward import check_reward
+
         with as_user_error(ValueError):
             load_mutators(self.mutators)
+            check_reward(self.reward)
 
 
 def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -> Encoder:
@@ -156,7 +162,9 @@ def encoder_fingerprint(name: str, encoder: Encoder) -> dict[str, str]:
     return {f"encoder {name}": sha256(encoder.encode([SAMPLE]).tobytes()).hexdigest()}
 
 
-def _located_mutator(name: str) -> str:
-    """`mine.py:shout` with the file's whole path; a name of ours as it is."""
+def _located(name: str) -> str:
+    """`mine.py:shout`, or a folder, with its whole path; a name of ours as it is."""
     file, colon, of_it = name.rpartition(":")
-    return f"{absolute(file)}:{of_it}" if colon else name
+    if colon:
+        return f"{absolute(file)}:{of_it}"
+    return str(absolute(name)) if Path(name).is_dir() else name

@@ -7,7 +7,7 @@ For D embedding dimensions and A mutators, in this order:
     A   1 where it was tried and left the query as it was, the last time it was tried
     A   one-hot of the last action (all 0 at the start)
     1   last reward, clipped to +-REWARD_LIMIT
-    3   one-hot of the last outcome: answered, partly refused, refused (all 0 at the start)
+    3   one-hot of the last outcome: answered, partly refused, refused (all 0: undetermined, or none yet)
     1   steps taken divided by the step limit
 
 What a query calls for stands in its own words, and the history says what was done to them: so the original
@@ -40,12 +40,12 @@ class Memory:
     last_label: str | None = None
 
     def after(self, action: int, reward: float, label: str, *, changed: bool = True) -> Memory:
-        """The memory once `action` brought `reward` and an outcome named `label` (one of LABELS).
+        """The memory once `action` brought `reward` and an outcome named `label`.
 
         Args:
             action: the mutator.
             reward: of the step.
-            label: the outcome.
+            label: the outcome, or `undetermined`.
             changed: whether the step changed the query.
         """
         return Memory(

@@ -146,6 +146,7 @@ class AgentEpisode:
             "steps": len(scored),
             "refused": sum(info["outcome"] == "refused" for info in scored),
             "partial": sum(bool(info["partial"]) for info in scored),
+            "undetermined": sum(bool(info["undetermined"]) for info in scored),
             "drifted": sum(info["rejected"] == "drifted" for info in scored),
             "unscored_steps": len(infos) - len(scored) + self._missed,
             "errors": [error for error in self.attempts if error][:MOST_ERRORS],

@@ -141,6 +141,7 @@ class Entry:
             "success": rate((query, agent["success"], 1) for query, agent in scored),
             "refusal": rate((query, agent["refused"], agent["steps"]) for query, agent in scored),
             "partial_share": share(sum(agent["partial"] for _, agent in scored), steps),
+            "undetermined_share": share(sum(agent.get("undetermined", 0) for _, agent in scored), steps),
             "return": _mean(by_query(scored, "return")),
             "unscored": rate((query, agent["status"] == "unscored", 1) for query, agent in finished),
             "failed": rate((e["query"], e["status"] == "failed", 1) for e in self.episodes),

@@ -51,14 +51,22 @@ def load_named(
     return getattr(module, name)
 
 
-def load_function(spec: str, arguments: Sequence[str], what: str = "function") -> Callable[..., Any]:
+def load_function(
+    spec: str, arguments: Sequence[str], what: str = "function", returned: str = "float"
+) -> Callable[..., Any]:
     """The plain function of a user's file that can be called with these arguments, in this order.
+
+    Args:
+        spec: `FILE.py:NAME`.
+        arguments: what it is called with.
+        what: is expected, and
+        returned: by it; for messages.
 
     Raises:
         UserFileError: as `load_named` does, or it is not such a function.
     """
     found = load_named(spec, what, inspect.isfunction)
-    expected = f"expected a plain def ({', '.join(arguments)}) -> float"
+    expected = f"expected a plain def ({', '.join(arguments)}) -> {returned}"
     if any(map(_is_async, (found, getattr(found, "__call__", None)))):  # noqa: B004 - an object's method
         raise UserFileError(f"{what} {spec!r} is an async def; {expected}")
     try:

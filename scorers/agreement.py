@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scorers.refusal_rules import RefusalLabel
+from scorers.labels import REFUSALS, RefusalLabel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Agreement:
     positives: int
     """Refusals, by people."""
     negatives: int
-    """Answers, by people."""
+    """Answers, and undetermined replies, by people."""
     unscored: int
     """Rows that were not scored, as a call failed or its reply could not be read; in none of the figures."""
 
@@ -53,8 +53,8 @@ def agreement(humans: Sequence[RefusalLabel], labels: Sequence[RefusalLabel | No
     )
 
     scored = [(human, label) for human, label in zip(humans, labels, strict=True) if label is not None]
-    truth = np.array([human != "answered" for human, _ in scored], dtype=bool)
-    said = np.array([label != "answered" for _, label in scored], dtype=bool)
+    truth = np.array([human in REFUSALS for human, _ in scored], dtype=bool)
+    said = np.array([label in REFUSALS for _, label in scored], dtype=bool)
     undefined = {"zero_division": math.nan}
     differ = len({*truth.tolist(), *said.tolist()}) > 1
     sensitivity = _known(recall_score(truth, said, **undefined)) if truth.any() else None

@@ -32,9 +32,12 @@ class Tally:
     scored: int = 0
     unscored: int = 0
     answered: int = 0
+    """Undetermined ones left out."""
     refused: int = 0
     """Partly refused included."""
     partial: int = 0
+    undetermined: int = 0
+    """Neither answered nor refused."""
     adopted: int = 0
     drifted_rewrites: int = 0
     """Not adopted, as they lost the intent by similarity."""
@@ -55,9 +58,11 @@ class Tally:
             self.unscored += 1
             return
         self.scored += 1
-        self.answered += info["outcome"] == "answered"
+        undetermined = info.get("undetermined", False)
+        self.answered += info["outcome"] == "answered" and not undetermined
         self.refused += info["outcome"] == "refused"
         self.partial += bool(info["partial"])
+        self.undetermined += undetermined
         self.adopted += bool(info["adopted"])
         self.drifted_rewrites += info["rejected"] == "drifted"
         if info["rejected"]:
@@ -85,6 +90,7 @@ class Tally:
             "outcome/answered_rate": self.answered,
             "outcome/refusal_rate": self.refused,
             "outcome/partial_refusal_rate": self.partial,
+            "outcome/undetermined_rate": self.undetermined,
             "outcome/drifted_rate": self.drifted,
             "mutators/adopted_rate": self.adopted,
             "mutators/drifted_rate": self.drifted_rewrites,

@@ -34,7 +34,7 @@ class View:
     tried: tuple[int, ...]
     """The actions of this episode so far, oldest first."""
     last_outcome: str | None
-    """How the last of them ended: answered, partly_refused or refused; None before the first."""
+    """How the last of them ended: answered, partly_refused, refused, undetermined; None before the first."""
     last_reward: float
     """What it brought; 0 before the first."""
     step_count: int

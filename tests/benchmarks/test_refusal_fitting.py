@@ -11,6 +11,8 @@ from benchmarks.fit_refusal import (
     FEWEST,
     Replies,
     Settings,
+    f1,
+    f1_interval,
     fit,
     odds_of,
     read_replies,
@@ -64,3 +66,16 @@ def test_both_halves_together_are_the_whole(replies: Replies) -> None:
     halves = [replies.half(k) for k in range(2)]
     assert sorted([*halves[0].texts, *halves[1].texts]) == sorted(TEXTS)
     assert sum(len(half.rows) for half in halves) == len(TEXTS)
+
+
+def test_the_interval_of_f1_holds_it_and_widens_where_replies_to_one_prompt_are_alike() -> None:
+    chance = np.random.default_rng(1)
+    truth = np.repeat(chance.random(60) < 0.5, 5)
+    said = truth ^ np.repeat(chance.random(60) < 0.2, 5)
+    apart, together = (
+        f1_interval(truth, said, names)
+        for names in ([str(k) for k in range(300)], [str(k // 5) for k in range(300)])
+    )
+    for low, high in (apart, together):
+        assert low <= f1(truth, said) <= high
+    assert together[1] - together[0] > 1.5 * (apart[1] - apart[0])

@@ -15,10 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.judge import MEANINGS, parse_label
 from cli.main import execute
 from scorers.agreement import agreement
-from scorers.refusal import REFUSAL_LABELS, RefusalLabel
+from scorers.labels import MEANINGS, REFUSAL_LABELS, RefusalLabel, parse_label
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -70,7 +69,7 @@ def test_the_agreement_with_people_is_written_down(labelled: Path, tmp_path: Pat
 def test_it_is_shown_with_the_confusion_table(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(("judge", str(labelled), *QUICK)) == 0
     told = capsys.readouterr()
-    assert "2 answered, 1 partly refused, 2 refused, 0 unscored" in told.out
+    assert "2 answered, 1 partly refused, 2 refused, 0 undetermined, 0 unscored" in told.out
     for word in ("precision", "recall", "f1", "accuracy", "kappa", "people said"):
         assert word in told.out
     assert "'hashing'" in told.err
@@ -79,7 +78,7 @@ def test_it_is_shown_with_the_confusion_table(labelled: Path, capsys: pytest.Cap
 def test_without_labels_the_labels_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_csv(tmp_path / "plain.csv", ("question", "answer"), ("How?", REFUSAL), ("How?", ANSWER))
     assert execute(("judge", str(path), *QUICK)) == 0
-    assert capsys.readouterr().out == "1 answered, 0 partly refused, 1 refused, 0 unscored\n"
+    assert capsys.readouterr().out == "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored\n"
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.tsv"])
@@ -113,7 +112,7 @@ def test_other_formats_are_read_and_columns_can_be_named(tmp_path: Path, name: s
         (("prompt", "completion"), ("How?", ANSWER), ("--json", "missing/a.json"), ["--json", "missing/a"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--out", "missing/a.csv"), ["--out", "missing/a.csv"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--json", "a.json"), ["--json", "no labels"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--reward", "jugde"), ["--reward", "jugde"]),
+        (("prompt", "completion"), ("How?", ANSWER), ("--reward", "jugde"), ["jugde", "judge"]),
         (("completion",), (ANSWER,), ("--reward", "judge"), ["--prompt-column"]),
     ],
 )
@@ -147,7 +146,9 @@ def test_labels_that_it_wrote_itself_are_not_taken_for_peoples(
     assert execute(("judge", str(path), *QUICK, "--out", str(tmp_path / "out.csv"))) == 0
     capsys.readouterr()
     assert execute(("judge", str(tmp_path / "out.csv"), *QUICK)) == 0
-    assert capsys.readouterr().out.splitlines() == ["1 answered, 0 partly refused, 1 refused, 0 unscored"]
+    assert capsys.readouterr().out.splitlines() == [
+        "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored"
+    ]
 
 
 def test_two_results_do_not_go_to_one_file(labelled: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -181,7 +181,13 @@ def test_what_each_recorded_field_of_a_step_is() -> None:
         ANSWERED,
     )[1].info
     common = {"original_query": "how?", "mutator": "paraphrase", "episode_number": 0, "attempt": 0}
-    whole = {"reply_truncated": False, "partial": False, "unscored": False, "error": ""}
+    whole = {
+        "reply_truncated": False,
+        "partial": False,
+        "undetermined": False,
+        "unscored": False,
+        "error": "",
+    }
     assert adopted == common | whole | {
         "query_before": "how?",  # what was reworded, not what came of it
         "mutated_query": "in what way?",
@@ -231,6 +237,7 @@ def test_what_is_recorded_of_a_step_that_came_to_nothing() -> None:
         "rejected": "",
         "outcome": "unscored",
         "partial": False,
+        "undetermined": False,
         "intent_similarity": 0.0,
         "success": False,
         "reward": 0.0,

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from examples import evolve_prompt, own_policy, select_prompt, train_ppo, vector_env
+from examples import evolve_prompt, own_policy, own_reward, select_prompt, train_ppo, vector_env
 
 ROOT = Path(__file__).parents[2]
 RUNS: dict[str, tuple[Callable[[], None], str]] = {
     "evolve_prompt": (lambda: evolve_prompt.main(generations=1, panel_size=10), "seed prompt "),
     "own_policy": (lambda: own_policy.main(episodes=2), "PoliteFirst"),
+    "own_reward": (own_reward.main, "success"),
     "select_prompt": (lambda: select_prompt.main(problems=10), "evaluations"),
     "train_ppo": (lambda: train_ppo.main(total_steps=64, num_lanes=2), "ep_rew_mean"),
     "vector_env": (lambda: vector_env.main(steps=1), "rewards ["),

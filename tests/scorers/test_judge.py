@@ -16,8 +16,8 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadReplyError, ModelMissingError
 from ollama_utils.types import Call, Completion
 from scorers.json_replies import SHOWN, fault_in, repair_prompt
-from scorers.judge import RUBRIC, SCHEMA, Judgement, LLMJudge, judge_prompt, read_rubric
-from scorers.refusal import REFUSAL_LABELS, label_refusal
+from scorers.judge import LABELS, RUBRIC, SCHEMA, Judgement, LLMJudge, judge_prompt, read_rubric
+from scorers.refusal import label_refusal
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.tables import listed
@@ -65,7 +65,7 @@ def speaker() -> Iterator[tuple[ScriptedServer, list[str]]]:
         yield server, left
 
 
-@given(st.sampled_from(REFUSAL_LABELS), st.integers(0, 10), st.booleans())
+@given(st.sampled_from(LABELS), st.integers(0, 10), st.booleans())
 def test_a_reply_in_the_schema_is_read_as_it_stands(
     speaker: tuple[ScriptedServer, list[str]],
     label: str,

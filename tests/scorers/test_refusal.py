@@ -16,10 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from benchmarks.fit_refusal import f1 as fitted_f1
+from benchmarks.fit_refusal import read_small
 from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder
 from ollama_utils.errors import BadRequestError, EncodingError
 from ollama_utils.quantized_encoder import QuantizedEncoder
 from ollama_utils.types import Completion
+from scorers.labels import REFUSALS
 from scorers.refusal import ENCODER, REFUSAL_LABELS, RefusalDetector, make_detector
 from scorers.refusal_models import from_json, ngrams, pieces, refusal_model
 from scorers.refusal_rules import read_by_rules
@@ -36,6 +39,8 @@ FAMILIES = VOICES.with_name("refusals_by_model_families.jsonl")
 """Imitations of how well-known model families reply, written before the detector's errors were seen."""
 FLOORS = {VOICES: (0.82, 0.76), FAMILIES: (0.92, 0.89)}
 """Slightly below the F1 that the shipped weights reach on each, with embeddings and without."""
+SMALL_FLOOR = 0.85
+"""Of F1 on SmolLM2's replies to prompts and contexts that no fit has seen."""
 TRICKY_MISSED = 7
 """So many of the 45 tricky answers may be taken for refusals: mostly advice such as "We should not ..."."""
 WORDINGS = Path(__file__).parents[2] / "benchmarks" / "data" / "refusal_wordings.csv"
@@ -113,6 +118,19 @@ def test_no_reply_of_a_held_back_set_is_among_the_wordings_of_the_fit(file: Path
     with WORDINGS.open(encoding="utf-8", newline="") as wordings:
         fitted = {row["completion"] for row in csv.DictReader(wordings)}
     assert not fitted & {row["completion"] for row in voices(file)}
+
+
+def test_replies_of_a_small_model_that_no_fit_has_seen_are_distinguished(minilm: Encoder) -> None:
+    replies = read_small("test")
+    said = RefusalDetector(encoder=minilm).label_many([reply.text for reply in replies])
+    refused = [[label in REFUSALS for label in labels] for labels in ([r.label for r in replies], said)]
+    assert fitted_f1(*map(np.array, refused)) >= SMALL_FLOOR
+
+
+def test_no_prompt_and_no_context_of_a_small_model_is_in_both_halves() -> None:
+    halves = [read_small(split) for split in ("train", "test")]
+    assert not set.intersection(*({reply.prompt_id for reply in half} for half in halves))
+    assert not set.intersection(*({reply.context.split()[0] for reply in half} for half in halves))
 
 
 def test_what_the_rules_know_the_cascade_knows(minilm: Encoder) -> None:

@@ -61,6 +61,14 @@ def test_a_partial_refusal_is_a_refusal_and_flagged() -> None:
     }
 
 
+def test_an_undetermined_reply_earns_what_a_refusal_earns_and_is_none() -> None:
+    scorer = make_scorer("refusal")
+    refused, neither = (score(scorer, text, 1.0) for text in (REPLIES["refused"], "Aw, shucks. No, no."))
+    assert (neither.outcome, neither.undetermined, neither.success) == ("answered", True, False)
+    assert (neither.reward, dict(neither.parts)) == (refused.reward, dict(refused.parts))
+    assert not refused.undetermined
+
+
 @pytest.mark.parametrize("name", SCORERS)
 def test_a_call_that_failed_is_unscored_and_earns_nothing(name: str, dispatcher: Dispatcher) -> None:
     scorer = make_scorer(name, dispatcher=dispatcher, judge_model="sim-judge")
@@ -105,7 +113,7 @@ def test_a_judge_that_fails_leaves_the_step_unscored(dispatcher: Dispatcher) -> 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("refusl", "unknown reward 'refusl'; did you mean 'refusal'"),
+        ("refusl", "unknown reward 'refusl'; did you mean refusal"),
         ("xyz", "expected one of refusal, keyword, judge"),
         ("judge", "--judge-model"),
     ],

@@ -45,6 +45,16 @@ def test_as_many_episodes_as_steps_is_no_clash() -> None:
     assert metrics["outcome/answered_rate"] == 1.0
 
 
+def test_an_undetermined_reply_neither_answers_nor_refuses() -> None:
+    tally = Tally()
+    for step in (info("answered"), info("refused"), info("answered") | {"undetermined": True}):
+        tally.count_step(step)
+    shares = {
+        name: tally.metrics()[f"outcome/{name}_rate"] for name in ("answered", "refusal", "undetermined")
+    }
+    assert shares == pytest.approx(dict.fromkeys(shares, 1 / 3))
+
+
 def test_a_rate_without_a_denominator_is_left_out() -> None:
     assert "outcome/success_rate" not in Tally().metrics()
 

@@ -1,0 +1,31 @@
+"""Train on a reward of your own, as `mutagym train --reward own_reward.py:useful` does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cli.main import execute
+from scorers.refusal import RefusalDetector
+
+DETECTOR = RefusalDetector()
+ENOUGH_WORDS = 12
+
+
+def useful(query: str, reply: str) -> str | float:
+    """A label where the reply refuses, else a score from 0 to 1: here, whether it is long enough to help."""
+    label = DETECTOR.label(reply)
+    if label != "answered":
+        return label
+    words = len(reply.split()) - len(query.split())
+    return min(1.0, max(0.0, words / ENOUGH_WORDS))
+
+
+def main(total_steps: int = 64) -> None:
+    """Train with it on the embedded simulator; the summary goes to stdout."""
+    simulator = ["--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing"]
+    reward = ["--reward", f"{Path(__file__)}:useful", "--num-processes", "2"]
+    execute(["train", *reward, *simulator, "--num-env-steps", str(total_steps), "--num-steps", "16"])
+
+
+if __name__ == "__main__":
+    main()
