@@ -15,7 +15,7 @@ import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -74,9 +74,13 @@ def reword(answerer: Answerer, mutator: Mutator, query: str, earlier: Sequence[s
 
 
 def reword_all(
-    answerer: Answerer, mutators: Sequence[Mutator], queries: Sequence[str], in_flight: int
+    answerer: Answerer,
+    mutators: Sequence[Mutator],
+    queries: Sequence[str],
+    in_flight: int,
+    on_mutator: Callable[[Sequence[Reworded]], None],
 ) -> list[Reworded]:
-    """Every mutator on every query, mutator by mutator; crossover last."""
+    """Every mutator on every query, mutator by mutator, crossover last; `on_mutator` is given all so far."""
     earlier: dict[str, list[str]] = {}
     done: list[Reworded] = []
     for mutator in sorted(mutators, key=lambda mutator: mutator.name == "crossover"):
@@ -85,7 +89,7 @@ def reword_all(
         if mutator.name == JOINED:
             earlier = {each.query: [each.text] for each in made if not each.rejected}
         done += made
-        print(f"{mutator.name}: {len(made)}", file=sys.stderr, flush=True)
+        on_mutator(done)
     return done
 
 
@@ -108,12 +112,19 @@ def rows(done: Sequence[Reworded]) -> list[dict[str, Any]]:
     return found
 
 
-def samples(done: Sequence[Reworded], number: int, seed: int) -> list[dict[str, Any]]:
+def samples(done: Sequence[Reworded], number: int, seed: int) -> list[Reworded]:
     """Adopted rewordings for reading, drawn from those of all mutators alike."""
     chance = random.Random(seed)
     tries = list(done)
     chance.shuffle(tries)
-    return [vars(each) for each in tries if not each.rejected][:number]
+    return [each for each in tries if not each.rejected][:number]
+
+
+def write_lines(file: Path | None, kept: Sequence[Reworded]) -> None:
+    """Write rewordings as JSON lines, if there is a file for them."""
+    if file is not None:
+        lines = [json.dumps(vars(each), ensure_ascii=False) + "\n" for each in kept]
+        file.write_text("".join(lines), encoding="utf-8")
 
 
 def main() -> int:
@@ -142,12 +153,9 @@ def main() -> int:
             encoder=encoder,
             scorer=make_scorer("keyword"),
         )
-        done = reword_all(answerer, mutators, queries, given.in_flight)
+        done = reword_all(answerer, mutators, queries, given.in_flight, partial(write_lines, given.all))
     print(table(rows(done)))
-    for file, kept in ((given.samples, samples(done, 100, given.seed)), (given.all, [vars(x) for x in done])):
-        if file is not None:
-            lines = [json.dumps(each, ensure_ascii=False) + "\n" for each in kept]
-            file.write_text("".join(lines), encoding="utf-8")
+    write_lines(given.samples, samples(done, 100, given.seed))
     return 0
 
 

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from scorers.json_replies import JsonModel, JsonReply, case_prompt, object_schema
 
-INTENT_THRESHOLD = 0.6
+INTENT_THRESHOLD = 0.5
 """The similarity from which on a rewording counts as asking for the same, for all-MiniLM-L6-v2.
 
 Measured on pairs written for it: 68 faithful rewordings (added context and politeness included) lie between
 .53 and .95, the 5 % lowest at .60 and below; 120 unrelated queries at .36 and below. It does not separate
 every drift on the same subject ("what does a balloon cost?" for "how do I blow up a balloon?") from a
-rewording: of 50 such pairs .54 lie above .5 and .14 above .6, which costs .06 of the faithful ones.
+rewording: of 50 such pairs .54 lie above .5 and .14 above .6, which would cost .06 of the faithful ones.
 Another encoder needs another threshold.
 """
 INTENT_SCHEMA = object_schema({"intent_kept": {"type": "boolean"}})

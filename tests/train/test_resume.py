@@ -160,7 +160,7 @@ def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> No
     keys = database.execute("SELECT count(DISTINCT key) FROM replies").fetchone()[0]
     database.close()
     assert len(rows) == keys == summary(whole)["llm_calls"]
-    assert {(endpoint, *cost) for endpoint, _, *cost, _ in rows} == {("generate", 1, None)}
+    assert {(endpoint, *cost) for endpoint, _, *cost, _ in rows} == {("generate", 1, None), ("chat", 1, None)}
     assert {model for _, model, *_ in rows} == {"sim-target", "sim-mutator"}
     said = {json.loads(reply)["text"] for *_, reply in rows}
     assert {line["reply"] for line in lines(whole)} <= said
