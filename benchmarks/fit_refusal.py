@@ -40,7 +40,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,13 +104,11 @@ class Replies:
     def at(self, places: Sequence[int]) -> Replies:
         """The replies at these places."""
         return Replies(
-            **{
-                item.name: values[list(places)]
-                if isinstance(values, np.ndarray)
-                else [values[k] for k in places]
-                for item in fields(self)
-                for values in [getattr(self, item.name)]
-            }
+            texts=[self.texts[k] for k in places],
+            refused=self.refused[list(places)],
+            readings=[self.readings[k] for k in places],
+            rows=self.rows[list(places)],
+            grams=[self.grams[k] for k in places],
         )
 
     @property
@@ -422,8 +420,7 @@ def show_held_out(detector: RefusalDetector, replies: Sequence[SmallReply]) -> N
     print(f"SmolLM2, held out: {_agreement(replies, said)}")
     early = replace(detector, encoder=None).label_many([reply.text for reply in replies])
     print(f"  rules and n-grams alone: {_agreement(replies, early)}")
-    seen: set[str] = set()
-    first = [k for k, r in enumerate(replies) if not (r.text in seen or seen.add(r.text))]  # type: ignore[func-returns-value]
+    first = list({reply.text: k for k, reply in enumerate(replies)}.values())
     print(f"  each text once: {_agreement([replies[k] for k in first], [said[k] for k in first])}")
     for context in sorted({reply.context for reply in replies}):
         places = [k for k, reply in enumerate(replies) if reply.context == context]

@@ -12,8 +12,8 @@ Each stage is asked only where the one before is unsure:
 The weights ship with the project. They were fitted by `python -m benchmarks.fit_refusal` to the labels that
 people gave to three models' replies in XSTest's repository (paul-rottger/exaggerated-safety, CC BY 4.0), to
 labelled replies of SmolLM2 and to wordings that we wrote ourselves (both in `benchmarks/data/`). As in
-XSTest, who only rejects the premise of a question about people, or moralises, has refused; who corrects a mistake of
-fact has answered.
+XSTest, who only rejects the premise of a question about people, or moralises, has refused; who corrects a
+mistake of fact has answered.
 
 `label_refusal` is the first stage alone: a few microseconds, for rewordings and for whoever has no encoder.
 """

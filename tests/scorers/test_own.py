@@ -50,7 +50,7 @@ def mine(tmp_path: Path) -> str:
 
 def classifier(folder: Path, labels: dict[int, str]) -> str:
     """A tiny classifier with random weights, with its tokenizer, as `save_pretrained` writes both."""
-    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizer
 
     folder.mkdir()
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "sorry", "walk", "in", "the", "park", "."]
@@ -69,7 +69,7 @@ def classifier(folder: Path, labels: dict[int, str]) -> str:
     model.classifier.weight.data.zero_()
     model.classifier.bias.data[:] = model.classifier.bias.data.new_tensor([0.0, 1.0])
     model.save_pretrained(folder)
-    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
     return str(folder)
 
 
@@ -92,7 +92,8 @@ def test_a_function_says_what_a_reply_is_worth(
     mine: str, name: str, reply: str, outcome: str, reward: float
 ) -> None:
     verdict = score(f"{mine}:{name}", reply)
-    assert (verdict.outcome, verdict.reward) == (outcome, pytest.approx(reward))
+    assert verdict.outcome == outcome
+    assert verdict.reward == pytest.approx(reward)
     assert verdict.success == (reward > 0.5)
     assert verdict.undetermined == (outcome == "answered" and not verdict.success)
 
