@@ -78,7 +78,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
         opened = RunFolder.of("eval", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
         with opened as folder, ExitStack() as stack:
             stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
-            findings = Findings(config.jobs, connection.slots_setting, slots=connection.slots)
+            findings = Findings(config.jobs, connection.slots_setting)
             progress = EvalProgress(connection.dispatcher, findings)
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
             steppers = make_steppers(config, inputs.teams, progress.say, stack)

@@ -135,7 +135,7 @@ def _learn(
         interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
         interrupt.allow(allowed=False)
-    findings = Findings(config.num_processes, connection.slots_setting, slots=connection.slots)
+    findings = Findings(config.num_processes, connection.slots_setting)
     progress = ProgressLine(config.total_steps, recorder, findings)
     ended: BaseException | None = None
     try:

@@ -220,14 +220,6 @@ class Connection:
         return self.hosts if self.child else self.dispatcher.hosts
 
     @property
-    def slots(self) -> int | None:
-        """The slots that each model has, where the servers tell: all of them, and the same number."""
-        if self.embedded:
-            return self.embedded.settings.slots
-        told = set(self.dispatcher.slots().values())
-        return told.pop() if len(told) == 1 else None
-
-    @property
     def slots_setting(self) -> str:
         """What gives the servers more slots, up to their number; of several kinds, the first's."""
         if self.child:
