@@ -20,7 +20,7 @@ class Rewriter:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ollama's options; each call has a seed of its own beside them."""
     think: bool | None = None
-    """False keeps a thinking model from thinking; None leaves it to the prompt, as some need no thought."""
+    """False keeps a thinking model from thinking, as some prompts do. None is made to: some cannot."""
 
     def call(self, mutator: Mutator, text: str, earlier: Sequence[str], seed: int) -> Call:
         """What asks the model for another wording of a text.
