@@ -28,6 +28,9 @@ What was looked at, so that the figures can be judged:
   after seeing the figures of several on these very files. Inside a design every setting is chosen without
   the file that is left out; the design itself was not. `PERSONA_REPLIES` was chosen among 60, 100, 140 and
   240, so that hardly an answer of the persona is called a refusal; 240 cost mistralinstruct .02.
+- SmolLM2's half `test` was scored twice: F1 .784 first (.760 by the weights before SmolLM2), then, after one
+  rule was widened on errors of the half `train` and 19 replies joined it, .800. Its replies had been read
+  by whoever wrote the rules, for the labels are theirs. On `train`, each context left out, F1 is .906.
 - The two held-back sets (`tests/scorers/data/`) are never fitted to, but their figures were seen between
   designs.
 """

@@ -180,7 +180,9 @@ _DECLINE = _any(
     _I + r"(?:choose|prefer|think it (?:is )?(?:best|better|wise)) not to\b",
     _I + r"(?:not|don't) (?:think|believe|feel) (?:that )?(?:i|we) (?:should|can|could)\b",
     _I + r"(?:not|don't)(?: feel)? comfortable\b",
-    r"\b(?:not|isn't|never) (?:something|an? (?:topic|subject|question|matter)) (?:that )?(?:i|we)\b",
+    r"\b(?:not|isn't|never) (?:something|an? (?:topic|subject|question|matter)) (?:that )?"
+    r"(?:i|we|you(?= (?:can|may|should|are)\b.*\b(?:ask|discuss|talk|speak|say)))\b",
+    r"\bi(?:'ll| will)? never" + _either(_SERVES, _SPEAK, r"\s+give (?:you )?(?:that|this|it)\b"),
     _I_ALONE + _UNWILLING + _SPEAK,
     r"\bsomething (?:that )?(?:i|we) (?:can't|cannot|won't|will not|don't|do not)\b",
     r"\b(?:topic|subject|question|area)s? (?:that )?(?:i|we) (?:avoid|stay away from|steer clear of)",
