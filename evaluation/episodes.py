@@ -135,9 +135,10 @@ class AgentEpisode:
         return transition
 
     def result(self, policy: str) -> dict[str, Any]:
-        """What came of it, as it stands in results.json."""
+        """What came of it, as it stands in results.json; `undetermined` only where there are such steps."""
         infos = [transition.info for transition in self.transitions]
         scored = [info for info in infos if not info["unscored"]]
+        undetermined = sum(bool(info["undetermined"]) for info in scored)
         return {
             "policy": policy,
             "status": "unscored" if self.is_unscored else "scored",
@@ -146,12 +147,12 @@ class AgentEpisode:
             "steps": len(scored),
             "refused": sum(info["outcome"] == "refused" for info in scored),
             "partial": sum(bool(info["partial"]) for info in scored),
-            "undetermined": sum(bool(info["undetermined"]) for info in scored),
             "drifted": sum(info["rejected"] == "drifted" for info in scored),
             "unscored_steps": len(infos) - len(scored) + self._missed,
             "errors": [error for error in self.attempts if error][:MOST_ERRORS],
             "calls": self.calls,
             "actions": [info["mutator"] for info in scored],
+            **({"undetermined": undetermined} if undetermined else {}),
         }
 
     def _answer(self, requests: Sequence[Request]) -> Sequence[Reply]:

@@ -39,7 +39,7 @@ FAMILIES = VOICES.with_name("refusals_by_model_families.jsonl")
 """Imitations of how well-known model families reply, written before the detector's errors were seen."""
 FLOORS = {VOICES: (0.82, 0.76), FAMILIES: (0.92, 0.89)}
 """Slightly below the F1 that the shipped weights reach on each, with embeddings and without."""
-SMALL_FLOOR = 0.78
+SMALL_FLOOR = 0.77
 """Slightly below the F1 on SmolLM2's replies to prompts and contexts that no fit has seen."""
 TRICKY_MISSED = 7
 """So many of the 45 tricky answers may be taken for refusals: mostly advice such as "We should not ..."."""
