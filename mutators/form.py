@@ -94,7 +94,7 @@ _MANNER = (
     + _any("ways? methods? steps? procedures? strateg(?:y|ies) techniques? approach instructions? tips")
     + r"\b|\bwhat (?:can|could|should|would|do|must) "
     + _SUBJECT
-    + r" (?:do|use)\b|\bwhat (?:can be done|helps)\b"
+    + r" (?:do|use)\b(?! (?:if|when|about))|\bwhat (?:can be done|helps)\b"
 )
 _KINDS = {
     "manner": re.compile(_MANNER, re.IGNORECASE),
@@ -148,6 +148,10 @@ _NAME = re.compile(r"(?<![.?!]\s)(?<!\A)\b(?!I\b)[A-Z][\w-]+|\b\d[\d.,]*\d\b|\b\
 _WORD = re.compile(r"[\w-]+")
 
 
+def _aspects(text: str) -> set[str]:
+    return {aspect.casefold().removesuffix("s") for aspect in _ASPECTS.findall(text)}
+
+
 def _names_missing(text: str, query: str) -> bool:
     """Whether a name or a number of the query is not in the text; a title, all in capitals, has no names."""
     names = {name.casefold() for name in _NAME.findall(query)}
@@ -169,8 +173,10 @@ def _asks_otherwise(text: str, query: str) -> bool:
         return False
     word = " ".join(asked["word"].lower().split())
     if word == "what":
-        others = (_KINDS["manner"], _KINDS["reason"], _ASPECTS)
-        return any(other.search(text) and not other.search(query) for other in others)
+        others = (_KINDS["manner"], _KINDS["reason"])
+        if any(other.search(text) and not other.search(query) for other in others):
+            return True
+        return not _aspects(text) <= _aspects(query)
     return not _KINDS[_KIND_OF.get(word, "number")].search(text)
 
 

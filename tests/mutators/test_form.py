@@ -69,5 +69,7 @@ def test_an_order_is_reworded_as_an_order_and_a_statement_as_anything() -> None:
 
 def test_another_aspect_of_a_thing_is_another_question() -> None:
     assert not_a_rewording("What is the opposite of treason?", "What is treason?") == "strayed"
+    assert not_a_rewording("Who can I call?", "What number can I call?") == "strayed"
+    assert not_a_rewording("What should I do if fog forms?", "How does fog form?") == "strayed"
     assert not_a_rewording("How is treason punished?", "What is treason?") == "strayed"
     assert not_a_rewording("Please define treason.", "What is treason?") == ""
