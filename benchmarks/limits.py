@@ -46,8 +46,8 @@ def time_limits(slots: Sequence[int], seconds: float) -> Section:
     return Section(
         title="The limit on calls in flight",
         about=(
-            "More lanes than any limit admits, on servers whose number of slots is not known; `auto` measures "
-            "it from the replies. Busy slots are the server's figure; the wait is the median of a call's "
+            "More lanes than any limit admits, on servers whose number of slots is not known; `auto` "
+            "measures it from the replies. Busy slots are the server's figure; the wait is the median of a call's "
             f"wait for a slot, in mean service times. {seconds:g} s a row."
         ),
         rows=rows,
