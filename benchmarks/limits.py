@@ -47,8 +47,8 @@ def time_limits(slots: Sequence[int], seconds: float) -> Section:
         title="The limit on calls in flight",
         about=(
             "More lanes than any limit admits, on servers whose number of slots is not known; `auto` "
-            "measures it from the replies. Busy slots are the server's figure; the wait is the median of a call's "
-            f"wait for a slot, in mean service times. {seconds:g} s a row."
+            "measures it from the replies. Busy slots are the server's figure; the wait is the median of a "
+            f"call's wait for a slot, in mean service times. {seconds:g} s a row."
         ),
         rows=rows,
         checks=[check for row in rows if row["limit"] == "auto" for check in _limit_checks(row)],
