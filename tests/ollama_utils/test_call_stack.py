@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import traceback
 from contextlib import closing
@@ -41,10 +42,10 @@ class Watched(ScriptedServer):
 
 def _stacks_at_the_socket() -> list[list[str]]:
     """Our frames of each thread that reads from a socket, the outermost first."""
-    stacks = [
-        [line for line in map(_of_ours, traceback.extract_stack(frame)) if line]
-        for frame in sys._current_frames().values()
-    ]
+    gc.disable()  # python/cpython #106883: a collection inside the next call may wait for itself, for ever
+    frames = list(sys._current_frames().values())
+    gc.enable()
+    stacks = [[line for line in map(_of_ours, traceback.extract_stack(frame)) if line] for frame in frames]
     return [stack for stack in stacks if stack and stack[-1] == "ollama_utils/http.py:readinto"]
 
 
