@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from records.errors import UserError
-from records.user_file import error_line, load_function
+from records.user_file import error_line, load_function, score_of
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 
 Grade = RefusalLabel | float
@@ -78,13 +78,7 @@ def _grade_of(value: object) -> Grade | None:
     """A grade of what a user's function returned; True and 1 are a full score. None: it is neither."""
     if isinstance(value, str):
         return parse_label(value) if not value.strip()[:1].isdigit() else None
-    if not hasattr(type(value), "__float__"):
-        return None
-    try:
-        score = float(value)  # type: ignore[arg-type] # it has __float__
-    except Exception:  # noqa: BLE001 - whatever a user's object raises, it is not a score
-        return None
-    return score if 0 <= score <= 1 else None  # nan is in no range
+    return score_of(value)
 
 
 def _classifier(folder: Path) -> Grader:

@@ -13,23 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ollama_utils.types import Call, is_text
-from records.user_file import error_line, load_function
+from records.user_file import error_line, load_function, score_of
 from scorers.answers import is_right
-
-
-def score_of(value: object) -> float | None:
-    """A number from 0 to 1 as a float, None for anything else: a text is not a number, whatever it says.
-
-    Args:
-        value: what a user's function returned; a bool, or a number of numpy or torch, is a number.
-    """
-    if isinstance(value, str | bytes) or not hasattr(type(value), "__float__"):
-        return None
-    try:
-        score = float(value)  # type: ignore[arg-type] # it has __float__
-    except Exception:  # noqa: BLE001 - whatever a user's object raises, it is not a score
-        return None
-    return score if 0 <= score <= 1 else None  # nan is in no range
 
 
 def load_scorer(spec: str) -> Scorer:

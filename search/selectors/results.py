@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.types import Completion, Usage, short_name
+from records.user_file import score_of
 from search.selectors.combination import Combination
 from search.selectors.confidence import interval
-from search.task import score_of
 
 Floats = NDArray[np.float64]
 _COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")
