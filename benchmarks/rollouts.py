@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.commands import LOGNORMAL, model_mutators, read_json, run_mutagym
 from benchmarks.reporting import Check, Rows, Section, at_least, at_most, run
 from cli.bench import MODEL
+from ollama_utils.connect import EMBEDDED
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -239,7 +240,7 @@ def _bench(scale: Scale, flags: Mapping[str, object], *more: str) -> list[dict[s
     """The rows of one `mutagym bench`, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.json"
-        run_mutagym("bench", {**scale.flags(flags), "--json": path}, *more)
+        run_mutagym("bench", {**scale.flags(flags), "--ollama-host": EMBEDDED, "--json": path}, *more)
         rows: list[dict[str, Any]] = read_json(path)
     return rows
 

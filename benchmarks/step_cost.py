@@ -15,9 +15,11 @@ from unittest.mock import patch
 
 from benchmarks.commands import LOGNORMAL
 from benchmarks.reporting import Section, at_most, run
-from cli.bench import MODEL, Setting, World, ready, roll
+from cli.bench import MODEL
+from cli.timed_rollout import Setting, TimedMission, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.client import OllamaClient
+from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
 from ollama_utils.quantized_encoder import QuantizedEncoder
@@ -95,7 +97,9 @@ def _roll(
     """CPU milliseconds a step of a rollout like those of `mutagym bench`, whose reset is left out."""
     setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
     queries = tuple(query.text for query in load_queries(None))
-    world = World(host=server.host, model=MODEL, queries=queries, encoder=encoder, judge=False)
+    roles = Roles(target=MODEL, mutator=MODEL, judge=None)
+    mission = TimedMission(encoder=encoder)
+    world = World(hosts=(server.host,), roles=roles, queries=queries, mission=mission)
     with (
         Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher,
         ready(world, dispatcher, setting) as env,

@@ -72,7 +72,7 @@ COMMANDS = {
         "cli.optimize:optimize",
         "Learn which system prompt suits which question: candidates, critics, an actor, prompts that evolve",
     ),
-    "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one simulator"),
+    "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
 }
 

@@ -1,6 +1,8 @@
-"""A mission: the queries and their split, the mutators, how the target is called, what an answer is worth."""
+"""A mission: the queries and their split, the mutators, how the target is called, what an answer is worth.
 
-from __future__ import annotations
+Commands' settings inherit `MissionConfig`. Hence annotations here are types, not strings, for the flags are
+read off them in other modules.
+"""
 
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -118,7 +120,7 @@ class MissionConfig:
     """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
     query_set: QueryConfig = field(default_factory=QueryConfig)
 
-    def located(self) -> MissionConfig:
+    def located(self) -> "MissionConfig":
         """The same with absolute paths, so that its file means the same in every folder."""
         return replace(
             self,
@@ -142,7 +144,7 @@ class MissionConfig:
             check_reward(self.reward)
 
 
-def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -> Encoder:
+def open_encoder(name: str, dispatcher: "Dispatcher", cache: Path | None = None) -> "Encoder":
     """The sentence encoder of a name; what it encodes is kept in the folder `cache`, if there is one.
 
     Raises:
@@ -155,7 +157,7 @@ def open_encoder(name: str, dispatcher: Dispatcher, cache: Path | None = None) -
         return make_encoder(name, dispatcher, store=cache / "embeddings.sqlite" if cache else None)
 
 
-def encoder_fingerprint(name: str, encoder: Encoder) -> dict[str, str]:
+def encoder_fingerprint(name: str, encoder: "Encoder") -> dict[str, str]:
     """What identifies an encoder, by its name; one of a server's models has that model's digest instead."""
     if name.startswith("ollama:"):
         return {}

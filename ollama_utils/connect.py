@@ -4,9 +4,10 @@
 where it is named or nothing is, and checks that the models are there. `Roles` are the models that play the
 target, the mutator and the judge. `keep_replies` writes every reply into the run's folder and into the
 cache that runs share.
-"""
 
-from __future__ import annotations
+Commands' settings inherit `ServerConfig`. Hence annotations here are types, not strings, for the flags are
+read off them in other modules.
+"""
 
 import contextlib
 import difflib
@@ -106,7 +107,7 @@ class ServerConfig:
     """How often a failing call is tried."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
-    def located(self) -> ServerConfig:
+    def located(self) -> "ServerConfig":
         """The same with absolute paths."""
         simulator = self.simulator
         found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
@@ -194,13 +195,13 @@ def check_pulled(
 class Connection:
     """An open dispatcher, the models' parts, and the simulator when there is one."""
 
-    dispatcher: Dispatcher
+    dispatcher: "Dispatcher"
     hosts: tuple[str, ...]
     """As they were named: by flag, by OLLAMA_HOST, `smollm2` or `embedded`."""
     roles: Roles
     available: Mapping[str, Sequence[str]]
     """The digests of each model at the hosts, by its name without `:latest`."""
-    child: ChildServer | None
+    child: "ChildServer | None"
     """The server that was started for this command: the embedded simulator, or SmolLM2's."""
     simulated: bool
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
@@ -208,7 +209,7 @@ class Connection:
     """The target where none is named; None where the embedded simulator does not stand in."""
 
     @property
-    def embedded(self) -> EmbeddedServer | None:
+    def embedded(self) -> "EmbeddedServer | None":
         """The embedded simulator, where it was started."""
         from simulator.process import EmbeddedServer
 
@@ -264,7 +265,7 @@ class Connection:
         """
         check_pulled(models, list(self.available), self.hosts, simulated=self.embedded is not None)
 
-    def resolve(self, config: ServerConfig) -> ServerConfig:
+    def resolve(self, config: ServerConfig) -> "ServerConfig":
         """The config with the hosts and models that were chosen for what it left open."""
         return replace(
             config,
@@ -321,8 +322,8 @@ def connect(
 
 
 def _dispatcher(
-    config: ServerConfig, hosts: Sequence[str], child: ChildServer | None, cache_size: int
-) -> Dispatcher:
+    config: ServerConfig, hosts: Sequence[str], child: "ChildServer | None", cache_size: int
+) -> "Dispatcher":
     from ollama_utils.dispatcher import Dispatcher
 
     urls = {EMBEDDED: "{}", SMOLLM2: f"{OPENAI}{{}}/v1"}
@@ -348,8 +349,9 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
             file=sys.stderr,
         )
         return (EMBEDDED,)
-    slots = config.simulator.slots if SMOLLM2 in hosts else SimulatorConfig.slots
-    if EMBEDDED not in hosts and config.simulator != SimulatorConfig(slots=slots):
+    unset = type(config.simulator)
+    slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
+    if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
         print(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator", file=sys.stderr)
     for child in set(hosts) & set(_CHILDREN):
         if len(hosts) > 1:
@@ -364,7 +366,7 @@ def _meant(hosts: Sequence[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _child(host: str, config: SimulatorConfig) -> ChildServer:
+def _child(host: str, config: SimulatorConfig) -> "ChildServer":
     """The server that a word for one means, started."""
     from simulator.child import ChildError
 

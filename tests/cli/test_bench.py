@@ -28,7 +28,8 @@ KEYS = {
     ),
     *("env_steps_per_s", "bound_env_steps_per_s", "fraction_of_bound", "speedup", "slot_utilisation"),
     *("max_in_flight", "llm_calls", "failed_calls", "completion_tokens", "transitions_sha256"),
-    *("cpu_ms_per_step", "cpu_s_per_1000_calls", "peak_rss_mib", "startup_s"),
+    *("cpu_ms_per_step", "cpu_s_per_1000_calls", "peak_rss_mib", "startup_s", "unscored_steps"),
+    *("busy_slots", "equal_replies", "compared_replies"),
 }
 
 

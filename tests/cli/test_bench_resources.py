@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.bench import cpu_s, forget_peak, peak_rss_mib
+from cli.timed_rollout import cpu_s, forget_peak, peak_rss_mib
 from tests.cli.spinning import SPIN_S, spin
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc")

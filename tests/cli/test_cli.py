@@ -136,7 +136,7 @@ def test_a_wrong_command_names_the_right_ones(capsys: pytest.CaptureFixture[str]
 @pytest.mark.soak
 def test_a_benchmark_is_stopped_by_a_signal_with_one_line_and_its_code() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli.main", "bench", "--num-steps", "100000"],
+        [sys.executable, "-m", "cli.main", "bench", "--ollama-host", "embedded", "--num-steps", "100000"],
         stderr=subprocess.PIPE,
         text=True,
     )
