@@ -65,13 +65,13 @@ COLUMNS = {
     "speedup": "speed-up",
     "slot_utilisation": "slots busy",
     "fraction_of_bound": "of bound",
-    "peak_rss_mib": "MiB",
-    "startup_s": "start s",
 }
 """Keys of a row shown to people, and what they are called there."""
-
-
+OF_CLIENT = {"peak_rss_mib": "MiB", "startup_s": "start s"}
+"""Shown beside them on the embedded simulator ..."""
 EQUAL = "equal_replies"
+OF_REPLIES = {EQUAL: "equal replies"}
+"""... and in their place on any other server."""
 
 
 @Parameter(name="*", group="Simulator")
@@ -143,9 +143,9 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         measured = _measure(world, plan, connection, config.num_steps)
 
     rows = compared(measured)
-    _print_table(rows, world, connection)
     if config.json:
         config.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    _print_table(rows, world, connection)
     _say_whether_equal(measured, connection)
 
 
@@ -360,10 +360,10 @@ def _print_table(rows: Sequence[dict[str, Any]], world: World, connection: Conne
     from rich.console import Console
     from rich.table import Table
 
-    columns = COLUMNS if connection.embedded else {**COLUMNS, EQUAL: "equal replies"}
+    columns = COLUMNS | (OF_CLIENT if connection.embedded else OF_REPLIES)
     table = Table(title=f"{_what(rows, world, connection)}: one rollout under each schedule")
     for key, title in columns.items():
-        table.add_column(title, justify="left" if key == "schedule" else "right", no_wrap=key == EQUAL)
+        table.add_column(title, justify="left" if key == "schedule" else "right")
     for row in rows:
         table.add_row(*(_cell(key, row) for key in columns))
     console = Console()
@@ -398,8 +398,8 @@ def _say_whether_equal(measured: Sequence[Mapping[str, Any]], connection: Connec
         )
     if not connection.embedded:
         print(
-            "equal replies: of the rewordings and answers that were asked for exactly as in the first row of "
-            "as many lanes and the same seed"
+            "equal replies: of the rewordings and answers asked for as in the first row of as many lanes and "
+            "the same seed"
         )
     if others:
         print(f"transitions: not identical under {others}: this server answers equal requests unequally")
