@@ -202,11 +202,7 @@ def _measure(
     )
     if simulator is None:
         plan = _with_repeats(plan)
-        warm_up = replace(plan[0], schedule="lanes", max_workers=None)
-        print(
-            f"warming up, not counted: a step of each of {warm_up.num_processes} lanes ...", file=sys.stderr
-        )
-        _timed(world, meter, connection, warm_up, 1)
+        _warm_up(world, meter, connection, plan[0])
     rows: list[dict[str, Any]] = []
     firsts: dict[tuple[Any, ...], Calls] = {}
     for setting in plan:
@@ -218,6 +214,13 @@ def _measure(
         sha256 = {"transitions_sha256": _sha256(steps), "simulated": connection.simulated}
         rows.append(row | same | sha256)
     return [row | _of_slots(row, meter.slots) for row in rows]
+
+
+def _warm_up(world: World, meter: Meter, connection: Connection, setting: Setting) -> None:
+    """Have the models loaded and the prompts' common beginnings cached in all slots: a step of each lane."""
+    lanes = setting.num_processes
+    print(f"warming up, not counted: a step of each of {lanes} lanes ...", file=sys.stderr, flush=True)
+    _timed(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), 1)
 
 
 def _with_repeats(plan: Sequence[Setting]) -> list[Setting]:

@@ -13,7 +13,8 @@ import pytest
 
 from cli.main import execute
 
-SMALL = ("--num-processes", "4", "--num-steps", "4", "--slots", "4", "--time-scale", "0.02")
+HERE = ("--ollama-host", "embedded")
+SMALL = (*HERE, "--num-processes", "4", "--num-steps", "4", "--slots", "4", "--time-scale", "0.02")
 KEYS = {
     *(
         "schedule",
@@ -141,6 +142,6 @@ def test_several_seeds_give_a_row_each_and_their_medians(tmp_path: Path) -> None
 def test_what_cannot_be_timed_is_one_line(
     flags: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute(("bench", *flags)) == 2
+    assert execute(("bench", *HERE, *flags)) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert says in said
