@@ -8,7 +8,7 @@ BENCH_FLAGS ?= --write
 run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train real test check soak bench bench-search learning clean
+.PHONY: help install train real test check soak bench bench-real bench-search learning clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -57,6 +57,10 @@ soak: install ## The long checks: every kill and schedule, 20 kills of a trainer
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(call run_benchmarks,rollouts step_cost calls limits swaps eval_throughput wrappers)
+
+bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (two hours)
+	$(BIN)/python -m benchmarks.whole_runs $(BENCH_FLAGS)
+	$(BIN)/python -m benchmarks.real --queries "$(QUERIES)" $(addprefix --where ,$(WHERE)) $(BENCH_FLAGS)
 
 bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about twenty-five minutes)
 	$(call run_benchmarks,search_speed selection hybrid_learning rate)

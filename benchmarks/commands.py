@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from mutators.registry import DEFAULT_MUTATORS, load_mutators
 
 LOGNORMAL = "lognormal:mean=50,sigma=1.0"
 """Tokens of a reply: 200 ms in a slot on the mean, and some seconds for a few."""
+
+_CODE = {".py", ".toml", ".json", ".csv"}
 
 
 def run_mutagym(command: str, flags: Mapping[str, object], *more: str) -> None:
@@ -29,6 +32,43 @@ def run_mutagym(command: str, flags: Mapping[str, object], *more: str) -> None:
     pairs = [str(item) for pair in flags.items() for item in pair]
     arguments = [sys.executable, "-m", "cli.main", command, *pairs, *more]
     subprocess.run(arguments, check=True, stdout=sys.stderr)  # noqa: S603 - our own command, our own flags
+
+
+def finish(command: str, result: Path, flags: Mapping[str, object], *more: str) -> None:
+    """Run a command that ends with the file `result`, or resume it; nothing where it has ended already.
+
+    Raises:
+        subprocess.CalledProcessError: the command failed; its message stands on stderr.
+    """
+    if result.exists() and read_json(result).get("stopped") is None:
+        return
+    folder = result.parent
+    where = "--resume" if (folder / "config.toml").exists() else "--run-dir"
+    print(command, folder.name, "...", file=sys.stderr, flush=True)
+    run_mutagym(command, {**flags, where: folder}, *more)
+
+
+def check_runs_of(work: Path, plan: Mapping[str, object]) -> None:
+    """Check that the runs in a folder are of this code and this plan; write both down where there is none.
+
+    Raises:
+        SystemExit: they are not.
+    """
+    file = work / "made_of.json"
+    wanted = json.loads(json.dumps({**plan, "code": _code()}))
+    if not file.exists() and not list(work.glob("*/config.toml")):
+        work.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
+    elif not file.exists() or read_json(file) != wanted:
+        raise SystemExit(f"the runs in {work} were made by other code or another plan: move them away")
+
+
+def _code() -> str:
+    """A digest of all code and data of the project, its tests left out."""
+    root = Path(__file__).resolve().parents[1]
+    packages = [path.parent for path in root.glob("*/__init__.py") if path.parent.name != "tests"]
+    files = [path for package in packages for path in package.rglob("*") if path.suffix in _CODE]
+    return blake2b(b"".join(sorted(path.read_bytes() for path in files)), digest_size=16).hexdigest()
 
 
 def model_mutators() -> str:

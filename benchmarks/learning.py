@@ -18,7 +18,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from hashlib import blake2b
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.commands import read_json, read_lines, run_mutagym
+from benchmarks.commands import check_runs_of, finish, read_json, read_lines
 from benchmarks.optimum import Game, summarise
 from benchmarks.reporting import DOCS, Section, at_least, run
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
@@ -107,7 +106,6 @@ PERSONAS = Path(__file__).parent / "personas"
 FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
 """Baselines that are fitted on as many target calls as PPO is trained on."""
 UNFITTED = ("noop", "random", "round_robin")
-_CODE = {".py", ".toml", ".json", ".csv"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,26 +148,14 @@ AT_ONCE = 2
 
 
 def check_made_of(plan: Plan) -> None:
-    """Check that the runs that are there are of this code and this plan; write both down where there is none.
+    """Check that the runs that are there are of this code and this plan, but for more seeds.
 
     Raises:
         SystemExit: they are not.
     """
-    file, wanted = plan.work / "made_of.json", asdict(plan) | {"code": _code(), "work": str(plan.work)}
-    wanted.pop("seeds")  # more seeds may be added
-    if not file.exists() and not list(plan.work.glob("*/config.toml")):
-        plan.work.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-    elif not file.exists() or read_json(file) != wanted:
-        raise SystemExit(f"the runs in {plan.work} were made by other code or another plan: move them away")
-
-
-def _code() -> str:
-    """A digest of all code and data of the project, its tests left out."""
-    root = Path(__file__).resolve().parents[1]
-    packages = [path.parent for path in root.glob("*/__init__.py") if path.parent.name != "tests"]
-    files = [path for package in packages for path in package.rglob("*") if path.suffix in _CODE]
-    return blake2b(b"".join(sorted(path.read_bytes() for path in files)), digest_size=16).hexdigest()
+    made_of = asdict(plan) | {"work": str(plan.work)}
+    del made_of["seeds"]
+    check_runs_of(plan.work, made_of)
 
 
 def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
@@ -180,8 +166,8 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
         team's returns and successes, (queries, agents) nested lists.
     """
     folder = plan.work / f"{world.name}-{seed}"
-    flags: dict[str, object] = {**world.flags, "--seed": seed}
-    _finish("train", folder / "summary.json", {**flags, "--num-env-steps": plan.steps}, world, plan)
+    flags: dict[str, object] = {**world.flags, "--seed": seed, "--cache": plan.work / f"cache-{world.name}"}
+    finish("train", folder / "summary.json", {**flags, "--num-env-steps": plan.steps})
     if plan.episodes is not None:
         flags["--episodes"] = plan.episodes
     flags["--policy"] = folder
@@ -192,7 +178,7 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
     for evaluation, more in ((held_out, teams), (own, [])):
         split = str(evaluation["--split"])
         file = folder.with_name(f"{folder.name}-{split}") / "results.json"
-        _finish("eval", file, evaluation, world, plan, *more)
+        finish("eval", file, evaluation, *more)
         results[split] = _by_team(read_json(file))
     rows = read_lines(folder / "metrics.jsonl")
     points = [(row["step"], row["rollout/return"]) for row in rows if "rollout/return" in row]
@@ -209,22 +195,6 @@ def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
         for key, values in teams[names[episode["team"]]].items():
             values.append([float(agent[key]) for agent in scored])
     return {"queries": queries, "teams": teams}
-
-
-def _finish(
-    command: str, result: Path, flags: Mapping[str, object], world: World, plan: Plan, *more: str
-) -> None:
-    """Run a command that ends with the file `result`, or resume it; nothing where it has ended already.
-
-    Raises:
-        subprocess.CalledProcessError: the command failed; its message stands on stderr.
-    """
-    if result.exists() and read_json(result).get("stopped") is None:
-        return
-    folder = result.parent
-    where = "--resume" if (folder / "config.toml").exists() else "--run-dir"
-    print(command, folder.name, "...", file=sys.stderr, flush=True)
-    run_mutagym(command, {**flags, "--cache": plan.work / f"cache-{world.name}", where: folder}, *more)
 
 
 BEATEN = ("best_fixed", "ucb1", "random")

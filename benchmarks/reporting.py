@@ -112,7 +112,8 @@ def run(name: str, document: str, argv: Sequence[str] | None = None) -> int:
 
     Args:
         name: the module below `benchmarks`, whose `sections(*, quick: bool)` yields them. It is imported by
-            its name, so that worker processes can unpickle what it defines.
+            its name, so that worker processes can unpickle what it defines. Where it has `add_arguments`,
+            that is given the parser, and `sections` what was added, by name.
         document: the file in docs/ that `--write` writes to.
         argv: the command line; None: this process's own.
     """
@@ -122,17 +123,20 @@ def run(name: str, document: str, argv: Sequence[str] | None = None) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--quick", action="store_true", help="small and fast, to try it out")
     mode.add_argument("--write", action="store_true", help=f"write the sections into docs/{document}, too")
-    given = parser.parse_args(argv)
+    if hasattr(module, "add_arguments"):
+        module.add_arguments(parser)
+    given = vars(parser.parse_args(argv))
+    quick, write = given.pop("quick"), given.pop("write")
     missed: list[str] = []
     machine = this_machine()
-    for section in module.sections(quick=given.quick):
+    for section in module.sections(quick=quick, **given):
         made_by = f"`python -m benchmarks.{name}`, {time.strftime('%Y-%m-%d')}. {machine}."
         text = f"{section.markdown()}\n\n({made_by})"
         print(f"{text}\n", flush=True)
-        if given.write:
+        if write:
             write_section(DOCS / document, text)
         missed += [check.what for check in section.checks if not check.met]
-    if given.quick:
+    if quick:
         return 0
     print(f"{len(missed)} targets missed", *missed, sep="\n  ", file=sys.stderr)
     return 1 if missed else 0

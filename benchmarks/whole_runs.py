@@ -1,0 +1,187 @@
+"""Whole training runs one call after another and batched: on the simulator, and on a small real model.
+
+    python -m benchmarks.whole_runs --write    # some 25 minutes; nothing else may run meanwhile
+    python -m benchmarks.whole_runs --quick    # small, to try it out: its figures have no meaning
+
+A run is timed from the start of its process to its end. How much batching can gain is the server's to say:
+on the real one the requests of the batched run are sent again by a plain client, a pool of threads without
+lanes, limits or retries, with 1 and with 16 calls in flight. Runs are kept under runs/whole-runs; one that
+is there, of the same code, is not made again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.commands import LOGNORMAL, check_runs_of, read_json, run_mutagym
+from benchmarks.reporting import Section, at_least, run
+from ollama_utils.hosts import OPENAI
+from ollama_utils.smollm2 import SmolLM2Server
+from ollama_utils.types import CALL_TIMEOUT_S, Call
+from ollama_utils.wires import open_client
+
+SLOTS = 8
+IN_FLIGHT = 16
+"""Lanes of a training, and calls that the plain client has in flight."""
+SPEEDUP = 5.0
+"""How many times as fast batching is to be on the simulator."""
+OF_PLAIN = 0.9
+"""The share of the plain client's gain that batching is to have on the real server."""
+SIMULATED: Mapping[str, object] = {"--ollama-host": "embedded", "--time-scale": 1}
+CASES: Mapping[str, Mapping[str, object]] = {
+    "simulated, 50 tokens each": {**SIMULATED, "--reply-tokens": "50"},
+    f"simulated, {LOGNORMAL}": {**SIMULATED, "--reply-tokens": LOGNORMAL},
+    "SmolLM2": {"--ollama-host": "smollm2", "--num-predict": 32, "--num-steps": 8},
+}
+REAL = "SmolLM2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How much is run."""
+
+    simulated_steps: int = 512
+    real_steps: int = 256
+    bench_steps: int = 4
+    """Steps of each lane where the schedules are compared."""
+    work: Path = Path("runs/whole-runs")
+
+
+QUICK = Plan(simulated_steps=128, real_steps=128, bench_steps=1, work=Path("runs/whole-runs-quick"))
+
+
+def sections(*, quick: bool) -> Iterator[Section]:
+    """Time whole runs, then the schedules."""
+    plan = QUICK if quick else Plan()
+    check_runs_of(plan.work, asdict(plan) | {"work": str(plan.work)})
+    yield _whole_runs(plan)
+    yield _schedules(plan)
+
+
+def _whole_runs(plan: Plan) -> Section:
+    rows, checks = [], []
+    for number, (name, server) in enumerate(CASES.items()):
+        steps = plan.real_steps if name == REAL else plan.simulated_steps
+        flags = {**server, "--slots": SLOTS, "--num-processes": IN_FLIGHT, "--num-env-steps": steps}
+        one, batched = (
+            timed(plan.work / f"{number}-{way}", _train, flags, way)
+            for way in ("no-batching", "use-batching")
+        )
+        row: dict[str, Any] = {
+            "server": name,
+            "steps": steps,
+            "`--no-batching` s": one,
+            "`--use-batching` s": batched,
+            "times as fast": one / batched,
+        }
+        if name == REAL:
+            again = {
+                calls: timed(plan.work / f"{number}-plain-{calls}", replay, _requests(plan, number), calls)
+                for calls in (1, IN_FLIGHT)
+            }
+            row |= {"plain client, 1 s": again[1], f"plain client, {IN_FLIGHT} s": again[IN_FLIGHT]}
+            share = (one / batched) / (again[1] / again[IN_FLIGHT])
+            checks.append(at_least(f"{name}: share of the plain client's gain", OF_PLAIN, share))
+        else:
+            checks.append(at_least(f"{name}: times as fast", SPEEDUP, one / batched))
+        rows.append(row)
+    return Section(
+        title="Whole training runs, one call after another and batched",
+        about=(
+            f"Seconds of `mutagym train` with the same seed, {SLOTS} slots and {IN_FLIGHT} lanes, from the "
+            "start of the process to its end: imports, learning and saving are in them. Plain client: the "
+            "requests of the batched run sent again to a new server, with 1 and with "
+            f"{IN_FLIGHT} calls in flight and nothing else to do; its gain is what this server gives to "
+            "anybody. On a CPU that is little: eight replies at once are computed by the same cores."
+        ),
+        rows=rows,
+        checks=checks,
+    )
+
+
+def timed(folder: Path, do: Callable[..., object], *arguments: object) -> float:
+    """Seconds that something took which writes into a new folder; if it was done already, those of then."""
+    file = folder / "timed.json"
+    if not file.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        print(folder.name, "...", file=sys.stderr, flush=True)
+        began_s = time.perf_counter()
+        do(folder, *arguments)
+        wall_s = time.perf_counter() - began_s
+        folder.mkdir(exist_ok=True)
+        file.write_text(json.dumps({"wall_s": wall_s}), encoding="utf-8")
+    return float(read_json(file)["wall_s"])
+
+
+def _train(folder: Path, flags: Mapping[str, object], way: str) -> None:
+    run_mutagym("train", {**flags, "--run-dir": folder}, f"--{way}")
+
+
+def _requests(plan: Plan, number: int) -> list[Call]:
+    """The calls of the batched run, in the order of their replies; those it made once for many are one."""
+    with sqlite3.connect(plan.work / f"{number}-use-batching" / "replies.sqlite") as log:
+        rows = log.execute("SELECT model, request FROM replies WHERE attempts > 0 ORDER BY at_s").fetchall()
+    calls = []
+    for model, request in rows:
+        fields = json.loads(request)
+        examples = tuple((user, reply) for user, reply in fields.pop("examples", ()))
+        calls.append(Call(model=model, examples=examples, **fields))
+    return calls
+
+
+def replay(_folder: Path, calls: Sequence[Call], in_flight: int) -> None:
+    """Send calls to a new server, so many at once."""
+    with SmolLM2Server(SLOTS) as server:
+        client = open_client(
+            f"{OPENAI}{server.host}/v1", timeout_s=CALL_TIMEOUT_S, exit_reason=server.exit_reason
+        )
+        with ThreadPoolExecutor(in_flight) as pool:
+            list(pool.map(client.generate, calls))
+        client.close()
+
+
+def _schedules(plan: Plan) -> Section:
+    file = plan.work / "schedules.json"
+    if not file.exists():
+        flags = {
+            **CASES[REAL],
+            "--slots": SLOTS,
+            "--num-processes": IN_FLIGHT,
+            "--num-steps": plan.bench_steps,
+            "--json": file,
+        }
+        run_mutagym("bench", flags)
+    rows = [
+        {
+            "schedule": row["schedule"],
+            "steps/s": row["env_steps_per_s"],
+            f"slots busy of {SLOTS}": row["busy_slots"],
+            "equal replies": row["equal_replies"],
+            "of calls": row["compared_replies"],
+            "CPU ms a step": row["cpu_ms_per_step"],
+        }
+        for row in read_json(file)
+    ]
+    return Section(
+        title="SmolLM2 by schedule",
+        about=(
+            f"`mutagym bench --ollama-host smollm2`: the same rollout, {IN_FLIGHT} lanes of "
+            f"{plan.bench_steps} steps, a rewording and an answer each step. *Equal replies*: of the calls "
+            "that were made in the first row too, the share that got the same reply. *CPU*: of mutagym's "
+            "process, the server's left out."
+        ),
+        rows=rows,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run("whole_runs", "real.md"))
