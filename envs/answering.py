@@ -39,6 +39,8 @@ class Models:
     """The seed of the target's calls at temperature 0."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ollama options that every call carries, the same ones always (a change reloads the model)."""
+    rewrite_num_predict: int | None = None
+    """The most tokens of a rewording; None leaves it to the mutator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,8 @@ class Answerer:
     def _rewrite_call(self, request: Rewrite) -> Call:
         prompt = request.mutator.prompt(request.query, request.earlier, request.seed)
         own = {**prompt.options, "temperature": REWRITE_TEMPERATURE, "seed": request.seed}
+        if self.models.rewrite_num_predict is not None:
+            own["num_predict"] = self.models.rewrite_num_predict
         return Call(
             model=self.models.mutator,
             prompt=prompt.text,

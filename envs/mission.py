@@ -113,7 +113,9 @@ class MissionConfig:
     target_temperature: NotNegative = 0.0
     """The target's temperature."""
     num_predict: Count = 512
-    """Most tokens of an answer; one that is cut is flagged. A rewording has a limit by its query's length."""
+    """Most tokens of an answer; one that is cut is flagged."""
+    rewrite_num_predict: Count | None = None
+    """Most tokens of a rewording; for a mutator that cannot be kept from thinking [by its query's length]."""
     num_ctx: Count | None = None
     """Context length of the models [the server's]."""
     think: bool | None = None

@@ -65,6 +65,7 @@ def make_parts(
         think=mission.think,
         seed=seed,
         options=runner | {"num_predict": mission.num_predict},
+        rewrite_num_predict=mission.rewrite_num_predict,
     )
     config = EnvConfig(
         models=models,

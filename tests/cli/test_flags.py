@@ -108,6 +108,21 @@ def test_the_calls_carry_what_the_flags_say(ran: Ran) -> None:
         assert options == {"temperature": 0, "seed": 5, "num_ctx": 2048}
 
 
+def test_a_rewording_may_take_more_tokens_where_a_flag_says_so(tmp_path: Path) -> None:
+    """For a mutator model that thinks although it is asked not to."""
+    flags = ["--num-env-steps=2", "--num-steps=2", "--num-processes=1", "--num-mini-batch=1"]
+    flags += ["--encoder=hashing:16", "--mutators=paraphrase", "--target-model=target"]
+    with ScriptedServer(answer) as server:
+        host, folder = f"--ollama-host={server.host}", f"--run-dir={tmp_path / 'run'}"
+        assert (
+            execute(("train", host, folder, "--mutator-model=mutator", "--rewrite-num-predict=900", *flags))
+            == 0
+        )
+    bodies = [body for body in server.bodies if "options" in body]
+    limits = {(body["model"].partition(":")[0], body["options"]["num_predict"]) for body in bodies}
+    assert limits == {("target", 512), ("mutator", 900)}
+
+
 def test_no_call_reloads_a_model_or_changes_how_long_it_stays(ran: Ran) -> None:
     """A change in any runner option reloads it; `keep_alive` on a call can deadlock Ollama's scheduler."""
     runner = {"num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread"}

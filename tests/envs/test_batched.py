@@ -200,11 +200,16 @@ def test_made_by_name_it_takes_what_the_command_takes(simulator: EmbeddedServer)
         encoder="hashing:32",
         target_system="Be brief.",
         num_predict=20,
+        rewrite_num_predict=900,
     )
     (env,) = cast("BatchedQueryMutationEnv", made.unwrapped).envs
     assert env.rules.max_steps == 2
     assert env.answerer.models == Models(
-        target="sim-target", mutator="sim-target", target_system="Be brief.", options={"num_predict": 20}
+        target="sim-target",
+        mutator="sim-target",
+        target_system="Be brief.",
+        options={"num_predict": 20},
+        rewrite_num_predict=900,
     )
 
 
