@@ -101,8 +101,8 @@ def sections(*, quick: bool, queries: str, where: Sequence[str]) -> Iterator[Sec
         folder = play(plan, target, chosen)
         folders.append(folder)
         yield _rates(plan, target, read_json(folder / "report.json"))
-        yield _gains(plan, target, read_json(folder / "results.json"))
-    yield _adopted([step for folder in folders for step in read_lines(folder / "transitions.jsonl")])
+        yield gains(plan, target, read_json(folder / "results.json"))
+    yield adopted([step for folder in folders for step in read_lines(folder / "transitions.jsonl")])
 
 
 def play(plan: Plan, target: Target, queries: Sequence[str]) -> Path:
@@ -163,7 +163,8 @@ def _training_queries(plan: Plan, target: Target) -> int:
     return len(read_json(folder / "queries.json")["train"])
 
 
-def _gains(plan: Plan, target: Target, results: Mapping[str, Any]) -> Section:
+def gains(plan: Plan, target: Target, results: Mapping[str, Any]) -> Section:
+    """PPO held against the policies of `AGAINST`, by the results.json of an evaluation."""
     successes = _successes(results)
     pairs = [(f"{target.name}-{_trained(steps)}", other) for steps in plan.steps for other in AGAINST]
     found = [compare(successes[policy], successes[other]) for policy, other in pairs]
@@ -209,7 +210,7 @@ def _verdict(found: Comparison, p_value: float) -> str:
     return "**gained**" if found.difference > 0 else "**lost**"
 
 
-def _adopted(steps: Sequence[Mapping[str, Any]]) -> Section:
+def adopted(steps: Sequence[Mapping[str, Any]]) -> Section:
     """Of the rewordings of all policies: those that were adopted, by mutator."""
     reasons: dict[str, Counter[str]] = defaultdict(Counter)
     seen = {(step["original_query"], step["mutator"], step["mutated_query"]): step for step in steps}

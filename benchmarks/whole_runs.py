@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from ollama_utils.hosts import OPENAI
 from ollama_utils.smollm2 import SmolLM2Server
 from ollama_utils.types import CALL_TIMEOUT_S, Call
 from ollama_utils.wires import open_client
+from records.run_folder import REPLIES
 
 SLOTS = 8
 IN_FLIGHT = 16
@@ -84,8 +86,9 @@ def _whole_runs(plan: Plan) -> Section:
             "times as fast": one / batched,
         }
         if name == REAL:
+            replies = plan.work / f"{number}-use-batching" / REPLIES
             again = {
-                calls: timed(plan.work / f"{number}-plain-{calls}", replay, _requests(plan, number), calls)
+                calls: timed(plan.work / f"{number}-plain-{calls}", replay, requests_of(replies), calls)
                 for calls in (1, IN_FLIGHT)
             }
             row |= {"plain client, 1 s": again[1], f"plain client, {IN_FLIGHT} s": again[IN_FLIGHT]}
@@ -126,9 +129,9 @@ def _train(folder: Path, flags: Mapping[str, object], way: str) -> None:
     run_mutagym("train", {**flags, "--run-dir": folder}, f"--{way}")
 
 
-def _requests(plan: Plan, number: int) -> list[Call]:
-    """The calls of the batched run, in the order of their replies; those it made once for many are one."""
-    with sqlite3.connect(plan.work / f"{number}-use-batching" / "replies.sqlite") as log:
+def requests_of(replies: Path) -> list[Call]:
+    """The calls of a run, in the order of their replies; what it knew already is left out."""
+    with closing(sqlite3.connect(replies)) as log:
         rows = log.execute("SELECT model, request FROM replies WHERE attempts > 0 ORDER BY at_s").fetchall()
     calls = []
     for model, request in rows:

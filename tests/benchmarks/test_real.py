@@ -1,0 +1,70 @@
+"""What the benchmark on a small real model makes of an evaluation's files."""
+
+from __future__ import annotations
+
+from benchmarks.real import TARGETS, Plan, adopted, gains
+
+PLAN = Plan(steps=(64,))
+(TARGET, _) = TARGETS
+PPO = f"{TARGET.name}-ppo-64"
+
+
+def results(successes: dict[str, list[bool]]) -> dict[str, object]:
+    """As results.json has them: every policy played as many queries, once each."""
+    return {
+        "teams": [{"name": name} for name in successes],
+        "episodes": [
+            {"team": team, "agents": [{"status": "scored", "success": success}]}
+            for team, name in enumerate(successes)
+            for success in successes[name]
+        ],
+    }
+
+
+def test_a_difference_is_called_one_only_where_the_adjusted_test_says_so() -> None:
+    never, always, half = [False] * 20, [True] * 20, [True, False] * 10
+    found = gains(
+        PLAN, TARGET, results({PPO: half, "noop": never, "random": half, "best_fixed": always, "ucb1": never})
+    )
+    verdicts = {row["less"]: row["so"] for row in found.rows}
+    assert verdicts == {
+        "noop": "**gained**",
+        "random": "no difference shown",
+        "best_fixed": "**lost**",
+        "ucb1": "**gained**",
+    }
+    (noop, *_) = found.rows
+    assert noop["won, lost"] == "10, 0 of 20"
+    assert str(noop["success, points"]).startswith("+50.0 [+")
+    assert noop["p"] == "0.002"  # 2 of the 2^10 ways that ten coins fall
+    assert noop["p (Holm)"] == "0.008"
+
+
+def test_each_rewording_counts_once_and_by_the_reason_it_was_not_adopted_for() -> None:
+    def step(mutator: str, text: str, rejected: str = "", *, unscored: bool = False) -> dict[str, object]:
+        return {
+            "original_query": "q",
+            "query_before": "q",
+            "mutator": mutator,
+            "mutated_query": text,
+            "rejected": rejected,
+            "unscored": unscored,
+        }
+
+    steps = [
+        *[step("shorten", "a")] * 3,
+        step("shorten", "b", "answered"),
+        step("shorten", "q"),
+        step("expand", "c"),
+        step("expand", "d", unscored=True),
+        step("noop", "q"),
+    ]
+    rows = {row["mutator"]: row for row in adopted(steps).rows}
+    assert rows.keys() == {"shorten", "expand", "all"}
+    assert (rows["shorten"]["rewordings"], rows["expand"]["rewordings"], rows["all"]["rewordings"]) == (
+        3,
+        1,
+        4,
+    )
+    assert str(rows["shorten"]["adopted"]).startswith("33% [")
+    assert (rows["all"]["answered %"], rows["all"]["unchanged %"]) == (25, 25)
