@@ -36,7 +36,7 @@ _LEAD = rf"\A[\W_]*(?:(?:{'|'.join(_LEADS)})[,!]?\s+)*"
 """What may stand before the words that ask, in one sentence with them."""
 _ASKING = _any("how why where who whom whose which what what['\u2019]s")
 _AUXILIARY = _any(
-    "do does did can could may might must is are was were will would shall should has have had",
+    "do does did can could may might must am is are was were will would shall should has have had",
     "isn['\u2019]t aren['\u2019]t don['\u2019]t doesn['\u2019]t can['\u2019]t",
 )
 _PREPOSITION = _any("at by for from in of on to under with")
@@ -167,7 +167,7 @@ _LITTLE_WORD = re.compile(
     _any(
         "a an the and or but if so then than as to of in on at for by from with into over about i you he she",
         "it we they one me my your his her its our their us them myself yourself this that these those there",
-        "be been am not no never cannot some any very just exactly best good way ways get s t d m re ve ll",
+        "be been not no never cannot some any very just exactly best good way ways get s t d m re ve ll",
         "don isn aren doesn couldn shouldn won",
     )
     + rf"|{_ASKING}|when|{_AUXILIARY}|{_TELL}|please",

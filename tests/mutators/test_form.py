@@ -87,6 +87,7 @@ def test_a_question_that_yes_or_no_answers_stays_one() -> None:
         "Tell me if it is inhabited.",
     ):
         assert not_a_rewording(text, query) == "", text
+    assert not_a_rewording("Am I allowed to live there?", "May I live there?") == ""
     assert not_a_rewording("Who inhabits the moon?", query) == "strayed"
     assert not_a_rewording("What is the moon?", query) == "strayed"
     assert not_a_rewording("How do I get there?", "Can you tell me how I get there?") == ""
