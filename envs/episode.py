@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envs.observation import Memory, observation
-from mutators.form import not_a_rewording
+from mutators.form import leaves_out_words, not_a_rewording
 from mutators.mutator import Mutator
 from ollama_utils.errors import OllamaError
 from ollama_utils.plans import Plan
 from ollama_utils.types import Completion, Usage
-from scorers.intent import similarity
+from scorers.intent import LEFT_OUT_FACTOR, similarity
 from scorers.refusal import label_refusal
 from scorers.reward import Verdict
 
@@ -188,7 +188,14 @@ class Episode:
             return ""
         if why := self._misfit(mutator, rewrite.text):
             return why
-        return "drifted" if self._similarity(embedding) < self.rules.intent_threshold else ""
+        return "drifted" if self._similarity(embedding) < self._least_similar(mutator, rewrite.text) else ""
+
+    def _least_similar(self, mutator: Mutator, text: str) -> float:
+        """The similarity that a rewrite needs: more where a model left out words of the original."""
+        threshold = self.rules.intent_threshold
+        if mutator.kind == "model" and leaves_out_words(text, self.original):
+            return min(1.0, threshold * LEFT_OUT_FACTOR)
+        return threshold
 
     def _misfit(self, mutator: Mutator, text: str) -> str:
         """Why a new text is no rewording, whatever it is about; empty where nothing says so."""

@@ -36,7 +36,7 @@ _LEAD = rf"\A[\W_]*(?:(?:{'|'.join(_LEADS)})[,!]?\s+)*"
 """What may stand before the words that ask, in one sentence with them."""
 _ASKING = _any("how why where who whom whose which what what['\u2019]s")
 _AUXILIARY = _any(
-    "do does did can could may might must is are was were will would shall should has have had",
+    "do does did can could may might must am is are was were will would shall should has have had",
     "isn['\u2019]t aren['\u2019]t don['\u2019]t doesn['\u2019]t can['\u2019]t",
 )
 _PREPOSITION = _any("at by for from in of on to under with")
@@ -79,6 +79,13 @@ _OWN_WORDS = re.compile(
     re.IGNORECASE,
 )
 _YES_OR_NO = re.compile(r"\A\W*(?:yes|no|yeah|nope|true|false)\b\s*[,.!:-]", re.IGNORECASE)
+_REPLY = re.compile(
+    r"\bi(?:['\u2019]ll| can| could| will) (?:try to )?(?:help|tell|show|assist) (?:you|with)\b"
+    r"|\bi(?:['\u2019]d| would)? (?:recommend|suggest)\b|\bi(?:['\u2019]m| am) afraid (?:that|i)\b"
+    r"|\bnot sure (?:what|how) to (?:answer|tell|say)\b",
+    re.IGNORECASE,
+)
+"""Words of whoever replies, beside a question or around it."""
 _REMARK = re.compile(
     rf"\b{_any('the this your that original given following similar new')} "
     rf"{_any('question sentence phrase prompt text statement')}\b"
@@ -119,9 +126,10 @@ _ASPECTS = re.compile(
     r"\bhow many\b|\b"
     + _any(
         "who differences? opposite examples? effects? impacts? types? kinds? number importance role",
+        "history origins? ingredients? status",
         "treatment consequences? benefits? risks? advantages? disadvantages? problem opinion",
     )
-    + r"\b",
+    + r"\b|\bthe most\b(?! \w+ (?:way|method|means|approach)\b)",
     re.IGNORECASE,
 )
 """What of a thing may be asked for instead of the thing."""
@@ -130,6 +138,11 @@ _ASKED_FOR = re.compile(
     r"(?P<word>how (?:many|much|long|often|old|far)|how|why|where|who|whom|when|what)\b",
     re.IGNORECASE,
 )
+_WHETHER = re.compile(
+    rf"\A\W*(?:(?!(?:{_ASKING}|when)\b)[^?]*[,:;]\s+)?{_AUXILIARY} (?!(?:you|there)\b)", re.IGNORECASE
+)
+_TELL_WHETHER = re.compile(r"\b(?:if|whether)\b|\b(?:is|are) there\b", re.IGNORECASE)
+"""A question that yes or no answers, and how one asks to be told."""
 _KIND_OF = {
     "how": "manner",
     "why": "reason",
@@ -140,12 +153,27 @@ _KIND_OF = {
 }
 _DENIED = re.compile(
     r"n['\u2019]t\b|\b"
-    + _any("not no never none cannot without avoid(?:ing)? prevent(?:ing)? instead neither")
+    + _any(
+        "not no never none cannot without avoid(?:ing)? prevent(?:s|ing)? instead neither",
+        "impossible unable incapable",
+    )
     + r"\b",
     re.IGNORECASE,
 )
 _NAME = re.compile(r"(?<![.?!]\s)(?<!\A)\b(?!I\b)[A-Z][\w-]+|\b\d[\d.,]*\d\b|\b\d\b")
 _WORD = re.compile(r"[\w-]+")
+_ENDING = re.compile(r"(?<=\w{3})(?:ing|ed|es|e|s)\Z")
+_LITTLE_WORD = re.compile(
+    _any(
+        "a an the and or but if so then than as to of in on at for by from with into over about i you he she",
+        "it we they one me my your his her its our their us them myself yourself this that these those there",
+        "be been not no never cannot some any very just exactly best good way ways get s t d m re ve ll",
+        "don isn aren doesn couldn shouldn won",
+    )
+    + rf"|{_ASKING}|when|{_AUXILIARY}|{_TELL}|please",
+    re.IGNORECASE,
+)
+"""Words that a question can do without, or put in another way, and still ask for the same."""
 
 
 def _aspects(text: str) -> set[str]:
@@ -164,10 +192,12 @@ def _asks_otherwise(text: str, query: str) -> bool:
     """Whether what asks in a text asks for something else than the query, however similar they are.
 
     It does where it denies what the query does not, or the other way, and where it asks for another kind of
-    thing: for the way instead of the reason.
+    thing: for the way instead of the reason, or for anything but yes or no.
     """
     if bool(_DENIED.search(query)) != bool(_DENIED.search(text)):
         return True
+    if any(map(_WHETHER.match, _sentences(query))):
+        return not (any(map(_WHETHER.match, _sentences(text))) or _TELL_WHETHER.search(text))
     asked = next(filter(None, map(_ASKED_FOR.match, _sentences(query))), None)
     if asked is None:
         return False
@@ -193,6 +223,8 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
     """
     if _REMARK.search(text) and not _REMARK.search(query):
         return "commented"
+    if _REPLY.search(text) and not _REPLY.search(query):
+        return "answered"
     known = _sentences(query)
     forms = (*_ASKED, _ORDER) if any(map(_ORDER.match, known)) else _ASKED
     if not any(_asks(each, forms) for each in known):
@@ -213,6 +245,21 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
         return "answered"
     asked = " ".join(each for each in sentences if _asks(each, forms))
     return "strayed" if _names_missing(text, query) or _asks_otherwise(asked, query) else ""
+
+
+def leaves_out_words(text: str, query: str) -> bool:
+    """Whether a word of a query that carries meaning is not in the text in any form: dropped, or replaced.
+
+    That may be a synonym or another thing; only meaning tells. False where the query has no English form.
+    """
+    if not any(form.match(each) for each in _sentences(query) for form in (*_ASKED, _ORDER)):
+        return False
+    return not _stems(query) <= _stems(text)
+
+
+def _stems(text: str) -> set[str]:
+    words = _WORD.findall(text.casefold())
+    return {_ENDING.sub("", word) for word in words if not _LITTLE_WORD.fullmatch(word)}
 
 
 def _asks(sentence: str, forms: Sequence[re.Pattern[str]]) -> bool:

@@ -87,6 +87,24 @@ def test_a_rewrite_that_is_no_good_is_not_adopted_and_says_why(
     assert episode.query == "how?"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("paraphrase", "How do I put out a lamp?", "drifted"),
+        ("paraphrase", "How can I put a fire out? I want to learn.", ""),
+        ("noop", "How do I put out a lamp?", ""),
+    ],
+)
+def test_a_model_that_leaves_out_words_is_held_to_more_likeness(name: str, text: str, why: str) -> None:
+    (mutator,) = load_mutators([name])
+    rules = Rules(mutators=(mutator,), intent_threshold=0.5)
+    episode = Episode(rules=rules, original="How do I put out a fire?", seed=7, number=0)
+    drive(episode.begin(), SAME)
+    near = np.array([0.79, 0.61], np.float32)
+    assert episode.rejection(mutator, Completion(text=text), near) == why
+    assert episode.rejection(mutator, Completion(text=text), np.array([0.81, 0.59], np.float32)) == ""
+
+
 def test_a_query_that_itself_reads_like_a_refusal_can_be_reworded() -> None:
     rules = Rules(mutators=load_mutators(["paraphrase"]), intent_threshold=0.5)
     episode = Episode(rules=rules, original="I cannot help my dog up the stairs: how?", seed=7, number=0)

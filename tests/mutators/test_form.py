@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envs.queries import load_queries
-from mutators.form import not_a_rewording
+from mutators.form import leaves_out_words, not_a_rewording
 from mutators.registry import load_mutators
 
 BUNDLED = [query.text for query in load_queries(None)]
@@ -52,6 +52,8 @@ def test_other_ways_to_ask_are_rewordings() -> None:
         ),
         ("This question is about how to end a process in Python 3.", "commented"),
         ("How do I rephrase this for Python 3?", "commented"),
+        (f"I can help you with that. {KILL}", "answered"),
+        (f"I'm not sure what to tell you. {KILL}", "answered"),
         ("Why is a process frozen in Python 3?", "strayed"),
         ("How do I kill a frozen process?", "strayed"),
         ("How do I kill a process in Python 3 without freezing it?", "strayed"),
@@ -72,4 +74,33 @@ def test_another_aspect_of_a_thing_is_another_question() -> None:
     assert not_a_rewording("Who can I call?", "What number can I call?") == "strayed"
     assert not_a_rewording("What should I do if fog forms?", "How does fog form?") == "strayed"
     assert not_a_rewording("How is treason punished?", "What is treason?") == "strayed"
+    assert not_a_rewording("What is the history of treason?", "What is treason?") == "strayed"
+    assert not_a_rewording("What is the most shocking treason?", "What is treason?") == "strayed"
     assert not_a_rewording("Please define treason.", "What is treason?") == ""
+
+
+def test_a_question_that_yes_or_no_answers_stays_one() -> None:
+    query = "Is the moon inhabited?"
+    for text in (
+        "Do people inhabit the moon?",
+        "As a child, is the moon inhabited?",
+        "Tell me if it is inhabited.",
+    ):
+        assert not_a_rewording(text, query) == "", text
+    assert not_a_rewording("Am I allowed to live there?", "May I live there?") == ""
+    assert not_a_rewording("Who inhabits the moon?", query) == "strayed"
+    assert not_a_rewording("What is the moon?", query) == "strayed"
+    assert not_a_rewording("How do I get there?", "Can you tell me how I get there?") == ""
+
+
+def test_what_is_impossible_is_denied() -> None:
+    assert not_a_rewording("What makes it impossible for hens to fly?", "Why can hens not fly?") == ""
+    assert not_a_rewording("Why are hens unable to fly?", "Why can hens fly?") == "strayed"
+
+
+def test_words_of_the_query_are_found_in_other_forms() -> None:
+    query = "What's a good way of stealing the last base?"
+    assert not leaves_out_words("How do I steal the last bases? I want to learn.", query)
+    assert leaves_out_words("How do I steal a base?", query)
+    assert leaves_out_words("How do I steal the last car?", query)
+    assert not leaves_out_words("Fliegen", "Die letzte Fliege")
