@@ -69,7 +69,7 @@ class CountingEncoder:
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         self.asked += texts
         model = refusal_model()
-        half = (model.familiar.coefficients + model.wide.coefficients)[: self.dimension]
+        half = (model.large.coefficients + model.small.coefficients)[: self.dimension]
         return np.array([self.sign * 100 * half for _ in texts], dtype=np.float32)
 
 
@@ -233,11 +233,10 @@ def test_a_reply_that_cannot_be_encoded_is_unscored(unsure: str) -> None:
 
 def test_an_unfamiliar_text_scores_near_the_threshold() -> None:
     model = refusal_model()
-    known = model.wide.ngrams(ngrams("i cannot help with that request", model.words))
-    strange = model.wide.ngrams(ngrams("zyx wvu tsr qpo nml kji hgf edc", model.words))
-    assert strange.known == 0
-    assert known.known > 0.5
-    assert abs(strange.log_odds) < abs(known.log_odds)
+    known = model.large.ngrams(ngrams("i cannot help with that request", model.words))
+    strange = model.large.ngrams(ngrams("zyx wvu tsr qpo nml kji hgf edc", model.words))
+    assert strange == model.large.ngrams.intercept
+    assert abs(strange) < abs(known)
 
 
 def test_ngrams_are_counted_up_to_their_length() -> None:
