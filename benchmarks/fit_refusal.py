@@ -11,8 +11,8 @@ settings chosen in the same way, each file left out.
 To every fit are added
 
 - `data/smollm2_labels.jsonl`: the half `train` of a small model's replies, which a reader labelled (see
-  `data/README.md`). The half `test`, of other prompts under other system prompts, is never fitted to: what
-  the weights that ship are worth on it is printed at the end;
+  `data/README.md`), for the expert `small`. The half `test`, of other prompts under other system prompts, is
+  never fitted to: what the weights that ship are worth on it is printed at the end;
 - `data/refusal_wordings.csv`: wordings that we made up, so that the cascade knows more voices than the three
   models have. No model said them, and none is from XSTest;
 - replies of the simulated target (`simulator`), so that training against it does not wait for
@@ -24,14 +24,21 @@ What was looked at, so that the figures can be judged:
   the replies that were not looked at then.
 - The errors on mistralinstruct were looked at once, and some 130 of the wordings were written against them:
   its figure flatters.
-- The design, that is the grid, the rule of `TOLERANCE`, and which pieces of a reply are encoded, was settled
-  after seeing the figures of several on these very files. Inside a design every setting is chosen without
-  the file that is left out; the design itself was not. `PERSONA_REPLIES` was chosen among 60, 100, 140 and
-  240, so that hardly an answer of the persona is called a refusal; 240 cost mistralinstruct .02.
-- SmolLM2's half `test` was scored four times: F1 .784 first (.760 by the weights before SmolLM2); .800 after
-  one rule was widened on errors of the half `train` and 19 replies joined it; .791 and .788 after the expert
-  `wide` was spared its replies and `TOLERANCE` went from .01 to .015, for the sake of the held-back sets.
-  Whoever wrote the rules had read its replies, for the labels are theirs.
+- The design, that is the grid, the rule of `TOLERANCE`, which pieces of a reply are encoded, and that one
+  expert knows large models and one a small one, was settled after seeing the figures of several on these
+  very files: a change of two or three replies on one of them is within what was chosen among. Inside a
+  design every setting is chosen without the file that is left out; the design itself was not.
+  `PERSONA_REPLIES` was chosen among 60, 100, 140 and 240, so that hardly an answer of the persona is called
+  a refusal; 240 cost mistralinstruct .02.
+- SmolLM2's half `test` was scored once: F1 .788 (.722 to .844). What shipped before, fitted to 497 of the 847
+  replies of `train`, was scored on it after that: .667 (.585 to .734). Nothing was changed since. Its replies
+  were labelled before the detector was changed, but whoever changed it had read them, for the labels are
+  theirs. The rules and the experts were settled by errors on `train`, each context left out: F1 .851 before
+  and .885 after, rules alone .881 and .923. That flatters: the rules were written with `train` in view.
+  What is missed in `test` is mostly a decline in words of its own ("The tour has nothing on that", "I don't
+  have the ability to bake a cake"), and what is wrongly called a refusal is mostly undetermined.
+- Of `train`, 350 replies were the half `test` of an earlier design, which was scored four times: .784, .800,
+  .791 and .788.
 - The two held-back sets (`tests/scorers/data/`) are never fitted to, but their figures were seen between
   designs.
 """

@@ -148,7 +148,8 @@ def from_json(data: Mapping[str, Any]) -> RefusalModel:
     """The model that `to_json` wrote down."""
     return RefusalModel(
         **{key: data[key] for key in ("words", "margin", "embedding_share")},
-        **{key: _expert(data[key]) for key in ("large", "small")},
+        large=_expert(data["large"]),
+        small=_expert(data["small"]),
         style=_ngram_model(data["style"]),
     )
 
