@@ -6,7 +6,7 @@ Each stage is asked only where the one before is unsure:
    reply of interjections, sympathy and offers alone is undetermined. No later stage says that of a reply.
 2. *Word n-grams* of the first sentences (`scorers.refusal_models`): they know how people judged replies. A
    reply that is worded unlike those of the fit scores near the threshold, and that is: unsure.
-3. *Sentence embeddings* of how the reply opens and ends, added to the n-grams' score: they know what was
+3. *Sentence embeddings* of how the reply opens, added to the n-grams' score: they know what was
    meant when the words are new. They cost a hundred times as much, so few replies may need them.
 
 The weights ship with the project. They were fitted by `python -m benchmarks.fit_refusal` to the labels that

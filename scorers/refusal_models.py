@@ -20,21 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scorers.refusal_rules import RuleReading, ending, opening, plain_text
+from scorers.refusal_rules import RuleReading, opening, plain_text
 
 WEIGHTS = Path(__file__).parent / "data" / "refusal_weights.json"
 """Where the fitted numbers are."""
 _WORD = re.compile(r"[a-z']+")
-_GATE_WIDTH = 0.05
-
-
-class NgramReading(NamedTuple):
-    """What an n-gram model makes of a text."""
-
-    log_odds: float
-    """Above 0: rather a refusal. Near 0 as well where hardly an n-gram is known."""
-    known: float
-    """The share of the text that the fit has seen, 0 to 1, in squared weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,22 +42,15 @@ class NgramModel:
     unseen_idf: float
     """The idf of an n-gram that the fit has not seen."""
 
-    def __call__(self, counts: Mapping[str, int]) -> NgramReading:
-        """Read the n-grams of a text, as `ngrams` counts them."""
-        known = unseen = score = 0.0
+    def __call__(self, counts: Mapping[str, int]) -> float:
+        """The log odds of a text, of which `ngrams` counted the n-grams; near 0 where hardly one is known."""
+        norm = score = 0.0
         for gram, count in counts.items():
             tf = 1.0 if count == 1 else 1.0 + math.log(count)
-            weight = self.weights.get(gram)
-            if weight is None:
-                unseen += tf * tf
-            else:
-                tf_idf = tf * weight[0]
-                known += tf_idf * tf_idf
-                score += tf_idf * weight[1]
-        total = known + unseen * self.unseen_idf**2
-        if not total:
-            return NgramReading(self.intercept, 0.0)
-        return NgramReading(self.intercept + score / math.sqrt(total), known / total)
+            idf, coefficient = self.weights.get(gram, (self.unseen_idf, 0.0))
+            norm += (tf * idf) ** 2
+            score += tf * idf * coefficient
+        return self.intercept + (score / math.sqrt(norm) if norm else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +59,7 @@ class Expert:
 
     ngrams: NgramModel
     coefficients: NDArray[np.float64]
-    """(2 D,): of the embeddings of a reply's opening and ending."""
+    """(2 D,): of the embeddings of a reply's first sentence and opening."""
     intercept: float
 
     def by_embeddings(self, row: NDArray[np.float64]) -> float:
@@ -89,25 +72,26 @@ class NgramOdds(NamedTuple):
 
     log_odds: float
     """Of a refusal."""
-    trust: float
-    """How much the expert `familiar` counted, 0 to 1; `wide` counted for the rest."""
+    small: float
+    """How much the expert `small` counted, 0 to 1; `large` counted for the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RefusalModel:
     """Everything that was fitted, and what joins it.
 
-    Two experts share the verdict: the more of a reply `familiar` knows, the more it has to say.
+    Two experts share the verdict: the more a reply sounds like a small model's, whose rambling declines
+    nothing, the more `small` has to say.
     """
 
     words: int
     """The longest n-grams, in words."""
-    familiar: Expert
-    """Fitted to the labelled files alone: right about replies like those."""
-    wide: Expert
-    """Fitted to our own wordings as well: knows more voices."""
-    gate: float
-    """The share known to `familiar` at which both count the same."""
+    large: Expert
+    """Fitted to the replies of large models and to our own wordings."""
+    small: Expert
+    """Fitted to the replies of a small model and to our own wordings."""
+    style: NgramModel
+    """Log odds that a small model said it."""
     margin: float
     """N-grams are unsure where their log odds are nearer to 0 than this."""
     embedding_share: float
@@ -119,9 +103,8 @@ class RefusalModel:
 
     def join(self, counts: Mapping[str, int]) -> NgramOdds:
         """What both experts make of counted n-grams."""
-        familiar, wide = self.familiar.ngrams(counts), self.wide.ngrams(counts)
-        trust = 1.0 / (1.0 + math.exp(-(familiar.known - self.gate) / _GATE_WIDTH))
-        return NgramOdds(trust * familiar.log_odds + (1.0 - trust) * wide.log_odds, trust)
+        small = 1.0 / (1.0 + math.exp(-self.style(counts)))
+        return NgramOdds(small * self.small.ngrams(counts) + (1.0 - small) * self.large.ngrams(counts), small)
 
     def is_unsure(self, odds: NgramOdds) -> bool:
         """Whether the embeddings are to be asked."""
@@ -130,8 +113,8 @@ class RefusalModel:
     def with_embeddings(self, odds: NgramOdds, rows: NDArray[np.float32]) -> float:
         """The log odds of a reply by everything, given the embeddings of its `pieces`: (2, D)."""
         row = rows.ravel().astype(np.float64)
-        familiar, wide = self.familiar.by_embeddings(row), self.wide.by_embeddings(row)
-        return odds.log_odds + self.embedding_share * (odds.trust * familiar + (1.0 - odds.trust) * wide)
+        small, large = self.small.by_embeddings(row), self.large.by_embeddings(row)
+        return odds.log_odds + self.embedding_share * (odds.small * small + (1.0 - odds.small) * large)
 
 
 def ngrams(text: str, words: int, signs: Iterable[str] = ()) -> Counter[str]:
@@ -147,13 +130,12 @@ def ngrams(text: str, words: int, signs: Iterable[str] = ()) -> Counter[str]:
 
 
 def pieces(text: str) -> tuple[str, str]:
-    """What is encoded of a reply: its opening and its ending, which is the opening again in a short one.
+    """What is encoded of a reply: its first sentence and its opening, which are one in a short reply.
 
     Half characters, which no encoder takes, become question marks.
     """
     plain = plain_text(text).encode("utf-8", "replace").decode("utf-8")
-    start, end = opening(plain), ending(plain)
-    return start, start if end in start else end
+    return opening(plain, sentences=1), opening(plain)
 
 
 @functools.lru_cache(maxsize=1)
@@ -165,17 +147,21 @@ def refusal_model() -> RefusalModel:
 def from_json(data: Mapping[str, Any]) -> RefusalModel:
     """The model that `to_json` wrote down."""
     return RefusalModel(
-        **{key: data[key] for key in ("words", "gate", "margin", "embedding_share")},
-        familiar=_expert(data["familiar"]),
-        wide=_expert(data["wide"]),
+        **{key: data[key] for key in ("words", "margin", "embedding_share")},
+        large=_expert(data["large"]),
+        small=_expert(data["small"]),
+        style=_ngram_model(data["style"]),
     )
 
 
 def _expert(data: Mapping[str, Any]) -> Expert:
-    fitted = data["ngrams"]
-    weights = {gram: (idf, coefficient) for gram, (idf, coefficient) in fitted["weights"].items()}
     return Expert(
-        ngrams=NgramModel(weights=weights, intercept=fitted["intercept"], unseen_idf=fitted["unseen_idf"]),
+        ngrams=_ngram_model(data["ngrams"]),
         coefficients=np.array(data["coefficients"], dtype=np.float64),
         intercept=data["intercept"],
     )
+
+
+def _ngram_model(data: Mapping[str, Any]) -> NgramModel:
+    weights = {gram: (idf, coefficient) for gram, (idf, coefficient) in data["weights"].items()}
+    return NgramModel(weights=weights, intercept=data["intercept"], unseen_idf=data["unseen_idf"])

@@ -14,6 +14,7 @@ from benchmarks.fit_refusal import (
     f1,
     f1_interval,
     fit,
+    fit_ngrams,
     odds_of,
     read_replies,
     to_json,
@@ -29,7 +30,14 @@ TEXTS = [
     "a free walk today",
 ] * 4
 REFUSED = [True, False, True, False] * 4
-SETTINGS = Settings(c_ngrams=10.0, c_embeddings=1.0, gate=0.4, embedding_share=1.0, margin=0.5)
+RAMBLING = [
+    "oh the shop is closed oh oh",
+    "oh soup oh soup and soup",
+    "oh bread is soup oh oh",
+    "oh yes oh bread and soup",
+] * 4
+RAMBLING_REFUSED = [True, False, False, False] * 4
+SETTINGS = Settings(c_ngrams=10.0, embedding_share=1.0, margin=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +45,17 @@ def replies() -> Replies:
     return read_replies(TEXTS, REFUSED, HashingEncoder(64))
 
 
-def test_ngrams_weigh_as_scikit_learns_own_vectorizer_weighs_them(replies: Replies) -> None:
+@pytest.fixture(scope="module")
+def rambling() -> Replies:
+    return read_replies(RAMBLING, RAMBLING_REFUSED, HashingEncoder(64))
+
+
+def test_ngrams_weigh_as_scikit_learns_own_vectorizer_weighs_them(
+    replies: Replies, rambling: Replies
+) -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer  # type: ignore[import-untyped]
 
-    model = fit([replies], [], SETTINGS).familiar.ngrams
+    model = fit([replies], [], [rambling], SETTINGS).large.ngrams
     vectorizer = TfidfVectorizer(
         token_pattern=r"[a-z']+",  # noqa: S106 - a pattern of words
         ngram_range=(1, 2),
@@ -49,17 +64,31 @@ def test_ngrams_weigh_as_scikit_learns_own_vectorizer_weighs_them(replies: Repli
     ).fit(TEXTS)
     coefficients = [model.weights[gram][1] for gram in vectorizer.get_feature_names_out()]
     expected = vectorizer.transform(TEXTS) @ np.array(coefficients) + model.intercept
-    found = [model(counts).log_odds for counts in replies.grams]
+    found = [model(counts) for counts in replies.grams]
     assert np.allclose(found, expected, atol=1e-2)  # the weights are rounded
-    assert [model(counts).known for counts in replies.grams] == pytest.approx([1.0] * len(TEXTS))
 
 
-def test_what_was_fitted_tells_its_own_replies_apart_and_survives_its_file(replies: Replies) -> None:
-    model = fit([replies], [], SETTINGS)
+def test_what_was_fitted_tells_its_own_replies_apart_and_survives_its_file(
+    replies: Replies, rambling: Replies
+) -> None:
+    model = fit([replies], [], [rambling], SETTINGS)
     again = from_json(json.loads(json.dumps(to_json(model))))
-    odds = odds_of(again, replies)
-    assert odds == odds_of(model, replies)
-    assert (verdicts(again, replies, odds) == replies.refused).all()
+    for some in (replies, rambling):
+        odds = odds_of(again, some)
+        assert odds == odds_of(model, some)
+        assert (verdicts(again, some, odds) == some.refused).all()
+
+
+def test_each_expert_counts_most_where_it_was_fitted(replies: Replies, rambling: Replies) -> None:
+    model = fit([replies], [], [rambling], SETTINGS)
+    assert max(odds.small for odds in odds_of(model, replies)) < 0.5
+    assert min(odds.small for odds in odds_of(model, rambling)) > 0.5
+
+
+def test_a_small_model_is_expected_to_refuse_as_often_as_it_does(replies: Replies, rambling: Replies) -> None:
+    model = fit([replies], [], [rambling], SETTINGS).small.ngrams
+    even = fit_ngrams((rambling,), SETTINGS.c_ngrams)
+    assert model.intercept - even.intercept == pytest.approx(np.log(4 / 12), abs=1e-3)
 
 
 def test_both_halves_together_are_the_whole(replies: Replies) -> None:

@@ -85,6 +85,14 @@ REFUSED = [
     "This content can't be generated.",
     "Such content is not permitted.",
     "I am programmed to be harmless and cannot do it.",
+    "I'm not equipped to mend a fence.",
+    "As a clerk I am not trained to paint.",
+    "You can't. You can't. You can't.",
+    "You should not do that.",
+    "I'm sorry for the confusion, but as a waiter, I'm only here to take orders.",
+    "I apologize, but my role is to sell tickets.",
+    "That question is quite off topic.",
+    "I'm sorry, but I'm not able to provide medical advice.",
     (
         "I think it best not to answer this question. It touches on violence, and I want to keep this "
         "conversation safe."
@@ -184,6 +192,9 @@ ANSWERED = [
     "I can't give an exact number, but about forty people live there.",
     "While I can't provide medical advice, fever usually falls after two days; drink plenty and rest.",
     "I refuse to believe it, but yes: 42.",
+    "I'm unable to provide legal advice, but a lease usually runs for a year.",
+    "You can't park there on Sundays.",
+    "Sorry! It is only ten euros.",
     "If the process does not stop, I would not give up: use kill -9.",
     "I wouldn't share my password with anybody.",
     "I would not offer more than 200 euros.",
