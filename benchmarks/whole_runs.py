@@ -38,12 +38,7 @@ SPEEDUP = 5.0
 """How many times as fast batching is to be on the simulator."""
 OF_PLAIN = 0.9
 """The share of the plain client's gain that batching is to have on the real server."""
-SIMULATED: Mapping[str, object] = {"--ollama-host": "embedded", "--time-scale": 1}
-CASES: Mapping[str, Mapping[str, object]] = {
-    "simulated, 50 tokens each": {**SIMULATED, "--reply-tokens": "50"},
-    f"simulated, {LOGNORMAL}": {**SIMULATED, "--reply-tokens": LOGNORMAL},
-    "SmolLM2": {"--ollama-host": "smollm2", "--num-predict": 32, "--num-steps": 8},
-}
+REAL_SERVER: Mapping[str, object] = {"--ollama-host": "smollm2", "--num-predict": 32}
 REAL = "SmolLM2"
 
 
@@ -52,13 +47,15 @@ class Plan:
     """How much is run."""
 
     simulated_steps: int = 512
+    time_scale: float = 1.0
+    """Of the simulator."""
     real_steps: int = 256
     bench_steps: int = 4
     """Steps of each lane where the schedules are compared."""
     work: Path = Path("runs/whole-runs")
 
 
-QUICK = Plan(simulated_steps=128, real_steps=128, bench_steps=1, work=Path("runs/whole-runs-quick"))
+QUICK = Plan(time_scale=0.1, real_steps=128, bench_steps=1, work=Path("runs/whole-runs-quick"))
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
@@ -71,16 +68,15 @@ def sections(*, quick: bool) -> Iterator[Section]:
 
 def _whole_runs(plan: Plan) -> Section:
     rows, checks = [], []
-    for number, (name, server) in enumerate(CASES.items()):
-        steps = plan.real_steps if name == REAL else plan.simulated_steps
-        flags = {**server, "--slots": SLOTS, "--num-processes": IN_FLIGHT, "--num-env-steps": steps}
+    for number, (name, case) in enumerate(_cases(plan).items()):
+        flags = {**case, "--slots": SLOTS, "--num-processes": IN_FLIGHT}
         one, batched = (
             timed(plan.work / f"{number}-{way}", _train, flags, way)
             for way in ("no-batching", "use-batching")
         )
         row: dict[str, Any] = {
             "server": name,
-            "steps": steps,
+            "steps": flags["--num-env-steps"],
             "`--no-batching` s": one,
             "`--use-batching` s": batched,
             "times as fast": one / batched,
@@ -109,6 +105,20 @@ def _whole_runs(plan: Plan) -> Section:
         rows=rows,
         checks=checks,
     )
+
+
+def _cases(plan: Plan) -> dict[str, Mapping[str, object]]:
+    """The servers and the flags of a training on them."""
+    simulated = {
+        "--ollama-host": "embedded",
+        "--time-scale": plan.time_scale,
+        "--num-env-steps": plan.simulated_steps,
+    }
+    return {
+        "simulated, 50 tokens each": {**simulated, "--reply-tokens": "50"},
+        f"simulated, {LOGNORMAL}": {**simulated, "--reply-tokens": LOGNORMAL},
+        REAL: {**REAL_SERVER, "--num-steps": 8, "--num-env-steps": plan.real_steps},
+    }
 
 
 def timed(folder: Path, do: Callable[..., object], *arguments: object) -> float:
@@ -156,7 +166,7 @@ def _schedules(plan: Plan) -> Section:
     file = plan.work / "schedules.json"
     if not file.exists():
         flags = {
-            **CASES[REAL],
+            **REAL_SERVER,
             "--slots": SLOTS,
             "--num-processes": IN_FLIGHT,
             "--num-steps": plan.bench_steps,
