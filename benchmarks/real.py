@@ -72,7 +72,7 @@ QUICK = Plan(targets=TARGETS[:1], steps=(128, 256), episodes=6, work=Path("runs/
 SETTINGS: Mapping[str, object] = {
     "--ollama-host": "smollm2",
     "--slots": 8,
-    "--num-predict": 32,
+    "--num-predict": 24,
     "--max-steps": 1,
     "--held-out": 0.4,
 }

@@ -38,7 +38,7 @@ SPEEDUP = 5.0
 """How many times as fast batching is to be on the simulator."""
 OF_PLAIN = 0.9
 """The share of the plain client's gain that batching is to have on the real server."""
-REAL_SERVER: Mapping[str, object] = {"--ollama-host": "smollm2", "--num-predict": 32}
+REAL_SERVER: Mapping[str, object] = {"--ollama-host": "smollm2", "--num-predict": 24}
 REAL = "SmolLM2"
 
 
