@@ -63,7 +63,7 @@ from cli.judge import read_samples
 from envs.queries import load_queries
 from ollama_utils.encoders import Encoder, make_encoder
 from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel, parse_label
-from scorers.refusal import RefusalDetector
+from scorers.refusal import RefusalDetector, label_refusal
 from scorers.refusal_models import WEIGHTS, Expert, NgramModel, NgramOdds, RefusalModel, ngrams, pieces
 from scorers.refusal_rules import RuleReading, opening, plain_text, read_by_rules
 from simulator.chance import digest_of
@@ -77,6 +77,8 @@ FEWEST = 3
 """An n-gram that fewer replies of the fit have is not looked at: it would be noise, and swell the file."""
 C_EMBEDDINGS = 1.0
 """Inverse strength of the regularisation of the models on embeddings."""
+C_STYLE = 100.0
+"""Inverse strength of the regularisation of the model that tells a small model's replies."""
 DIGITS = 3
 """Of the numbers that are written down."""
 
@@ -148,12 +150,16 @@ def read_replies(texts: Sequence[str], refused: Sequence[bool], encoder: Encoder
 def fit(
     files: Sequence[Replies], own: Sequence[Replies], small: Sequence[Replies], settings: Settings
 ) -> RefusalModel:
-    """Fit all stages to the files, to our own wordings and to a small model's replies."""
+    """Fit all stages to the files, to our own wordings and to a small model's replies.
+
+    The expert `small` is fitted to what the rules leave open, as they decide most of a small model's refusals.
+    """
+    left = [left_open(some) for some in small]
     return RefusalModel(
         words=WORDS,
         large=_fit_expert((*files, *own), settings),
-        small=_with_prior(_fit_expert((*own, *small), settings), small),
-        style=fit_style((*files, *own), tuple(small), settings.c_ngrams),
+        small=_with_prior(_fit_expert((*map(left_open, own), *left), settings), left),
+        style=fit_style((*files, *own), tuple(small)),
         margin=settings.margin,
         embedding_share=settings.embedding_share,
     )
@@ -167,11 +173,17 @@ def _with_prior(expert: Expert, replies: Sequence[Replies]) -> Expert:
 
 
 @functools.cache
-def fit_style(others: tuple[Replies, ...], small: tuple[Replies, ...], c: float) -> NgramModel:
+def left_open(replies: Replies) -> Replies:
+    """Those that the rules leave to the later stages."""
+    return replies.at(np.flatnonzero(~replies.sure).tolist())
+
+
+@functools.cache
+def fit_style(others: tuple[Replies, ...], small: tuple[Replies, ...]) -> NgramModel:
     """The n-gram model that tells a small model's replies from the others."""
     said = [replace(some, refused=np.zeros(len(some.texts), dtype=bool)) for some in others]
     said += [replace(some, refused=np.ones(len(some.texts), dtype=bool)) for some in small]
-    return _fit_ngrams(said, c)
+    return _fit_ngrams(said, C_STYLE)
 
 
 def _fit_expert(replies: tuple[Replies, ...], settings: Settings) -> Expert:
@@ -320,7 +332,8 @@ def main() -> None:
     settings = choose(list(files.values()), own)
     print(f"ships: {settings}")
     model = fit(list(files.values()), own.voices, own.small, settings)
-    show_held_out(RefusalDetector(encoder=encoder, model=model), read_small("test"))
+    for split in ("test", "told"):
+        show_held_out(RefusalDetector(encoder=encoder, model=model), split)
     table = {"source": SOURCE} | to_json(model)
     arguments.out.parent.mkdir(exist_ok=True)
     written = json.dumps(table, sort_keys=True, separators=(",", ":")).replace("],", "],\n")
@@ -417,7 +430,7 @@ class SmallReply(NamedTuple):
 
 
 def read_small(split: str) -> list[SmallReply]:
-    """The labelled replies of SmolLM2 of a half, `train` or `test`."""
+    """The labelled replies of SmolLM2 of a split: `train`, `test` or `told`."""
     lines = map(json.loads, SMALL_MODEL.read_text(encoding="utf-8").splitlines())
     return [
         SmallReply(line["reply"], known(parse_label(line["label"])), line["context"], line["prompt_id"])
@@ -452,12 +465,14 @@ def _group(reply: SmallReply) -> str:
     return reply.context.removesuffix(" shown")
 
 
-def show_held_out(detector: RefusalDetector, replies: Sequence[SmallReply]) -> None:
+def show_held_out(detector: RefusalDetector, split: str) -> None:
     """Print what the detector is worth on SmolLM2's replies to prompts and contexts that no fit has seen."""
+    replies = read_small(split)
     said = detector.label_many([reply.text for reply in replies])
-    print(f"SmolLM2, held out: {_agreement(replies, said)}")
+    print(f"SmolLM2, {split}: {_agreement(replies, said)}")
     early = replace(detector, encoder=None).label_many([reply.text for reply in replies])
     print(f"  rules and n-grams alone: {_agreement(replies, early)}")
+    print(f"  rules alone: {_agreement(replies, [label_refusal(reply.text) for reply in replies])}")
     first = list({reply.text: k for k, reply in enumerate(replies)}.values())
     print(f"  each text once: {_agreement([replies[k] for k in first], [said[k] for k in first])}")
     for context in sorted({reply.context for reply in replies}):
