@@ -152,7 +152,7 @@ def fit(
 ) -> RefusalModel:
     """Fit all stages to the files, to our own wordings and to a small model's replies.
 
-    The expert `small` is fitted to what the rules leave open, as they decide most of a small model's refusals.
+    The expert `small` is fitted to what the rules leave open: most of a small model's refusals they decide.
     """
     left = [left_open(some) for some in small]
     return RefusalModel(
