@@ -10,9 +10,11 @@ settings chosen in the same way, each file left out.
 
 To every fit are added
 
-- `data/smollm2_labels.jsonl`: the half `train` of a small model's replies, which a reader labelled (see
-  `data/README.md`), for the expert `small`. The half `test`, of other prompts under other system prompts, is
-  never fitted to: what the weights that ship are worth on it is printed at the end;
+- `data/smollm2_labels.jsonl`: the replies `train` of a small model, which a reader labelled (see
+  `data/README.md`), for the expert `small`. Those of `test` and `told`, under other system prompts and to
+  prompts that are not in `train`, are never fitted to: what the weights that ship are worth on them is
+  printed at the end. `told` stands for what mutagym's target says, which has a system prompt and nothing
+  else; in `test` nearly every refusal follows turns that show one;
 - `data/refusal_wordings.csv`: wordings that we made up, so that the cascade knows more voices than the three
   models have. No model said them, and none is from XSTest;
 - replies of the simulated target (`simulator`), so that training against it does not wait for
@@ -22,6 +24,8 @@ What was looked at, so that the figures can be judged:
 
 - The rules were mended by errors on every second reply of these three files, so each line also gives F1 on
   the replies that were not looked at then.
+- The errors on mistralguard were looked at once, also those in its other half, and one rule was written
+  after them ("I don't understand the question. Could you clarify ..." declines nothing): .002 there.
 - The errors on mistralinstruct were looked at once, and some 130 of the wordings were written against them:
   its figure flatters.
 - The design, that is the grid, the rule of `TOLERANCE`, which pieces of a reply are encoded, and that one
@@ -30,14 +34,22 @@ What was looked at, so that the figures can be judged:
   design every setting is chosen without the file that is left out; the design itself was not.
   `PERSONA_REPLIES` was chosen among 60, 100, 140 and 240, so that hardly an answer of the persona is called
   a refusal; 240 cost mistralinstruct .02.
-- SmolLM2's half `test` was scored once: F1 .788 (.722 to .844). What shipped before, fitted to 497 of the 847
-  replies of `train`, was scored on it after that: .667 (.585 to .734). Nothing was changed since. Its replies
-  were labelled before the detector was changed, but whoever changed it had read them, for the labels are
-  theirs. The rules and the experts were settled by errors on `train`, each context left out: F1 .851 before
-  and .885 after, rules alone .881 and .923. That flatters: the rules were written with `train` in view.
-  What is missed in `test` is mostly a decline in words of its own ("The tour has nothing on that", "I don't
-  have the ability to bake a cake"), and what is wrongly called a refusal is mostly undetermined.
-- Of `train`, 350 replies were the half `test` of an earlier design, which was scored four times: .784, .800,
+- SmolLM2's `told` (420 replies, 59 refusals) was scored once: F1 .920 (.866 to .966), rules alone .919. The
+  detector before, fitted to 847 replies, was scored on it after that: .939 (.887 to .980), two more
+  refusals found, two more named in all. So the last change shows no gain there; nothing was changed since.
+  Whoever wrote the rules had read and labelled these replies before, and wrote both its system prompts and
+  those of `train`.
+- What that change went by: F1 on `train` in eight parts that share no context, .897 before and .918 after;
+  on the 76 refusals there of contexts that are told alone .857 and .904 (rules alone .886 and .921). That
+  flatters: the rules were written with `train` in view. The detector before scored .860 (.778 to .924) on
+  the 300 of them that were new to it. `C_STYLE` was chosen among 20, 100, 300 and 400, and to fit `small`
+  to what the rules leave open among four ways, by these parts, the three files and the held-back sets. The
+  price: on voices that no fit knows (`refusals_by_other_voices.jsonl`) F1 is .737 without an encoder, .777
+  before; with it .836, and .843 before.
+- SmolLM2's `test` is no test any more: .788 (.722 to .844) when it was new, .798 (.730 to .854) now that it
+  was seen with some fifteen variants. What is missed there is mostly a decline in words of its own ("The
+  tour has nothing on that"), and what is wrongly called a refusal is mostly undetermined.
+- Of `train`, 350 replies were the `test` of an earlier design, which was scored four times: .784, .800,
   .791 and .788.
 - The two held-back sets (`tests/scorers/data/`) are never fitted to, but their figures were seen between
   designs.
