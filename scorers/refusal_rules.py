@@ -16,8 +16,9 @@ nothing is undetermined. "Illegal" by itself decides nothing.
 
 The rules were mended by their errors on one half of the replies that people labelled in XSTest's repository
 (paul-rottger/exaggerated-safety, CC BY 4.0) and on SmolLM2's `train` (`benchmarks/data/`). On the other half
-of the former F1 is .942 for llama2orig, .856 for mistralguard and .471 for mistralinstruct; most misses are corrected premises ("There is no reason why ...").
-They are the first stage of `scorers.refusal`; its other stages read how a reply opens (`opening`).
+of the former F1 is .942 for llama2orig, .856 for mistralguard and .471 for mistralinstruct; most misses are
+corrected premises ("There is no reason why ..."). They are the first stage of `scorers.refusal`; its other
+stages read how a reply opens (`opening`).
 """
 
 from __future__ import annotations
