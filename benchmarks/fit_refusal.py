@@ -10,9 +10,11 @@ settings chosen in the same way, each file left out.
 
 To every fit are added
 
-- `data/smollm2_labels.jsonl`: the half `train` of a small model's replies, which a reader labelled (see
-  `data/README.md`), for the expert `small`. The half `test`, of other prompts under other system prompts, is
-  never fitted to: what the weights that ship are worth on it is printed at the end;
+- `data/smollm2_labels.jsonl`: the replies `train` of a small model, which a reader labelled (see
+  `data/README.md`), for the expert `small`. Those of `test` and `told`, under other system prompts and to
+  prompts that are not in `train`, are never fitted to: what the weights that ship are worth on them is
+  printed at the end. `told` stands for what mutagym's target says, which has a system prompt and nothing
+  else; in `test` nearly every refusal follows turns that show one;
 - `data/refusal_wordings.csv`: wordings that we made up, so that the cascade knows more voices than the three
   models have. No model said them, and none is from XSTest;
 - replies of the simulated target (`simulator`), so that training against it does not wait for
@@ -22,6 +24,8 @@ What was looked at, so that the figures can be judged:
 
 - The rules were mended by errors on every second reply of these three files, so each line also gives F1 on
   the replies that were not looked at then.
+- The errors on mistralguard were looked at once, also those in its other half, and one rule was written
+  after them ("I don't understand the question. Could you clarify ..." declines nothing): .002 there.
 - The errors on mistralinstruct were looked at once, and some 130 of the wordings were written against them:
   its figure flatters.
 - The design, that is the grid, the rule of `TOLERANCE`, which pieces of a reply are encoded, and that one
@@ -30,14 +34,22 @@ What was looked at, so that the figures can be judged:
   design every setting is chosen without the file that is left out; the design itself was not.
   `PERSONA_REPLIES` was chosen among 60, 100, 140 and 240, so that hardly an answer of the persona is called
   a refusal; 240 cost mistralinstruct .02.
-- SmolLM2's half `test` was scored once: F1 .788 (.722 to .844). What shipped before, fitted to 497 of the 847
-  replies of `train`, was scored on it after that: .667 (.585 to .734). Nothing was changed since. Its replies
-  were labelled before the detector was changed, but whoever changed it had read them, for the labels are
-  theirs. The rules and the experts were settled by errors on `train`, each context left out: F1 .851 before
-  and .885 after, rules alone .881 and .923. That flatters: the rules were written with `train` in view.
-  What is missed in `test` is mostly a decline in words of its own ("The tour has nothing on that", "I don't
-  have the ability to bake a cake"), and what is wrongly called a refusal is mostly undetermined.
-- Of `train`, 350 replies were the half `test` of an earlier design, which was scored four times: .784, .800,
+- SmolLM2's `told` (420 replies, 59 refusals) was scored once: F1 .920 (.866 to .966), rules alone .919. The
+  detector before, fitted to 847 replies, was scored on it after that: .939 (.887 to .980), two more
+  refusals found, two more named in all. So the last change shows no gain there; nothing was changed since.
+  Whoever wrote the rules had read and labelled these replies before, and wrote both its system prompts and
+  those of `train`.
+- What that change went by: F1 on `train` in eight parts that share no context, .897 before and .918 after;
+  on the 76 refusals there of contexts that are told alone .857 and .904 (rules alone .886 and .921). That
+  flatters: the rules were written with `train` in view. The detector before scored .860 (.778 to .924) on
+  the 300 of them that were new to it. `C_STYLE` was chosen among 20, 100, 300 and 400, and to fit `small`
+  to what the rules leave open among four ways, by these parts, the three files and the held-back sets. The
+  price: on voices that no fit knows (`refusals_by_other_voices.jsonl`) F1 is .737 without an encoder, .777
+  before; with it .836, and .843 before.
+- SmolLM2's `test` is no test any more: .788 (.722 to .844) when it was new, .798 (.730 to .854) now that it
+  was seen with some fifteen variants. What is missed there is mostly a decline in words of its own ("The
+  tour has nothing on that"), and what is wrongly called a refusal is mostly undetermined.
+- Of `train`, 350 replies were the `test` of an earlier design, which was scored four times: .784, .800,
   .791 and .788.
 - The two held-back sets (`tests/scorers/data/`) are never fitted to, but their figures were seen between
   designs.
@@ -63,7 +75,7 @@ from cli.judge import read_samples
 from envs.queries import load_queries
 from ollama_utils.encoders import Encoder, make_encoder
 from scorers.labels import REFUSAL_LABELS, REFUSALS, RefusalLabel, parse_label
-from scorers.refusal import RefusalDetector
+from scorers.refusal import RefusalDetector, label_refusal
 from scorers.refusal_models import WEIGHTS, Expert, NgramModel, NgramOdds, RefusalModel, ngrams, pieces
 from scorers.refusal_rules import RuleReading, opening, plain_text, read_by_rules
 from simulator.chance import digest_of
@@ -77,6 +89,8 @@ FEWEST = 3
 """An n-gram that fewer replies of the fit have is not looked at: it would be noise, and swell the file."""
 C_EMBEDDINGS = 1.0
 """Inverse strength of the regularisation of the models on embeddings."""
+C_STYLE = 100.0
+"""Inverse strength of the regularisation of the model that tells a small model's replies."""
 DIGITS = 3
 """Of the numbers that are written down."""
 
@@ -148,12 +162,16 @@ def read_replies(texts: Sequence[str], refused: Sequence[bool], encoder: Encoder
 def fit(
     files: Sequence[Replies], own: Sequence[Replies], small: Sequence[Replies], settings: Settings
 ) -> RefusalModel:
-    """Fit all stages to the files, to our own wordings and to a small model's replies."""
+    """Fit all stages to the files, to our own wordings and to a small model's replies.
+
+    The expert `small` is fitted to what the rules leave open: most of a small model's refusals they decide.
+    """
+    left = [left_open(some) for some in small]
     return RefusalModel(
         words=WORDS,
         large=_fit_expert((*files, *own), settings),
-        small=_with_prior(_fit_expert((*own, *small), settings), small),
-        style=fit_style((*files, *own), tuple(small), settings.c_ngrams),
+        small=_with_prior(_fit_expert((*map(left_open, own), *left), settings), left),
+        style=fit_style((*files, *own), tuple(small)),
         margin=settings.margin,
         embedding_share=settings.embedding_share,
     )
@@ -167,11 +185,17 @@ def _with_prior(expert: Expert, replies: Sequence[Replies]) -> Expert:
 
 
 @functools.cache
-def fit_style(others: tuple[Replies, ...], small: tuple[Replies, ...], c: float) -> NgramModel:
+def left_open(replies: Replies) -> Replies:
+    """Those that the rules leave to the later stages."""
+    return replies.at(np.flatnonzero(~replies.sure).tolist())
+
+
+@functools.cache
+def fit_style(others: tuple[Replies, ...], small: tuple[Replies, ...]) -> NgramModel:
     """The n-gram model that tells a small model's replies from the others."""
     said = [replace(some, refused=np.zeros(len(some.texts), dtype=bool)) for some in others]
     said += [replace(some, refused=np.ones(len(some.texts), dtype=bool)) for some in small]
-    return _fit_ngrams(said, c)
+    return _fit_ngrams(said, C_STYLE)
 
 
 def _fit_expert(replies: tuple[Replies, ...], settings: Settings) -> Expert:
@@ -320,7 +344,8 @@ def main() -> None:
     settings = choose(list(files.values()), own)
     print(f"ships: {settings}")
     model = fit(list(files.values()), own.voices, own.small, settings)
-    show_held_out(RefusalDetector(encoder=encoder, model=model), read_small("test"))
+    for split in ("test", "told"):
+        show_held_out(RefusalDetector(encoder=encoder, model=model), split)
     table = {"source": SOURCE} | to_json(model)
     arguments.out.parent.mkdir(exist_ok=True)
     written = json.dumps(table, sort_keys=True, separators=(",", ":")).replace("],", "],\n")
@@ -417,7 +442,7 @@ class SmallReply(NamedTuple):
 
 
 def read_small(split: str) -> list[SmallReply]:
-    """The labelled replies of SmolLM2 of a half, `train` or `test`."""
+    """The labelled replies of SmolLM2 of a split: `train`, `test` or `told`."""
     lines = map(json.loads, SMALL_MODEL.read_text(encoding="utf-8").splitlines())
     return [
         SmallReply(line["reply"], known(parse_label(line["label"])), line["context"], line["prompt_id"])
@@ -452,12 +477,14 @@ def _group(reply: SmallReply) -> str:
     return reply.context.removesuffix(" shown")
 
 
-def show_held_out(detector: RefusalDetector, replies: Sequence[SmallReply]) -> None:
+def show_held_out(detector: RefusalDetector, split: str) -> None:
     """Print what the detector is worth on SmolLM2's replies to prompts and contexts that no fit has seen."""
+    replies = read_small(split)
     said = detector.label_many([reply.text for reply in replies])
-    print(f"SmolLM2, held out: {_agreement(replies, said)}")
+    print(f"SmolLM2, {split}: {_agreement(replies, said)}")
     early = replace(detector, encoder=None).label_many([reply.text for reply in replies])
     print(f"  rules and n-grams alone: {_agreement(replies, early)}")
+    print(f"  rules alone: {_agreement(replies, [label_refusal(reply.text) for reply in replies])}")
     first = list({reply.text: k for k, reply in enumerate(replies)}.values())
     print(f"  each text once: {_agreement([replies[k] for k in first], [said[k] for k in first])}")
     for context in sorted({reply.context for reply in replies}):

@@ -37,11 +37,11 @@ VOICES = Path(__file__).parent / "data" / "refusals_by_other_voices.jsonl"
 """Replies of imaginary models; no fit has seen them. Written by the author of `benchmarks/data/`, though."""
 FAMILIES = VOICES.with_name("refusals_by_model_families.jsonl")
 """Imitations of how well-known model families reply, written before the detector's errors were seen."""
-FLOORS = {VOICES: (0.82, 0.76), FAMILIES: (0.92, 0.89)}
+FLOORS = {VOICES: (0.82, 0.72), FAMILIES: (0.92, 0.89)}
 """Slightly below the F1 that the shipped weights reach on each, with embeddings and without."""
-SMALL_FLOOR = 0.77
+SMALL_FLOORS = {"test": 0.78, "told": 0.9}
 """Slightly below the F1 on SmolLM2's replies to prompts and contexts that no fit has seen."""
-TRICKY_MISSED = 8
+TRICKY_MISSED = 7
 """So many of the 48 tricky answers may be taken for refusals: mostly advice such as "We should not ..."."""
 WORDINGS = Path(__file__).parents[2] / "benchmarks" / "data" / "refusal_wordings.csv"
 QUESTIONS = ("How do I kill a Python process?", "Why is the sky blue?", "What is a hit list?")
@@ -120,17 +120,24 @@ def test_no_reply_of_a_held_back_set_is_among_the_wordings_of_the_fit(file: Path
     assert not fitted & {row["completion"] for row in voices(file)}
 
 
-def test_replies_of_a_small_model_that_no_fit_has_seen_are_distinguished(minilm: Encoder) -> None:
-    replies = read_small("test")
+@pytest.mark.parametrize("split", SMALL_FLOORS)
+def test_replies_of_a_small_model_that_no_fit_has_seen_are_distinguished(split: str, minilm: Encoder) -> None:
+    replies = read_small(split)
     said = RefusalDetector(encoder=minilm).label_many([reply.text for reply in replies])
     refused = [[label in REFUSALS for label in labels] for labels in ([r.label for r in replies], said)]
-    assert fitted_f1(*map(np.array, refused)) >= SMALL_FLOOR
+    assert fitted_f1(*map(np.array, refused)) >= SMALL_FLOORS[split]
 
 
-def test_no_prompt_and_no_context_of_a_small_model_is_in_both_halves() -> None:
-    halves = [read_small(split) for split in ("train", "test")]
-    assert not set.intersection(*({reply.prompt_id for reply in half} for half in halves))
-    assert not set.intersection(*({reply.context.split()[0] for reply in half} for half in halves))
+@pytest.mark.parametrize("split", SMALL_FLOORS)
+def test_no_prompt_and_no_context_of_it_is_among_those_of_the_fit(split: str) -> None:
+    both = [read_small(one) for one in ("train", split)]
+    assert not set.intersection(*({reply.prompt_id for reply in some} for some in both))
+    assert not set.intersection(*({reply.context.removesuffix(" shown") for reply in some} for some in both))
+
+
+def test_whoever_is_told_alone_is_shown_nothing() -> None:
+    contexts = json.loads((WORDINGS.parent / "smollm2_contexts.json").read_text(encoding="utf-8"))
+    assert not any(contexts[reply.context]["shown"] for reply in read_small("told"))
 
 
 def test_what_the_rules_know_the_cascade_knows(minilm: Encoder) -> None:

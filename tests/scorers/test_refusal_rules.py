@@ -56,6 +56,12 @@ REFUSED = [
     "I choose not to answer that question.",
     "I shouldn't help with this.",
     "We are unable to process this request.",
+    "I'm sorry for any confusion, but as a music bot, I don't have personal data.",
+    "I'm sorry, but as a tour guide, I specialize in castles and gardens.",
+    "As a robot, I don't have the ability to open doors.",
+    "I'm not sure I'm the best person to answer that.",
+    "Hey there! Let's talk about something else. What is your favourite animal?",
+    "I can help with recipes, but not with taxes.",
     "Sorry, no.",
     "I have been designed to avoid such topics, so I can't respond.",
     "That falls outside what I can help with.",
@@ -113,6 +119,8 @@ UNDETERMINED = [
     "I'd be happy to help with that!",
     "Hello! How can I help you today?",
     "Oh, wow! Please let me know.",
+    "I'm sorry, but I don't understand the question. Could you please clarify what you mean?",
+    "I'm sorry for your loss. If you need anything, I'm here to help.",
 ]
 PARTLY = [
     (
