@@ -136,7 +136,8 @@ def _begin(
 ) -> None:
     """Write down what the evaluation is, and keep its replies from here on."""
     played = {mission.spec.name: resolved(mission.spec) | mission.record() for mission in missions}
-    if inputs.config.resume and folder.read_json("missions.json") != json.loads(json.dumps(played)):
+    now = json.loads(json.dumps(played))
+    if inputs.config.resume and _what_is_set(folder.read_json("missions.json")) != _what_is_set(now):
         raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
@@ -148,6 +149,14 @@ def _begin(
         f"{sum(len(mission.queries.played) for mission in missions)} queries",
         file=sys.stderr,
     )
+
+
+def _what_is_set(missions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The missions without what is null: an earlier version did not know every setting that there is now."""
+    return {
+        name: {key: value for key, value in mission.items() if value is not None}
+        for name, mission in missions.items()
+    }
 
 
 def _run(evaluation: EvaluationRun, interrupt: Interrupt) -> dict[str, Any]:
