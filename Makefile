@@ -60,7 +60,6 @@ bench: install ## Measure all that is claimed of speed, into docs/performance.md
 
 bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (two hours)
 	@test -n "$(QUERIES)" || { echo "name a file of queries: make bench-real QUERIES=xstest_prompts.csv WHERE=label=safe"; exit 2; }
-	$(BIN)/python -m benchmarks.whole_runs $(BENCH_FLAGS)
 	$(BIN)/python -m benchmarks.real --queries "$(QUERIES)" $(addprefix --where ,$(WHERE)) $(BENCH_FLAGS)
 
 bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about twenty-five minutes)

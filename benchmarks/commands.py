@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reporting import made_here, processor
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 
 LOGNORMAL = "lognormal:mean=50,sigma=1.0"
@@ -48,19 +50,26 @@ def finish(command: str, result: Path, flags: Mapping[str, object], *more: str) 
     run_mutagym(command, {**flags, where: folder}, *more)
 
 
-def check_runs_of(work: Path, plan: Mapping[str, object]) -> None:
-    """Check that the runs in a folder are of this code and this plan; write both down where there is none.
+def check_runs_of(work: Path, plan: Mapping[str, object]) -> str:
+    """Check that the runs in a folder are of this code, plan and machine; write it down where there is none.
+
+    Returns:
+        The day and the machine of the first run.
 
     Raises:
-        SystemExit: they are not.
+        SystemExit: they are of others.
     """
     file = work / "made_of.json"
-    wanted = json.loads(json.dumps({**plan, "code": _code()}))
+    here = {"code": _code(), "processor": processor(), "cores": os.cpu_count()}
+    wanted = json.loads(json.dumps({**plan, **here}))
     if not file.exists() and not list(work.glob("*/config.toml")):
         work.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(wanted, indent=1) + "\n", encoding="utf-8")
-    elif not file.exists() or read_json(file) != wanted:
-        raise SystemExit(f"the runs in {work} were made by other code or another plan: move them away")
+        file.write_text(json.dumps({**wanted, "made": made_here()}, indent=1) + "\n", encoding="utf-8")
+    found = read_json(file) if file.exists() else {}
+    made = str(found.pop("made", ""))
+    if found != wanted:
+        raise SystemExit(f"the runs in {work} were made by other code, plan or machine: move them away")
+    return made
 
 
 def _code() -> str:

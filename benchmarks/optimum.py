@@ -13,8 +13,8 @@ values are near. A rule is tried with a few seeds on a text that stands for the 
 softened form, and what the rules make of them), and on an episode's own text it may do something else: of
 6,618 steps by rule that were played at random, 6 led to features other than those reckoned with. `crossover`
 counts as its own operator even where it has nothing to combine yet; in the shipped persona that makes no
-difference. An environment may turn a rewrite down for another reason (its similarity to the original), which
-is not known here.
+difference. An environment also turns rewrites down for their form and for their similarity to the original,
+which is not known here: what is computed is an upper bound.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a learned choice of rewordings gains on a small real model, and what it does not.
 
-    python -m benchmarks.real --queries xstest_prompts.csv --where label=safe --write    # some 100 minutes
+    python -m benchmarks.real --queries xstest_prompts.csv --where label=safe --write    # two hours
     python -m benchmarks.real --queries FILE --quick    # small, to try it out: its figures have no meaning
 
 SmolLM2-135M is target and mutator. Under each of two system prompts, which make it refuse harmless questions,
@@ -8,26 +8,28 @@ PPO is trained at two numbers of target calls, and the held-out queries are play
 alone, by random choices and by bandits that were fitted with as many target calls as the shorter training
 had. An episode is one step: one rewording, one answer.
 
-Everything goes through the commands that a user has. Runs are kept under runs/real, and one that is there
-already, of the same code and queries, is not made again; one that was killed goes on.
+First whole training runs are timed (`benchmarks/whole_runs.py`). Everything goes through the commands that a
+user has. Runs are kept under runs/real, and one that is there already, of the same code and queries, is not
+made again; one that was killed goes on.
 """
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from benchmarks import whole_runs
 from benchmarks.commands import check_runs_of, finish, read_json, read_lines
 from benchmarks.reporting import Section, run
 from envs.queries import load_queries, queries_sha256
 from mutators.registry import DEFAULT_MUTATORS
 from scorers.comparison import Comparison, compare, holm
-from scorers.statistics import wilson_interval
+from scorers.statistics import clustered_interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,9 +79,10 @@ SETTINGS: Mapping[str, object] = {
     "--held-out": 0.4,
 }
 TRAINING: Mapping[str, object] = {"--num-processes": 16, "--num-steps": 8}
-FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
+FITTED = ("best_fixed", "ucb1", "exp3")
 AGAINST = ("noop", "random", "best_fixed", "ucb1")
 """What PPO is compared with."""
+ADOPTED = "adopted"
 SURE = 0.05
 """Below this p-value, adjusted for all comparisons of a section, a difference counts as shown."""
 
@@ -93,8 +96,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 def sections(*, quick: bool, queries: str, where: Sequence[str]) -> Iterator[Section]:
     """Train and evaluate under each system prompt."""
     plan = QUICK if quick else Plan()
-    asked = queries_sha256(load_queries(queries, where=tuple(where)))
-    check_runs_of(plan.work, asdict(plan) | {"work": str(plan.work), "queries": asked})
+    try:
+        asked = queries_sha256(load_queries(queries, where=tuple(where)))
+    except ValueError as error:
+        raise SystemExit(str(error)) from error
+    yield from whole_runs.sections(quick=quick)
+    made = check_runs_of(plan.work, asdict(plan) | {"work": str(plan.work), "queries": asked})
+    yield from (replace(section, made=made) for section in _of_policies(plan, queries, where))
+
+
+def _of_policies(plan: Plan, queries: str, where: Sequence[str]) -> Iterator[Section]:
     chosen = [f"--queries={Path(queries).absolute()}", *(f"--where={each}" for each in where)]
     folders = []
     for target in plan.targets:
@@ -188,7 +199,9 @@ def gains(plan: Plan, target: Target, results: Mapping[str, Any]) -> Section:
         about=(
             "Paired by query: success of PPO's policy less that of another, with 95 % intervals (Student's), "
             f"McNemar's exact test, and p adjusted for all {len(pairs)} comparisons (Holm). A difference is "
-            f"called one where the adjusted p is under {SURE}."
+            f"called one where the adjusted p is under {SURE}. Each PPO policy is one training with one "
+            "seed: what is said holds for that network on such queries, not for PPO with other seeds. The "
+            f"others were fitted with {plan.steps[0]:,} target calls at most, whatever PPO's number."
         ),
         rows=rows,
     )
@@ -212,44 +225,57 @@ def _verdict(found: Comparison, p_value: float) -> str:
 
 def adopted(steps: Sequence[Mapping[str, Any]]) -> Section:
     """Of the rewordings of all policies: those that were adopted, by mutator."""
-    reasons: dict[str, Counter[str]] = defaultdict(Counter)
     seen = {(step["original_query"], step["mutator"], step["mutated_query"]): step for step in steps}
-    for step in seen.values():
-        if step["mutator"] != "noop" and not step["unscored"]:
-            reasons[step["mutator"]][_reason(step)] += 1
-    total = sum(reasons.values(), Counter[str]())
-    rows = [
-        {
-            "mutator": name,
-            "rewordings": counts.total(),
-            "adopted": _share(counts["adopted"], counts.total()),
-            **{
-                f"{reason} %": 100 * counts[reason] / counts.total()
-                for reason in sorted(total.keys() - {"adopted"})
-            },
-        }
-        for name, counts in (*sorted(reasons.items()), ("all", total))
+    fates = [
+        Fate(mutator=mutator, query=query, reason=_reason(step))
+        for (query, mutator, _), step in seen.items()
+        if mutator != "noop" and not step["unscored"]
     ]
+    reasons = sorted({fate.reason for fate in fates} - {ADOPTED})
+    mutators = sorted({fate.mutator for fate in fates})
+    of_each = [[fate for fate in fates if fate.mutator == mutator] for mutator in mutators]
     return Section(
         title="Rewordings that were adopted",
         about=(
-            "Of the different rewordings in the evaluations above, under both system prompts. What was not "
-            "adopted was thrown away for what stands over its column, and the query asked as it was "
-            "(`unchanged`: the mutator gave the query back)."
+            "Of the different rewordings in the evaluations above, under both system prompts. In brackets "
+            "95 % intervals (Wilson's on the effective number, for the rewordings of one query are alike). "
+            "What was not adopted was thrown away for what stands over its column, and the query asked as it "
+            "was (`unchanged`: the mutator gave the query back)."
         ),
-        rows=rows,
+        rows=[
+            {"mutator": name, "rewordings": len(some), "adopted": _share(some)}
+            | {
+                f"{reason} %": 100 * sum(fate.reason == reason for fate in some) / len(some)
+                for reason in reasons
+            }
+            for name, some in zip((*mutators, "all"), (*of_each, fates), strict=True)
+        ],
     )
+
+
+class Fate(NamedTuple):
+    """What became of a rewording."""
+
+    mutator: str
+    query: str
+    reason: str
+    """Why it was not adopted, or `ADOPTED`."""
 
 
 def _reason(step: Mapping[str, Any]) -> str:
     if step["rejected"]:
         return str(step["rejected"])
-    return "unchanged" if step["mutated_query"] == step["query_before"] else "adopted"
+    return "unchanged" if step["mutated_query"] == step["query_before"] else ADOPTED
 
 
-def _share(count: int, total: int) -> str:
-    low, high = wilson_interval(count, total)
-    return f"{count / total:.0%} [{low:.0%}, {high:.0%}]"
+def _share(fates: Sequence[Fate]) -> str:
+    """The share that was adopted; rewordings of one query are no independent trials."""
+    by_query: dict[str, list[bool]] = defaultdict(list)
+    for fate in fates:
+        by_query[fate.query].append(fate.reason == ADOPTED)
+    low, high = clustered_interval((sum(each), len(each)) for each in by_query.values())
+    share = sum(fate.reason == ADOPTED for fate in fates) / len(fates)
+    return f"{share:.0%} [{low:.0%}, {high:.0%}]"
 
 
 def _percent(rate: Mapping[str, float]) -> str:

@@ -63,6 +63,8 @@ class Section:
     about: str
     rows: Rows = ()
     checks: Sequence[Check] = ()
+    made: str | None = None
+    """The day and the machine, as `made_here` tells them; None: now."""
 
     def markdown(self) -> str:
         """The section as it stands in the document."""
@@ -128,10 +130,9 @@ def run(name: str, document: str, argv: Sequence[str] | None = None) -> int:
     given = vars(parser.parse_args(argv))
     quick, write = given.pop("quick"), given.pop("write")
     missed: list[str] = []
-    machine = this_machine()
+    now = made_here()
     for section in module.sections(quick=quick, **given):
-        made_by = f"`python -m benchmarks.{name}`, {time.strftime('%Y-%m-%d')}. {machine}."
-        text = f"{section.markdown()}\n\n({made_by})"
+        text = f"{section.markdown()}\n\n(`python -m benchmarks.{name}`, {section.made or now}.)"
         print(f"{text}\n", flush=True)
         if write:
             write_section(DOCS / document, text)
@@ -142,17 +143,18 @@ def run(name: str, document: str, argv: Sequence[str] | None = None) -> int:
     return 1 if missed else 0
 
 
-def this_machine() -> str:
-    """The machine of now, its load, and the versions of Python and the packages that matter most."""
+def made_here() -> str:
+    """The day, the machine and its load, and the versions of Python and the packages that matter most."""
     memory_gib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     versions = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
     return (
-        f"{_processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, {platform.system()}, "
-        f"load average {os.getloadavg()[0]:.1f} at first; Python {platform.python_version()}, {versions}"
+        f"{time.strftime('%Y-%m-%d')}. {processor()}, {os.cpu_count()} cores, {memory_gib:.0f} GiB, "
+        f"{platform.system()}, load average {os.getloadavg()[0]:.1f} at first; "
+        f"Python {platform.python_version()}, {versions}"
     )
 
 
-def _processor() -> str:
+def processor() -> str:
     """The processor's name where the system has it, else its kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -12,14 +12,15 @@ measured as `cli/timed_rollout.py` says.
 
 The simulator answers equal requests equally: there it is an error if transitions differ. Few real servers
 do, so on those the sequential rollout is made twice, and each row says which share of its calls got the reply
-that an equal call got in the first row.
+that an equal call got in the first row. Many keep the prompts they have read, so on those every rollout is
+made once beforehand, not counted: all rows find their prompts read, and differ in their schedule alone.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -42,6 +43,7 @@ from cli.timed_rollout import (
 )
 from envs.episode import transition_record
 from envs.mission import load_query_set
+from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, Roles, ServerConfig, SimulatorConfig, connect
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.json_lines import LinesHash
@@ -129,6 +131,10 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
         seeds=range(config.seed, config.seed + config.seeds),
     )
     check_writable(config.json)
+    if config.server.simulator.faults is not None:
+        raise UserError(
+            "--faults hit the rows of a benchmark differently, so nothing can be told: leave it out"
+        )
     mission = replace(config.mission, reward="judge") if config.judge else config.mission
     mission.check()
     queries = tuple(query.text for query in load_query_set(mission.query_set).train)
@@ -197,30 +203,32 @@ def _measure(
 ) -> list[dict[str, Any]]:
     """The rows as they are measured, each said on stderr."""
     dispatcher, simulator = connection.dispatcher, connection.embedded
+    by_model = {each.name for each in load_mutators(world.mission.mutators) if each.kind == "model"}
     meter: Meter = (
         ServerMeter(simulator, len(world.models)) if simulator else ClientMeter(dispatcher, world.models)
     )
     if simulator is None:
         plan = _with_repeats(plan)
-        _warm_up(world, meter, connection, plan[0])
     rows: list[dict[str, Any]] = []
     firsts: dict[tuple[Any, ...], Calls] = {}
     for setting in plan:
+        work = tuple(getattr(setting, key) for key in SAME_WORK)
+        if simulator is None and work not in firsts:
+            _warm_up(world, meter, connection, setting, num_steps)
         print(f"{setting} ...", file=sys.stderr, flush=True)
         row, steps = _timed(world, meter, connection, setting, num_steps)
-        calls = calls_of(steps)
-        first = firsts.setdefault(tuple(row[key] for key in SAME_WORK), calls)
+        calls = calls_of(steps, by_model)
+        first = firsts.setdefault(work, calls)
         same = equal_replies(first, calls) if first is not calls else equal_replies({}, {})
         sha256 = {"transitions_sha256": _sha256(steps), "simulated": connection.simulated}
         rows.append(row | same | sha256)
     return [row | _of_slots(row, meter.slots) for row in rows]
 
 
-def _warm_up(world: World, meter: Meter, connection: Connection, setting: Setting) -> None:
-    """Have the models loaded and the prompts' common beginnings cached in all slots: a step of each lane."""
-    lanes = setting.num_processes
-    print(f"warming up, not counted: a step of each of {lanes} lanes ...", file=sys.stderr, flush=True)
-    _timed(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), 1)
+def _warm_up(world: World, meter: Meter, connection: Connection, setting: Setting, num_steps: int) -> None:
+    """Do a row's work once: models are loaded, and a server that keeps prompts it has read has these."""
+    print(f"warming up, not counted: {setting.num_processes} lanes ...", file=sys.stderr, flush=True)
+    _timed(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), num_steps)
 
 
 def _with_repeats(plan: Sequence[Setting]) -> list[Setting]:
@@ -275,8 +283,12 @@ Calls = Mapping[Hashable, str]
 """The rewordings and answers of a rollout, each by all that decides the call it came of."""
 
 
-def calls_of(steps: Steps) -> Calls:
+def calls_of(steps: Steps, by_model: Container[str]) -> Calls:
     """The calls of a rollout; a judge's are left out, and those of steps that could not be scored.
+
+    Args:
+        steps: the rollout's.
+        by_model: the mutators that ask a model for their rewordings.
 
     A rewording depends on the queries of the episode so far, an answer on the query that was asked. The seeds
     of both depend on lane, episode, step and attempt.
@@ -293,7 +305,8 @@ def calls_of(steps: Steps) -> Calls:
                 continue
             step = (lane, episode, info["step_number"], info["attempt"])
             asked = info["mutated_query"] if info["adopted"] else info["query_before"]
-            calls[*step, info["mutator"], *queries] = info["mutated_query"]
+            if info["mutator"] in by_model:
+                calls[*step, info["mutator"], *queries] = info["mutated_query"]
             calls[*step, asked] = info["reply"]
     return calls
 
@@ -312,7 +325,8 @@ def compared(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     and as many lanes have the same tokens to write, so for them it is the ratio of their steps/s; between
     other rows it leaves out that one seed's replies are longer than another's, as it does on a server whose
     replies differ. It is None where the server tells no tokens. A row of medians has `seeds` above 1, no
-    `seed`, and None where its rows differ in anything that is no number.
+    `seed`, no equal replies (they are those of a seed), and None where its rows differ in anything that is no
+    number.
     """
     base = rows[0]["completion_tokens"] / rows[0]["wall_s"]
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
@@ -350,6 +364,8 @@ def _medians(group: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {key: _median([row[key] for row in group]) for key in group[0]} | {
         "seed": None,
         "seeds": len(group),
+        EQUAL: None,
+        "compared_replies": None,
     }
 
 

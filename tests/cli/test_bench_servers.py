@@ -14,6 +14,7 @@ from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
+BY_MODEL = {"shorten"}
 SMALL = ("--num-processes", "3", "--num-steps", "4")
 SCHEDULES = ["sequential", "sequential again", "phased", "lanes"]
 UNKNOWN = ("slots", "slot_utilisation", "bound_env_steps_per_s", "fraction_of_bound", "busy_slots")
@@ -42,7 +43,7 @@ def test_rows_over_either_wire_have_equal_replies_where_the_server_answers_equal
     assert "simulated: one rollout" in shown
     assert "100 % of 24" in shown
     assert "transitions: identical" in shown
-    assert said.splitlines()[0] == "warming up, not counted: a step of each of 3 lanes ..."
+    assert said.splitlines()[0] == "warming up, not counted: 3 lanes ..."
 
 
 def test_a_server_that_tells_its_slots_has_a_bound(simulator: EmbeddedServer, tmp_path: Path) -> None:
@@ -157,18 +158,48 @@ def _step(before: str, after: str, reply: str, number: int, **more: object) -> t
 
 
 def test_only_calls_that_asked_the_same_are_compared() -> None:
-    one = calls_of([[_step("q", "a", "no", 0)], [_step("a", "b", "no", 1)]])
+    one = calls_of([[_step("q", "a", "no", 0)], [_step("a", "b", "no", 1)]], BY_MODEL)
     assert equal_replies(one, one) == {"equal_replies": 1, "compared_replies": 4}
-    other_answer = calls_of([[_step("q", "a", "yes", 0)], [_step("a", "b", "no", 1)]])
+    other_answer = calls_of([[_step("q", "a", "yes", 0)], [_step("a", "b", "no", 1)]], BY_MODEL)
     assert equal_replies(one, other_answer) == {"equal_replies": 0.75, "compared_replies": 4}
     # Another rewording: only the first call was the same, for the next step begins from another query.
-    other_query = calls_of([[_step("q", "c", "no", 0)], [_step("c", "b", "no", 1)]])
+    other_query = calls_of([[_step("q", "c", "no", 0)], [_step("c", "b", "no", 1)]], BY_MODEL)
     assert equal_replies(one, other_query) == {"equal_replies": 0.5, "compared_replies": 2}
 
 
 def test_calls_of_another_episode_or_of_a_step_that_did_not_happen_are_not_compared() -> None:
-    one = calls_of([[_step("q", "a", "no", 0)]])
-    assert (
-        equal_replies(one, calls_of([[_step("q", "a", "no", 0, episode_number=1)]]))["compared_replies"] == 0
+    one = calls_of([[_step("q", "a", "no", 0)]], BY_MODEL)
+    later = calls_of([[_step("q", "a", "no", 0, episode_number=1)]], BY_MODEL)
+    assert equal_replies(one, later)["compared_replies"] == 0
+    assert calls_of([[_step("q", "", "", 0, unscored=True)]], BY_MODEL) == {}
+
+
+def test_rewordings_by_rule_are_no_replies() -> None:
+    by_rule = _step("a", "b", "no", 1, mutator="drop_words")
+    assert list(calls_of([[_step("q", "a", "no", 0)], [by_rule]], BY_MODEL).values()) == ["a", "no", "no"]
+
+
+def test_each_number_of_lanes_and_each_seed_is_warmed_up_with_its_own_work(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = (
+        "--target-model",
+        "sim-model",
+        "--schedules",
+        "phased,lanes",
+        "--sweep-lanes",
+        "1,2",
+        "--seeds",
+        "2",
     )
-    assert calls_of([[_step("q", "", "", 0, unscored=True)]]) == {}
+    _rows(simulator.host, tmp_path, *flags)
+    begun = [line.split(" ...")[0] for line in capsys.readouterr().err.splitlines() if line.endswith("...")]
+    warm_ups = [line.startswith("warming up") for line in begun]
+    assert warm_ups == 2 * [True, False, True, False, False, False]
+
+
+def test_faults_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    faults = tmp_path / "faults.json"
+    faults.write_text('[{"kind": "error_500", "rate": 0.1}]')
+    assert execute(("bench", "--ollama-host", "embedded", *SMALL, "--faults", str(faults))) == 2
+    assert "--faults" in capsys.readouterr().err
