@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.real import TARGETS, Plan, adopted, gains
+from benchmarks.real import TARGETS, Plan, adopted, gains, with_hindsight
 
 PLAN = Plan(steps=(64,))
 (TARGET, _) = TARGETS
@@ -38,6 +38,16 @@ def test_a_difference_is_called_one_only_where_the_adjusted_test_says_so() -> No
     assert str(noop["success, points"]).startswith("+50.0 [+")
     assert noop["p"] == "0.002"  # 2 of the 2^10 ways that ten coins fall
     assert noop["p (Holm)"] == "0.008"
+
+
+def test_with_hindsight_a_query_counts_where_any_mutator_alone_succeeded() -> None:
+    successes = {
+        PPO: [True] * 4,
+        "noop": [True, False, False, False],
+        "fixed:shorten": [True, True, False, False],
+        "fixed:expand": [False, False, True, False],
+    }
+    assert with_hindsight(results(successes))["rate"] == 0.75
 
 
 def test_each_rewording_counts_once_and_by_the_reason_it_was_not_adopted_for() -> None:
