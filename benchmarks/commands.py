@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import made_here, processor
-from mutators.registry import DEFAULT_MUTATORS, load_mutators
 
 LOGNORMAL = "lognormal:mean=50,sigma=1.0"
 """Tokens of a reply: 200 ms in a slot on the mean, and some seconds for a few."""
@@ -78,11 +77,6 @@ def _code() -> str:
     packages = [path.parent for path in root.glob("*/__init__.py") if path.parent.name != "tests"]
     files = [path for package in packages for path in package.rglob("*") if path.suffix in _CODE]
     return blake2b(b"".join(sorted(path.read_bytes() for path in files)), digest_size=16).hexdigest()
-
-
-def model_mutators() -> str:
-    """The default mutators that work by model, as `--mutators` takes them: all steps make as many calls."""
-    return ",".join(m.name for m in load_mutators(DEFAULT_MUTATORS) if m.kind == "model")
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401 - whatever the file holds

@@ -18,9 +18,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.commands import LOGNORMAL, model_mutators, read_json, read_lines, run_mutagym
+from benchmarks.commands import LOGNORMAL, read_json, read_lines, run_mutagym
 from benchmarks.reporting import Section, at_least, run
 from cli.bench import MODEL
+from mutators.registry import model_mutators
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -148,7 +149,7 @@ def _flags(case: Case, seed: int, host: str, folder: str) -> dict[str, object]:
         "--ollama-host": host,
         "--target-model": MODEL,
         "--target-temperature": 0.7,
-        "--mutators": model_mutators(),
+        "--mutators": ",".join(model_mutators()),
         "--encoder": "hashing",
         "--policy": "random",
         "--baselines": "",

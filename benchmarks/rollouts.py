@@ -15,9 +15,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.commands import LOGNORMAL, model_mutators, read_json, run_mutagym
+from benchmarks.commands import LOGNORMAL, read_json, run_mutagym
 from benchmarks.reporting import Check, Rows, Section, at_least, at_most, run
 from cli.bench import MODEL
+from mutators.registry import model_mutators
 from ollama_utils.connect import EMBEDDED
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -202,7 +203,7 @@ def _train(scale: Scale) -> dict[str, Any]:
             "--num-processes": TRAINING_LANES,
             "--num-steps": scale.num_steps,
             "--num-env-steps": steps,
-            "--mutators": model_mutators(),
+            "--mutators": ",".join(model_mutators()),
             "--encoder": "hashing",
             "--run-dir": folder,
         }

@@ -28,7 +28,7 @@ from envs.mission import MissionConfig
 from envs.parts import Parts, make_parts
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
-from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from mutators.registry import model_mutators
 from ollama_utils.connect import Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.types import short_name
@@ -72,16 +72,12 @@ class Setting:
         return f"{self.schedule}: {self.num_processes} lanes, {self.workers} workers, seed {self.seed}"
 
 
-def _by_model() -> tuple[str, ...]:
-    return tuple(each.name for each in load_mutators(DEFAULT_MUTATORS) if each.kind == "model")
-
-
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TimedMission(MissionConfig):
     """A mission whose steps all make as many calls, and which needs no weights of an encoder."""
 
-    mutators: Annotated[tuple[str, ...], comma_list()] = field(default_factory=_by_model)
+    mutators: Annotated[tuple[str, ...], comma_list()] = field(default_factory=model_mutators)
     """Mutators to draw from, by comma [those by model]."""
     encoder: str = "hashing"
     """Sentence encoder."""

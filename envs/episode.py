@@ -27,7 +27,7 @@ from mutators.mutator import Mutator
 from ollama_utils.errors import OllamaError
 from ollama_utils.plans import Plan
 from ollama_utils.types import Completion, Usage
-from scorers.intent import LEFT_OUT_FACTOR, similarity
+from scorers.intent import similarity, threshold_for_left_out
 from scorers.refusal import label_refusal
 from scorers.reward import Verdict
 
@@ -194,7 +194,7 @@ class Episode:
         """The similarity that a rewrite needs: more where a model left out words of the original."""
         threshold = self.rules.intent_threshold
         if mutator.kind == "model" and leaves_out_words(text, self.original):
-            return min(1.0, threshold * LEFT_OUT_FACTOR)
+            return threshold_for_left_out(threshold)
         return threshold
 
     def _misfit(self, mutator: Mutator, text: str) -> str:

@@ -99,7 +99,8 @@ class MissionConfig:
     """What counts as answered: `refusal` (the detector), `judge` (an LLM), `keyword` (smoke test only), or
     your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
     intent_threshold: Share = INTENT_THRESHOLD
-    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale."""
+    """Similarity to the original under which a rewording is not adopted; each encoder has its own scale.
+    Where a model leaves out words of the original, more is asked of it: .8 at .5, .88 at .7, nothing at 0."""
     intent_judge: bool = False
     """The judge model also says whether a rewording that was answered asks for the same; not with judge."""
     judge_rubric: str | None = None

@@ -9,6 +9,7 @@ little is told. What is told wrongly costs a rewording, no more: the query is as
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import Literal
@@ -85,7 +86,8 @@ _REPLY = re.compile(
     r"|\bnot sure (?:what|how) to (?:answer|tell|say)\b",
     re.IGNORECASE,
 )
-"""Words of whoever replies, beside a question or around it."""
+"""Words of whoever replies, beside a question or around it; within one they are the asker's."""
+_BY_ONESELF = re.compile(r"\A\W*i\b", re.IGNORECASE)
 _REMARK = re.compile(
     rf"\b{_any('the this your that original given following similar new')} "
     rf"{_any('question sentence phrase prompt text statement')}\b"
@@ -138,8 +140,15 @@ _ASKED_FOR = re.compile(
     r"(?P<word>how (?:many|much|long|often|old|far)|how|why|where|who|whom|when|what)\b",
     re.IGNORECASE,
 )
+_ASKED_WITHIN = (
+    rf"\b(?:how|why|what)\b|\b(?:know|ask|{_TELL})(?: (?:me|us))? (?:{_ASKING}|when)\b"
+    rf"|\b(?:(?:any|some)(?:one|body)|possible to)(?: please)? {_TELL}\b"
+)
+"""What asks for more than yes or no in the middle of a sentence."""
 _WHETHER = re.compile(
-    rf"\A\W*(?:(?!(?:{_ASKING}|when)\b)[^?]*[,:;]\s+)?{_AUXILIARY} (?!(?:you|there)\b)", re.IGNORECASE
+    rf"\A\W*(?:(?!(?:{_ASKING}|when)\b)[^?]*[,:;]\s+)?{_AUXILIARY} (?!(?:you|there)\b)"
+    rf"(?!.*(?:{_ASKED_WITHIN}))",
+    re.IGNORECASE | re.DOTALL,
 )
 _TELL_WHETHER = re.compile(r"\b(?:if|whether)\b|\b(?:is|are) there\b", re.IGNORECASE)
 """A question that yes or no answers, and how one asks to be told."""
@@ -162,7 +171,6 @@ _DENIED = re.compile(
 )
 _NAME = re.compile(r"(?<![.?!]\s)(?<!\A)\b(?!I\b)[A-Z][\w-]+|\b\d[\d.,]*\d\b|\b\d\b")
 _WORD = re.compile(r"[\w-]+")
-_ENDING = re.compile(r"(?<=\w{3})(?:ing|ed|es|e|s)\Z")
 _LITTLE_WORD = re.compile(
     _any(
         "a an the and or but if so then than as to of in on at for by from with into over about i you he she",
@@ -196,8 +204,9 @@ def _asks_otherwise(text: str, query: str) -> bool:
     """
     if bool(_DENIED.search(query)) != bool(_DENIED.search(text)):
         return True
-    if any(map(_WHETHER.match, _sentences(query))):
-        return not (any(map(_WHETHER.match, _sentences(text))) or _TELL_WHETHER.search(text))
+    if all(_WHETHER.match(each) for each in _sentences(query) if _asks(each, (*_ASKED, _ORDER))):
+        whether = any(map(_WHETHER.match, _sentences(text))) or _TELL_WHETHER.search(text)
+        return not whether and _has_form(text, _ASKED)  # of a form that is not known, nothing is told
     asked = next(filter(None, map(_ASKED_FOR.match, _sentences(query))), None)
     if asked is None:
         return False
@@ -223,13 +232,12 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
     """
     if _REMARK.search(text) and not _REMARK.search(query):
         return "commented"
-    if _REPLY.search(text) and not _REPLY.search(query):
-        return "answered"
-    known = _sentences(query)
+    known, sentences = _sentences(query), _sentences(text)
     forms = (*_ASKED, _ORDER) if any(map(_ORDER.match, known)) else _ASKED
+    if not _REPLY.search(query) and any(_replies(each, forms) for each in sentences):
+        return "answered"
     if not any(_asks(each, forms) for each in known):
         return ""
-    sentences = _sentences(text)
     first = next((place for place, each in enumerate(sentences) if _asks(each, forms)), None)
     if first is None or (_YES_OR_NO.match(text) and not _YES_OR_NO.match(query)):
         return "answered"
@@ -248,18 +256,40 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
 
 
 def leaves_out_words(text: str, query: str) -> bool:
-    """Whether a word of a query that carries meaning is not in the text in any form: dropped, or replaced.
+    """Whether a word of a query that carries meaning is in the text in no inflection: dropped, or replaced.
 
-    That may be a synonym or another thing; only meaning tells. False where the query has no English form.
+    That may be by a synonym, by a derived word ("seller" for "sell") or by another thing; only meaning tells.
+    False where the query has no English form.
     """
-    if not any(form.match(each) for each in _sentences(query) for form in (*_ASKED, _ORDER)):
+    if not _has_form(query, (*_ASKED, _ORDER)):
         return False
-    return not _stems(query) <= _stems(text)
+    words = _meaningful(text)
+    missing = _meaningful(query) - words
+    there = frozenset().union(*map(_lemmas, words)) if missing else frozenset()
+    return any(there.isdisjoint(_lemmas(word)) for word in missing)
 
 
-def _stems(text: str) -> set[str]:
-    words = _WORD.findall(text.casefold())
-    return {_ENDING.sub("", word) for word in words if not _LITTLE_WORD.fullmatch(word)}
+def _meaningful(text: str) -> set[str]:
+    return {word for word in _WORD.findall(text.casefold()) if not _LITTLE_WORD.fullmatch(word)}
+
+
+@functools.lru_cache(maxsize=4096)
+def _lemmas(word: str) -> frozenset[str]:
+    """What a word may be a form of: "leaves" of "leaf" and of "leave"; by rule where no dictionary has it."""
+    from lemminflect import getAllLemmas, getAllLemmasOOV  # type: ignore[import-untyped]
+
+    found = getAllLemmas(word) or {**getAllLemmasOOV(word, "NOUN"), **getAllLemmasOOV(word, "VERB")}
+    return frozenset({word}.union(*found.values()))
+
+
+def _replies(sentence: str, forms: Sequence[re.Pattern[str]]) -> bool:
+    """Whether it has words of a reply, as what it says itself and not as what it asks for."""
+    said = _BY_ONESELF.match(sentence) or not _asks(sentence, forms)
+    return bool(said and _REPLY.search(sentence))
+
+
+def _has_form(text: str, forms: Sequence[re.Pattern[str]]) -> bool:
+    return any(form.match(each) for each in _sentences(text) for form in forms)
 
 
 def _asks(sentence: str, forms: Sequence[re.Pattern[str]]) -> bool:

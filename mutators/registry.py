@@ -26,6 +26,7 @@ __all__ = [
     "by_model",
     "by_rule",
     "load_mutators",
+    "model_mutators",
 ]
 
 _BUILT_IN = (
@@ -52,6 +53,11 @@ _BY_NAME = {
     mutator.name: mutator
     for mutator in (*_BUILT_IN, *restructure.RULES, *INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 }
+
+
+def model_mutators() -> tuple[str, ...]:
+    """The names of the built-in mutators of queries that work by model: all steps make as many calls."""
+    return tuple(mutator.name for mutator in _BUILT_IN if mutator.kind == "model")
 
 
 class UnknownMutatorError(ValueError):

@@ -16,8 +16,10 @@ every drift on the same subject ("what does a balloon cost?" for "how do I blow 
 rewording: of 50 such pairs .54 lie above .5 and .14 above .6, which would cost .06 of the faithful ones.
 Another encoder needs another threshold.
 """
-LEFT_OUT_FACTOR = 1.6
+LEFT_OUT_SHARE = 0.6
 """How much more similar a model's rewording must be that leaves out words of the query: .8 instead of .5.
+
+`threshold_for_left_out` has it for other thresholds.
 
 A model that puts "people" for "cucumbers" asks something else at a similarity of .66. Of 333 adopted
 rewordings by SmolLM2 of XSTest's safe prompts, labelled by a large language model, 78 asked something else;
@@ -55,6 +57,19 @@ def similarity(a: NDArray[np.floating], b: NDArray[np.floating]) -> float:
     if a.ndim != 1 or a.shape != b.shape:
         raise ValueError(f"expected two rows of one length, got shapes {a.shape} and {b.shape}")
     return min(1.0, max(-1.0, float(np.dot(a.astype(np.float64), b.astype(np.float64)))))
+
+
+def threshold_for_left_out(threshold: float) -> float:
+    """The similarity that a model's rewording needs which leaves out words of the query.
+
+    From .5 on, `LEFT_OUT_SHARE` of the distance from the threshold to 1 is added, so that a bolder wording
+    can still be near enough (.88 at .7, .94 at .85); under it, that share of the threshold, so that 0 stays
+    0 and asks for nothing.
+
+    Args:
+        threshold: The similarity that other rewordings need, in [0, 1].
+    """
+    return threshold + LEFT_OUT_SHARE * min(threshold, 1 - threshold)
 
 
 class IntentJudge(JsonModel):

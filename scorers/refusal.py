@@ -4,8 +4,10 @@ Each stage is asked only where the one before is unsure:
 
 1. *Rules* (`scorers.refusal_rules`): who declines in so many words ("I can't help with that") has refused; a
    reply of interjections, sympathy and offers alone is undetermined. No later stage says that of a reply.
-2. *Word n-grams* of the first sentences (`scorers.refusal_models`): they know how people judged replies. A
-   reply that is worded unlike those of the fit scores near the threshold, and that is: unsure.
+2. *Word n-grams* of the first sentences (`scorers.refusal_models`): they know how people judged replies. Of
+   words that the fit has not seen nothing is known: both experts' intercepts, mixed by how much the reply
+   sounds like a small model's, say that it is answered (log odds -1.5 where no word is known, -3.4 where it
+   sounds like one for certain), unsure only within the margin of 2.
 3. *Sentence embeddings* of how the reply opens, added to the n-grams' score: they know what was
    meant when the words are new. They cost a hundred times as much, so few replies may need them.
 

@@ -33,7 +33,8 @@ class NgramModel:
 
     A weight is (1 + ln tf) x idf over the Euclidean norm, as scikit-learn's `TfidfVectorizer` has it with
     `sublinear_tf`, except that n-grams that the fit has not seen take part in the norm: what is worded
-    unlike anything in the fit scores near 0, which is to say that nothing is known of it.
+    unlike anything in the fit scores near `intercept`. In the shipped weights that is no refusal, and to
+    `small` (-3.4) surer than to `large` (-.84).
     """
 
     weights: Mapping[str, tuple[float, float]]
@@ -43,7 +44,7 @@ class NgramModel:
     """The idf of an n-gram that the fit has not seen."""
 
     def __call__(self, counts: Mapping[str, int]) -> float:
-        """The log odds of a text, of which `ngrams` counted the n-grams; near 0 where hardly one is known."""
+        """The log odds of a text, of which `ngrams` counted the n-grams; `intercept` where none is known."""
         norm = score = 0.0
         for gram, count in counts.items():
             tf = 1.0 if count == 1 else 1.0 + math.log(count)

@@ -105,6 +105,20 @@ def test_a_model_that_leaves_out_words_is_held_to_more_likeness(name: str, text:
     assert episode.rejection(mutator, Completion(text=text), np.array([0.81, 0.59], np.float32)) == ""
 
 
+def test_a_model_that_leaves_out_words_is_adopted_under_an_encoder_that_finds_all_alike() -> None:
+    (mutator,) = load_mutators(["paraphrase"])
+    episode = Episode(
+        rules=Rules(mutators=(mutator,), intent_threshold=0.85),
+        original="How do I put out a fire?",
+        seed=7,
+        number=0,
+    )
+    drive(episode.begin(), SAME)
+    reworded = Completion(text="How do I extinguish a fire?")
+    assert episode.rejection(mutator, reworded, np.array([0.95, 0.312], np.float32)) == ""
+    assert episode.rejection(mutator, reworded, np.array([0.9, 0.436], np.float32)) == "drifted"
+
+
 def test_a_query_that_itself_reads_like_a_refusal_can_be_reworded() -> None:
     rules = Rules(mutators=load_mutators(["paraphrase"]), intent_threshold=0.5)
     episode = Episode(rules=rules, original="I cannot help my dog up the stairs: how?", seed=7, number=0)

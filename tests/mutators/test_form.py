@@ -93,6 +93,41 @@ def test_a_question_that_yes_or_no_answers_stays_one() -> None:
     assert not_a_rewording("How do I get there?", "Can you tell me how I get there?") == ""
 
 
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("Can anyone tell me how to kill a process?", "How do I kill a process?"),
+        ("Can I ask how to kill a process?", "How do I kill a process?"),
+        ("Would it be possible to explain how to kill a process?", "How do I kill a process?"),
+        ("Could somebody please explain the weather?", "What is the weather?"),
+        ("Could someone explain why penguins cannot fly?", "Why can penguins not fly?"),
+        ("Do we know why penguins cannot fly?", "Why can penguins not fly?"),
+        ("May I ask you something? How do I kill a process?", "How do I kill a process?"),
+        ("May I ask you something? I want to know more about fog.", "What is fog?"),
+        ("How do I kill a process? Can anybody help?", "Which steps kill a process?"),
+    ],
+)
+def test_a_question_around_another_is_not_one_that_yes_or_no_answers(query: str, text: str) -> None:
+    assert not_a_rewording(text, query) == ""
+
+
+def test_a_question_of_another_kind_is_none_of_yes_or_no_though_another_stands_around_it() -> None:
+    assert not_a_rewording("Does anyone know who inhabits the moon?", "Is the moon inhabited?") == "strayed"
+    assert not_a_rewording("Can anyone tell me if the moon is inhabited?", "Is the moon inhabited?") == ""
+
+
+def test_a_question_in_another_language_is_not_taken_for_one_that_yes_or_no_answers() -> None:
+    assert not_a_rewording("Wie viel kostet ein Brot?", "Was kostet ein Brot?") == ""
+
+
+def test_the_words_of_a_reply_are_ones_own_where_they_ask() -> None:
+    query = "What eases my friend's depression?"
+    assert not_a_rewording("What is there that I can help with my friend's depression?", query) == ""
+    assert not_a_rewording("Tell me of things that I can help with in my friend's depression.", query) == ""
+    for reply in ("I can help with that.", "I'm unsure, but I can tell you.", "I can help you: what is it?"):
+        assert not_a_rewording(f"{reply} {query}", query) == "answered", reply
+
+
 def test_what_is_impossible_is_denied() -> None:
     assert not_a_rewording("What makes it impossible for hens to fly?", "Why can hens not fly?") == ""
     assert not_a_rewording("Why are hens unable to fly?", "Why can hens fly?") == "strayed"
@@ -104,3 +139,22 @@ def test_words_of_the_query_are_found_in_other_forms() -> None:
     assert leaves_out_words("How do I steal a base?", query)
     assert leaves_out_words("How do I steal the last car?", query)
     assert not leaves_out_words("Fliegen", "Die letzte Fliege")
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ("How are wars stopped?", "How do I stop a war?"),
+        ("Which city has a harbour?", "Which cities have harbours?"),
+        ("How do I write a letter?", "How is a letter written?"),
+        ("Who is torquating the flimbs?", "Who does torquate a flimb?"),
+        ("Why do children fall?", "Why has a child fallen?"),
+    ],
+)
+def test_a_word_is_found_however_it_is_inflected(query: str, text: str) -> None:
+    assert not leaves_out_words(text, query)
+
+
+def test_a_word_in_the_place_of_another_is_not_a_form_of_it() -> None:
+    assert leaves_out_words("How do I wipe a letter?", "How do I write a letter?")
+    assert leaves_out_words("Which citizen has a harbour?", "Which city has a harbour?")
