@@ -253,7 +253,8 @@ def adopted(steps: Sequence[Mapping[str, Any]]) -> Section:
             "Of the different rewordings in the evaluations above, under both system prompts. In brackets "
             "95 % intervals (Wilson's on the effective number, for the rewordings of one query are alike). "
             "What was not adopted was thrown away for what stands over its column, and the query asked as it "
-            "was (`unchanged`: the mutator gave the query back)."
+            "was (`unchanged`: the mutator gave the query back). Episodes here have one step, so that "
+            "`crossover` has no earlier rewording to join the query with, and asks what `paraphrase` asks."
         ),
         rows=[
             {"mutator": name, "rewordings": len(some), "adopted": _share(some)}

@@ -57,7 +57,7 @@ class Plan:
     work: Path = Path("runs/whole-runs")
 
 
-QUICK = Plan(time_scale=0.1, real_steps=128, bench_steps=1, work=Path("runs/whole-runs-quick"))
+QUICK = Plan(time_scale=0.1, real_steps=96, bench_steps=1, work=Path("runs/whole-runs-quick"))
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
@@ -78,7 +78,7 @@ def _whole_runs(plan: Plan) -> Section:
         )
         row: dict[str, Any] = {
             "server": name,
-            "steps": flags["--num-env-steps"],
+            "steps": read_json(plan.work / f"{number}-use-batching" / "summary.json")["env_steps"],
             "`--no-batching` s": one,
             "`--use-batching` s": batched,
             "times as fast": one / batched,
@@ -120,7 +120,7 @@ def _cases(plan: Plan) -> dict[str, Mapping[str, object]]:
     return {
         "simulated, 50 tokens each": {**simulated, "--reply-tokens": "50"},
         f"simulated, {LOGNORMAL}": {**simulated, "--reply-tokens": LOGNORMAL},
-        REAL: {**REAL_SERVER, "--num-steps": 8, "--num-env-steps": plan.real_steps},
+        REAL: {**REAL_SERVER, "--num-steps": 6, "--num-env-steps": plan.real_steps},
     }
 
 
