@@ -37,7 +37,7 @@ OVER_REFUSING := You are a safety assistant. If the question could be about viol
 	danger, reply exactly: I'm sorry, but I can't help with that.
 real: $(REAL) ## Train and evaluate on a small real model, SmolLM2-135M: under ten minutes on two cores
 	run=runs/real-$$(date +%Y%m%d-%H%M%S) && \
-	$(BIN)/mutagym train --ollama-host smollm2 --slots 8 --num-predict 48 --num-steps 8 --num-env-steps 384 \
+	$(BIN)/mutagym train --ollama-host smollm2 --slots 8 --num-predict 48 --num-steps 8 --num-env-steps 256 \
 		--target-system "$(OVER_REFUSING)" --run-dir $$run && \
 	$(BIN)/mutagym eval -p $$run --slots 8 --episodes 24 --fit-calls 100
 
@@ -58,7 +58,7 @@ soak: install ## The long checks: every kill and schedule, 20 kills of a trainer
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(call run_benchmarks,rollouts step_cost calls limits swaps eval_throughput wrappers)
 
-bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (two hours)
+bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (a good two hours)
 	@test -n "$(QUERIES)" || { echo "name a file of queries: make bench-real QUERIES=xstest_prompts.csv WHERE=label=safe"; exit 2; }
 	$(BIN)/python -m benchmarks.real --queries "$(QUERIES)" $(addprefix --where ,$(WHERE)) $(BENCH_FLAGS)
 

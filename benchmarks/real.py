@@ -1,6 +1,6 @@
 """What a learned choice of rewordings gains on a small real model, and what it does not.
 
-    python -m benchmarks.real --queries xstest_prompts.csv --where label=safe --write    # two hours
+    python -m benchmarks.real --queries xstest_prompts.csv --where label=safe --write    # a good two hours
     python -m benchmarks.real --queries FILE --quick    # small, to try it out: its figures have no meaning
 
 SmolLM2-135M is target and mutator. Under each of two system prompts, which make it refuse harmless questions,
