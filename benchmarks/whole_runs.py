@@ -52,6 +52,7 @@ class Plan:
     time_scale: float = 1.0
     """Of the simulator."""
     real_steps: int = 192
+    """Two rollouts of all lanes: a training ends with a whole one."""
     bench_steps: int = 4
     """Steps of each lane where the schedules are compared."""
     work: Path = Path("runs/whole-runs")
