@@ -29,6 +29,7 @@ from ollama_utils.types import Call, Completion, Usage, short_name
 
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
 _BUSY_S = 60.0
+_RETRY_S = 0.01
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS replies (
     key BLOB, scope TEXT, server TEXT, model TEXT, digest TEXT, endpoint TEXT, request TEXT,
@@ -266,7 +267,7 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise self._failure(error) from error
         try:
-            self._database.execute("PRAGMA journal_mode = WAL")
+            self._use_a_write_ahead_log()
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
             self._database.executescript(schema)
         except sqlite3.Error as error:
@@ -289,6 +290,21 @@ class SqliteFile:
         """Close the file; what is executed later raises ReplyLogError."""
         with self._lock:
             self._database.close()
+
+    def _use_a_write_ahead_log(self) -> None:
+        """Wait for another process that makes the file just now: here SQLite does not wait by itself."""
+        patience_ends = time.monotonic() + _BUSY_S
+        while not self._uses_a_write_ahead_log(may_be_busy=time.monotonic() < patience_ends):
+            time.sleep(_RETRY_S)
+
+    def _uses_a_write_ahead_log(self, *, may_be_busy: bool) -> bool:
+        try:
+            self._database.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if may_be_busy and error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
+                return False
+            raise
+        return True
 
     def _failure(self, error: sqlite3.Error) -> ReplyLogError:
         hint = ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -200,6 +201,18 @@ def test_several_processes_write_one_cache_and_the_first_reply_stays(tmp_path: P
         assert writer.exitcode == 0
     with closing(log(tmp_path)) as kept:
         assert kept.totals().calls == 100 + 2 * 100
+
+
+def test_a_log_that_another_process_is_just_making_is_waited_for(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "replies.sqlite", isolation_level=None)) as other:
+        other.execute("CREATE TABLE of_another_process (x)")
+        other.execute("BEGIN IMMEDIATE")  # SQLite itself does not wait for this when it opens a WAL
+        with ThreadPoolExecutor(1) as pool:
+            opening = pool.submit(log, tmp_path)
+            with pytest.raises(TimeoutError):
+                opening.result(timeout=0.3)
+            other.execute("COMMIT")
+            opening.result(timeout=PATIENCE_S).close()
 
 
 def test_a_file_that_is_no_log_and_a_folder_that_is_not_there_are_named(tmp_path: Path) -> None:
