@@ -294,17 +294,15 @@ class SqliteFile:
     def _use_a_write_ahead_log(self) -> None:
         """Wait for another process that makes the file just now: here SQLite does not wait by itself."""
         patience_ends = time.monotonic() + _BUSY_S
-        while not self._uses_a_write_ahead_log(may_be_busy=time.monotonic() < patience_ends):
-            time.sleep(_RETRY_S)
-
-    def _uses_a_write_ahead_log(self, *, may_be_busy: bool) -> bool:
-        try:
-            self._database.execute("PRAGMA journal_mode = WAL")
-        except sqlite3.OperationalError as error:
-            if may_be_busy and error.sqlite_errorcode == sqlite3.SQLITE_BUSY:
-                return False
-            raise
-        return True
+        while True:
+            try:
+                self._database.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience_ends:
+                    raise
+                time.sleep(_RETRY_S)
+            else:
+                return
 
     def _failure(self, error: sqlite3.Error) -> ReplyLogError:
         hint = ""
