@@ -402,16 +402,10 @@ class SearchSession:
 
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
-        dispatcher, embedded = self.connection.dispatcher, self.connection.embedded
-        child = self.connection.child
+        dispatcher, child = self.connection.dispatcher, self.connection.child
         if search.config.search.rate_limit_per_minute:
             dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
-        findings = Findings(
-            search.width,
-            self.connection.slots_setting,
-            apart_s=FINDINGS_APART_S,
-            slots=embedded.settings.slots if embedded else None,
-        )
+        findings = self.connection.findings(search.width, apart_s=FINDINGS_APART_S)
         progress = SearchProgress(
             search.what, search.total, dispatcher, findings, calls_each=search.calls_each
         )

@@ -124,7 +124,6 @@ def _learn(
     saved: Mapping[str, Any] | None,
 ) -> tuple[Learner, BaseException | None]:
     """Learn; returns the learner, whatever ended it, and what that was."""
-    from ollama_utils.findings import Findings
     from train.learner import make_learner
     from train.recorder import ProgressLine
 
@@ -135,7 +134,7 @@ def _learn(
         interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
         interrupt.allow(allowed=False)
-    findings = Findings(config.num_processes, connection.slots_setting)
+    findings = connection.findings(config.num_processes)
     progress = ProgressLine(config.total_steps, recorder, findings)
     ended: BaseException | None = None
     try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from ollama_utils.findings import Findings
 from ollama_utils.hosts import OPENAI, server_url, speaks_openai
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, short_name
@@ -220,8 +221,18 @@ class Connection:
         """The servers by names that stay: one that is started here has another port each time."""
         return self.hosts if self.child else self.dispatcher.hosts
 
+    def findings(self, lanes: int, *, apart_s: float = 0.0) -> Findings:
+        """What there will be to say of the servers' slots: the simulator's are known, others' are found out.
+
+        Args:
+            lanes: environments that run side by side.
+            apart_s: see `Findings`.
+        """
+        slots = self.embedded.settings.slots if self.embedded else None
+        return Findings(lanes, self._slots_setting, apart_s=apart_s, slots=slots)
+
     @property
-    def slots_setting(self) -> str:
+    def _slots_setting(self) -> str:
         """What gives the servers more slots, up to their number; of several kinds, the first's."""
         if self.child:
             return "--slots "

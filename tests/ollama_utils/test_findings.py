@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ollama_utils.capacity import CapacityEstimate
+from ollama_utils.connect import EMBEDDED, ServerConfig, SimulatorConfig, connect
 from ollama_utils.findings import STEADY, Findings
 
 HOST = "http://127.0.0.1:11434"
@@ -60,6 +61,14 @@ def test_slots_that_are_known_are_not_estimated() -> None:
     (line,) = reported(findings, found(3, limit=4))
     assert " runs 8 slots " in line
     assert not reported(findings, found(1, limit=1))
+
+
+def test_the_embedded_simulators_slots_are_those_it_was_given() -> None:
+    """Its calls may be too short to measure: eight slots were called one, and eight were advised."""
+    config = ServerConfig(ollama_host=(EMBEDDED,), simulator=SimulatorConfig(slots=8))
+    with connect(config) as connection:
+        (line,) = reported(connection.findings(16), found(1, limit=12))
+    assert line.endswith("runs 8 slots for 'llama3.2', kept busy by 12 calls in flight")
 
 
 def test_looks_that_follow_each_other_at_once_count_as_one() -> None:
