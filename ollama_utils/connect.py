@@ -25,7 +25,7 @@ from cyclopts.validators import Number
 from ollama_utils.findings import Findings
 from ollama_utils.hosts import OPENAI, server_url, speaks_openai
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, short_name
+from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, MAX_OUTAGE_S, short_name
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from simulator.settings import Settings, SimulatedServer
@@ -106,6 +106,8 @@ class ServerConfig:
     """Seconds after which one call is given up, its wait in the server's queue left out."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
+    max_outage: Annotated[float, Parameter(validator=Number(gt=0))] = MAX_OUTAGE_S
+    """Seconds for which an outage of all servers is waited out; then the run ends, saved (exit code 3)."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
     def located(self) -> "ServerConfig":
@@ -344,8 +346,15 @@ def _dispatcher(
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
-        exit_reason=child.exit_reason if child else lambda: None,
+        max_outage_s=config.max_outage,
+        ensure_running=child.exit_reason if child else lambda: None,
+        report=_say,
     )
+
+
+def _say(line: str) -> None:
+    """A line on stderr; a progress bar that is there moves down for it."""
+    print(line, file=sys.stderr)
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
+    BrokenReplyError,
     CallCancelledError,
     CallTimeoutError,
     OllamaError,
@@ -96,7 +97,7 @@ class Exchange:
         except httpx.LocalProtocolError as error:
             raise BadRequestError(f"the request to {self.whom(model)} cannot be sent: {error}") from error
         except httpx.HTTPError as error:
-            raise BadReplyError(f"{self.whom(model)} broke off its reply: {brief(repr(error))}") from error
+            raise BrokenReplyError(f"{self.whom(model)} broke off its reply: {brief(repr(error))}") from error
         except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
             raise self._misread(model, error) from error
         except RuntimeError as error:

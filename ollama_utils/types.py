@@ -16,6 +16,8 @@ CALL_TIMEOUT_S = 120.0
 """Seconds after which one call is given up, unless another number is set."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
+MAX_OUTAGE_S = 600.0
+"""Seconds for which an outage of all servers is waited out, unless another number is set."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,9 @@ class ModelClient(Protocol):
         ...
 
 
-def open_client(host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> ModelClient:
+def open_client(
+    host: str, *, timeout_s: float, exit_reason: Callable[[], str | None] = lambda: None
+) -> ModelClient:
     """The client for a host: an OpenAI-compatible server's (`openai:http://...`), else Ollama's.
 
     Args:

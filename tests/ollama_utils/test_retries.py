@@ -123,7 +123,7 @@ def test_the_wait_at_our_own_gate_is_no_part_of_the_deadline() -> None:
         ScriptedServer(handler) as server,
         Dispatcher([server.host], max_in_flight=1, backoff_s=0.001, deadline_s=deadline_s) as dispatcher,
     ):
-        gate = dispatcher._servers[server.host].gate("m")
+        gate = dispatcher._fleet._servers[server.host].gate("m")
         late = start(lambda: dispatcher.generate(Call(model="m", prompt="late")))
         wait_until(lambda: len(server.bodies) == 1)
         other = start(lambda: dispatcher.generate(Call(model="m", prompt="held")))
