@@ -14,7 +14,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict, Toml
 
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
@@ -39,9 +39,11 @@ class ExitCode(IntEnum):
 
     DONE = 0
     STOPPED = 1
-    """The run stopped itself, saved, or its server went away."""
+    """The run stopped itself, saved."""
     USER_ERROR = 2
     """Something that the user can mend."""
+    OUTAGE = 3
+    """No server was there for longer than --max-outage; the run is saved."""
     PIPE_CLOSED = 141
     """Nobody reads the output any more: 128 + SIGPIPE."""
 
@@ -126,6 +128,8 @@ def run(app: App, tokens: list[str]) -> int:
         sys.stdout.flush()
     except (CycloptsError, UserError) as error:
         line, code = str(error), ExitCode.USER_ERROR
+    except OutageError as error:
+        line, code = str(error), ExitCode.OUTAGE
     except RunStoppedError as error:
         line, code = str(error), ExitCode.STOPPED
     except Interrupted as error:

@@ -11,6 +11,7 @@ written down.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 import threading
@@ -204,7 +205,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         ensure_running: is called when nobody answers; returns why nobody ever will again, where that can be
             known, else None.
-        report: is given a line for the user when an outage begins, goes on, and ends.
+        report: is given a line for the user when an outage begins, goes on, and ends; by default it is logged
+            as a warning.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
 
     Raises:
@@ -223,7 +225,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: float = 0.5,
         max_outage_s: float | None = MAX_OUTAGE_S,
         ensure_running: Callable[[], str | None] = lambda: None,
-        report: Callable[[str], None] = lambda _line: None,
+        report: Callable[[str], None] = logging.getLogger(__name__).warning,
         rate_limit_per_minute: float | None = None,
     ) -> None:
         if isinstance(hosts, str) or not hosts:

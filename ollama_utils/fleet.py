@@ -30,7 +30,7 @@ from ollama_utils.gates import Gate, Line
 from ollama_utils.http import call_watch
 from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
-from ollama_utils.types import MAX_OUTAGE_S, short_name
+from ollama_utils.types import short_name
 from ollama_utils.wires import ModelClient
 
 _APART_S = 1.0
@@ -64,7 +64,7 @@ class Fleet:
         open_client: Callable[[str], ModelClient],
         *,
         max_in_flight: MaxInFlight,
-        max_outage_s: float | None = MAX_OUTAGE_S,
+        max_outage_s: float | None = None,
         ensure_running: Callable[[], str | None] = lambda: None,
         report: Callable[[str], None] = lambda _line: None,
     ) -> None:
