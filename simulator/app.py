@@ -20,7 +20,9 @@ from simulator.wire import ApiError, json_reply
 
 logger = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 2**28
+_MAX_BODY_BYTES = 2**22
+_TOO_LARGE = f"the simulator reads request bodies of at most {_MAX_BODY_BYTES >> 20} MiB"
+_TOO_DEEP = "the request is nested too deeply"
 _NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
 
 
@@ -44,6 +46,10 @@ async def _speak(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         return _error(request, error.status, error.text)
+    except web.HTTPRequestEntityTooLarge:
+        return _error(request, 413, _TOO_LARGE)
+    except RecursionError:
+        return _error(request, 400, _TOO_DEEP)
     except web.HTTPException as error:
         error.text = _NO_ENDPOINT.get(error.status, error.reason)
         raise

@@ -43,17 +43,21 @@ class Sequence:
         self.gone = False
 
 
+LEAST_CHUNK = 32
+"""Prompt tokens in a chunk at least (an assumption): on a real server, too, `num_batch` 0 does no harm."""
+
+
 class Batch:
     """The sequences that one loaded model works on, by the seconds of the machine's time that it gets.
 
     Args:
         pace: how long reading and writing take.
-        num_batch: the most prompt tokens in a chunk.
+        num_batch: the most prompt tokens in a chunk; fewer than `LEAST_CHUNK` count as that many.
     """
 
     def __init__(self, pace: Pace, num_batch: int) -> None:
         self._pace = pace
-        self._num_batch = num_batch
+        self._num_batch = max(num_batch, LEAST_CHUNK)
         self._steps = 0.0
         self._writing = 0
         self._context = 0.0

@@ -298,7 +298,7 @@ class Server:
             needs=needs,
             options=call.options,
             slots=Slots(1 if needs.one_slot else self._slots),
-            batch=Batch(self._pace, max(1, call.options.num_batch)),
+            batch=Batch(self._pace, call.options.num_batch),
             keep_alive_s=self._limits.keep_alive_s if call.keep_alive_s is None else call.keep_alive_s,
         )
         load_s = self._pace.load_s(needs.size_gb)

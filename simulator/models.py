@@ -41,6 +41,19 @@ def count_tokens(text: str, num_ctx: int, *, truncate: bool = True) -> int:
     return min(count, most)
 
 
+def check_system(text: str) -> None:
+    """Check that a system prompt leaves room for a question: it is never cut.
+
+    Raises:
+        ApiError: 400, it fills the whole context.
+    """
+    most = _CHARACTERS_A_TOKEN * CONTEXT_TOKENS
+    if len(text) > most:
+        raise ApiError(
+            400, f"the simulator reads system prompts of at most {most} characters, got {len(text)}"
+        )
+
+
 def read_part(text: str) -> str:
     """The part of a text that a model reads at all: its end, where the question of a long prompt stands."""
     return text[-_CHARACTERS_A_TOKEN * CONTEXT_TOKENS :]

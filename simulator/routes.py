@@ -32,6 +32,7 @@ from simulator.requests import (
     read_inputs,
     unloads,
 )
+from simulator.settings import MOST_SLOTS
 from simulator.state import STATE, State
 from simulator.wire import ApiError, Body, json_reply
 
@@ -418,8 +419,8 @@ async def post_slots(request: web.Request) -> web.Response:
         slots = json.loads(await request.read())["slots"]
     except (ValueError, TypeError, KeyError):
         slots = None
-    if type(slots) is not int or slots < 1:
-        return json_reply({"error": 'expected {"slots": n} with n at least 1'}, 400)
+    if type(slots) is not int or not 1 <= slots <= MOST_SLOTS:
+        return json_reply({"error": f'expected {{"slots": n}} with n from 1 to {MOST_SLOTS}'}, 400)
     request.app[STATE].engine.resize(slots)
     return json_reply({"slots": slots})
 

@@ -48,7 +48,7 @@ def client(server: EmbeddedServer) -> Iterator[ollama.Client]:
 
 @pytest.fixture
 def ask(server: EmbeddedServer) -> Iterator[Ask]:
-    connection = HTTPConnection(str(urlsplit(server.host).hostname), urlsplit(server.host).port, timeout=10)
+    connection = HTTPConnection(str(urlsplit(server.host).hostname), urlsplit(server.host).port, timeout=60)
 
     def ask(method: str, path: str, payload: object = None) -> tuple[int, Any]:
         body = payload if isinstance(payload, bytes) else json.dumps(payload)
