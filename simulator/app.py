@@ -13,6 +13,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from simulator import openai_api
+from simulator.guard import guard
 from simulator.routes import call_routes, control_routes, listing_routes
 from simulator.settings import Settings
 from simulator.state import STATE, make_state
@@ -28,7 +29,7 @@ _NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
 
 def build_app(settings: Settings) -> web.Application:
     """The application; its state is made when it starts, inside the event loop."""
-    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_speak])
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[guard, _speak])
 
     async def hold_state(app: web.Application) -> AsyncIterator[None]:
         app[STATE] = make_state(settings)

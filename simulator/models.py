@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from simulator.engine import LoadedModel, Model
-from simulator.names import full_name
+from simulator.names import FORMAT, full_name
 from simulator.personas.persona import Persona
 from simulator.wire import ApiError
 
@@ -156,7 +156,7 @@ class Catalogue:
     def _details(self, model: str) -> dict[str, Any]:
         return {
             "parent_model": "",
-            "format": "simulator",
+            "format": FORMAT,
             "family": "simulator",
             "families": [f"simulator-{self.role(model)}"],
             "parameter_size": "0B",

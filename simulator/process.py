@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from simulator.child import ChildError, ChildServer
+from simulator.names import FORMAT
 from simulator.settings import Settings
 
 _REPLY_S = 10.0
@@ -64,30 +65,34 @@ class EmbeddedServer(ChildServer):
         address = urlsplit(self.host)
         connection = HTTPConnection(str(address.hostname), address.port, timeout=_REPLY_S)
         try:
-            connection.request(method, path, None if payload is None else json.dumps(payload))
+            body = None if payload is None else json.dumps(payload)
+            connection.request(method, path, body, {"Content-Type": "application/json"})
             reply = connection.getresponse()
-            body: dict[str, Any] = json.loads(reply.read())
+            answer: dict[str, Any] = json.loads(reply.read())
         except (OSError, HTTPException, ValueError) as error:
             raise SimulatorError(
                 f"the embedded simulator at {self.host} does not answer: {error!r}"
             ) from error
         finally:
             connection.close()
-        if "error" in body:
-            raise ValueError(body["error"])
-        return body
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        return answer
 
 
 _PROBE_REPLY_S = 5.0
 
 
 def is_simulator(host: str) -> bool:
-    """Whether the server at this URL is the simulator; a real one knows no such route."""
+    """Whether the server at this URL is the simulator: a real one has no models of that format.
+
+    Its models tell, since the routes under `/simulator/` are closed to other machines.
+    """
     plain = urlsplit(host).scheme == "http"
     # Without the certificates of authorities, whose reading takes some 40 ms.
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context(trust_env=False)
     try:
-        reply = httpx.get(f"{host}/simulator/stats", timeout=_PROBE_REPLY_S, trust_env=False, verify=tls)
-        return "slots" in reply.json()
-    except (httpx.HTTPError, ValueError, TypeError):
+        reply = httpx.get(f"{host}/api/tags", timeout=_PROBE_REPLY_S, trust_env=False, verify=tls)
+        return any(model["details"]["format"] == FORMAT for model in reply.json()["models"])
+    except (httpx.HTTPError, ValueError, TypeError, LookupError):
         return False
