@@ -13,8 +13,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from simulator import openai_api
-from simulator.guard import guard
-from simulator.routes import call_routes, control_routes, listing_routes
+from simulator.control import control_routes
+from simulator.guard import CONTROL, guard
+from simulator.routes import call_routes, listing_routes
 from simulator.settings import Settings
 from simulator.state import STATE, make_state
 from simulator.wire import ApiError, json_reply
@@ -29,7 +30,7 @@ _NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
 
 def build_app(settings: Settings) -> web.Application:
     """The application; its state is made when it starts, inside the event loop."""
-    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[guard, _speak])
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[guard, _speak, _hold])
 
     async def hold_state(app: web.Application) -> AsyncIterator[None]:
         app[STATE] = make_state(settings)
@@ -61,6 +62,14 @@ async def _speak(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:
         logger.exception("%s %s", request.method, request.path)
         return _error(request, 500, f"{type(error).__name__}: {error}")
+
+
+@web.middleware
+async def _hold(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let requests in when the server answers any; its control routes are always answered."""
+    if not request.path.startswith(CONTROL):
+        await request.app[STATE].outages.passed(request, "all")
+    return await handler(request)
 
 
 def _error(request: web.Request, status: int, text: str) -> web.Response:

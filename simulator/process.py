@@ -7,7 +7,7 @@ import ssl
 from collections.abc import Sequence
 from dataclasses import asdict
 from http.client import HTTPConnection, HTTPException
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 import httpx
@@ -60,6 +60,49 @@ class EmbeddedServer(ChildServer):
     def set_slots(self, slots: int) -> None:
         """Give every model this many slots from now on."""
         self._request("POST", "/simulator/slots", {"slots": slots})
+
+    def set_outage(
+        self,
+        mode: Literal["hang", "drop"],
+        *,
+        at: Literal["calls", "all"] = "calls",
+        for_s: float | None = None,
+    ) -> None:
+        """Have the whole server fail from now on; see `simulator.outages`.
+
+        Args:
+            mode: `hang` holds requests until the outage ends; `drop` resets their connections.
+            at: `calls`, so that the server still tells of itself as if it were well; `all`, everything.
+            for_s: seconds by the wall clock; None is until `end_outage`.
+
+        Raises:
+            ValueError: it cannot be; the message says what was expected.
+        """
+        self._request("POST", "/simulator/outage", {"mode": mode, "at": at, "for_s": for_s})
+
+    def end_outage(self) -> None:
+        """End the outage, if there is one."""
+        self._request("DELETE", "/simulator/outage")
+
+    def set_pace(self, factor: float) -> None:
+        """Have everything take `factor` times as long as in the settings from now on, also what is under way.
+
+        Raises:
+            ValueError: the factor is no number from 0.001 to 1,000,000.
+        """
+        self._request("POST", "/simulator/pace", {"factor": factor})
+
+    def set_digest(self, model: str, digest: str | None = None) -> str:
+        """Give a model another digest, as a pull of a new version does; what it says stays as it is.
+
+        Args:
+            model: its name.
+            digest: 64 hexadecimal digits; None makes one up.
+
+        Raises:
+            ValueError: there is no such model, or that is no digest.
+        """
+        return str(self._request("POST", "/simulator/digest", {"model": model, "digest": digest})["digest"])
 
     def _request(self, method: str, path: str, payload: object = None) -> dict[str, Any]:
         address = urlsplit(self.host)
