@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from http.client import HTTPConnection, HTTPException
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -26,6 +26,9 @@ class SimulatorError(ChildError):
 class EmbeddedServer(ChildServer):
     """A simulator in its own process, as a context manager; see `ChildServer`.
 
+    A restart keeps its settings and slots. Lost are counts, outage, pace, digests, and the faults that were
+    set after the start; those of the settings begin anew.
+
     Args:
         settings: what it serves.
         start_s: seconds it may take until it listens.
@@ -38,16 +41,22 @@ class EmbeddedServer(ChildServer):
 
     def __init__(self, settings: Settings, *, start_s: float = 60.0) -> None:
         self.settings = settings
-        settings_json = json.dumps(asdict(settings))
-        super().__init__("simulator", [settings_json], what="embedded simulator", start_s=start_s)
+        self._restarts_before = 0
+        super().__init__("simulator", [_as_json(settings)], what="embedded simulator", start_s=start_s)
 
     def stats(self) -> dict[str, Any]:
-        """What the server saw since the start or the last reset."""
-        return self._request("GET", "/simulator/stats")
+        """What the server saw since the start or the last reset; with `restarts`, how often it died since.
+
+        A server that dies takes its counts along: with `restarts` above 0 they are those since the last.
+        """
+        restarts = self.restarts - self._restarts_before
+        return self._request("GET", "/simulator/stats") | {"restarts": restarts}
 
     def reset_stats(self) -> dict[str, Any]:
         """Zero the counts; gives what they were."""
-        return self._request("DELETE", "/simulator/stats")
+        restarts = self.restarts - self._restarts_before
+        self._restarts_before = self.restarts
+        return self._request("DELETE", "/simulator/stats") | {"restarts": restarts}
 
     def set_faults(self, faults: Sequence[dict[str, Any]]) -> None:
         """Play these faults from now on: `[{"kind": "drop", "rate": 0.1, "at": "body"}]` and the like.
@@ -58,8 +67,9 @@ class EmbeddedServer(ChildServer):
         self._request("POST", "/simulator/faults", list(faults))
 
     def set_slots(self, slots: int) -> None:
-        """Give every model this many slots from now on."""
+        """Give every model this many slots from now on, also after a restart."""
         self._request("POST", "/simulator/slots", {"slots": slots})
+        self._arguments = [_as_json(replace(self.settings, slots=slots))]
 
     def set_outage(
         self,
@@ -121,6 +131,10 @@ class EmbeddedServer(ChildServer):
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer
+
+
+def _as_json(settings: Settings) -> str:
+    return json.dumps(asdict(settings))
 
 
 _PROBE_REPLY_S = 5.0
