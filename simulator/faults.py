@@ -330,7 +330,7 @@ class FaultyCall:
         if self.fault.kind == "hang":
             await asyncio.Event().wait()
         if self.fault.kind == "drop" and at != "after":
-            _reset(pipe)
+            reset(pipe)
         else:
             pipe.write(rest if at == "after" else b"")  # goes out with the orderly end
             pipe.write_eof()
@@ -419,8 +419,10 @@ def _passing(written: bytearray, until: Point | Literal["head"]) -> int:
     return before_body if until == "head" else (before_body + len(written)) // 2
 
 
-def _reset(pipe: asyncio.Transport) -> None:
-    """Break a connection off so that the client sees a reset and no orderly end."""
+def reset(pipe: asyncio.Transport) -> None:
+    """Break a connection off so that the client sees a reset; one that is over stays so."""
+    if pipe.is_closing():
+        return
     connection = pipe.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
