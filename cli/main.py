@@ -19,6 +19,7 @@ from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
 from records.settings import read_toml, with_flags
+from records.terminal import one_line, tell
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 _KEYS = {
@@ -143,7 +144,7 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = f"{type(error).__name__}: {error}", ExitCode.STOPPED
     else:
         return ExitCode.DONE
-    print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
+    tell(f"mutagym: {one_line(line)}")
     return code
 
 

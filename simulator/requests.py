@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.fences import without_boundaries
 from simulator.keep_alive import is_duration, keep_alive_s
 from simulator.wire import ApiError, Body
 
@@ -225,7 +226,8 @@ class Question:
     def identity(self) -> tuple[object, ...]:
         """All that decides the reply: at temperature 0 the content alone, else the seed too."""
         shape = json.dumps(self.format, sort_keys=True) if self.format else ""
-        content = (self.model, self.prompt, self.system, self.history, shape, *filter(None, [self.more]))
+        said = map(without_boundaries, (self.prompt, self.system, self.history))
+        content = (self.model, *said, shape, *filter(None, [self.more]))
         if self.sampling.temperature <= 0:
             return content
         return (*content, self.sampling.temperature, self.sampling.seed)
