@@ -26,6 +26,7 @@ from ollama_utils.errors import (
     ServerOverloadedError,
     ServerUnreachableError,
 )
+from ollama_utils.http import RedirectedError
 from ollama_utils.types import Call, is_text, unit_rows
 
 NOT_FOUND = 404
@@ -93,11 +94,13 @@ class Exchange:
                 f"{self.whom(model)} did not answer within {self._timeout_s:g} s: "
                 "allow more time, or put fewer calls in flight"
             ) from error
+        except RedirectedError as error:
+            raise self._redirection(model, error) from error
         except httpx.LocalProtocolError as error:
             raise BadRequestError(f"the request to {self.whom(model)} cannot be sent: {error}") from error
         except httpx.HTTPError as error:
             raise BadReplyError(f"{self.whom(model)} broke off its reply: {brief(repr(error))}") from error
-        except (TypeError, AttributeError, ValueError, OverflowError, RecursionError) as error:
+        except (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError) as error:
             raise self._misread(model, error) from error
         except RuntimeError as error:
             if not self.closed:
@@ -174,6 +177,14 @@ class Exchange:
         cause = brief(str(error.__context__ or error))  # the official client hides it behind words of its own
         why = "" if "refused" in cause else f" ({cause})"
         return ServerUnreachableError(f"no {self._absent} answers at {self._host!r}{why}: {self._start}")
+
+    def _redirection(self, model: str | None, error: RedirectedError) -> BadRequestError:
+        """The error for a reply that points elsewhere: nothing was sent there."""
+        where = f"points to {brief(error.location)!r}" if error.location else "does not say where it points"
+        return BadRequestError(
+            f"{self.whom(model)} answered {error.status}: it {where}; nothing was sent there: "
+            "name that address with --ollama-host if you mean it"
+        )
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
         """The error for what cannot be JSON: the request, before it went out, or else the reply."""

@@ -157,7 +157,6 @@ class OpenAIClient:
             transport=transport_to(self._url, direct=direct),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             trust_env=not direct,
-            follow_redirects=True,
             event_hooks={"request": [self._exchange.note_sent]},
             headers={
                 "Accept": "application/json",
