@@ -26,7 +26,7 @@ from ollama_utils.errors import (
     ServerOverloadedError,
     ServerUnreachableError,
 )
-from ollama_utils.http import RedirectedError
+from ollama_utils.http import EncodedError, RedirectedError
 from ollama_utils.types import Call, is_text, unit_rows
 
 NOT_FOUND = 404
@@ -94,12 +94,10 @@ class Exchange:
                 f"{self.whom(model)} did not answer within {self._timeout_s:g} s: "
                 "allow more time, or put fewer calls in flight"
             ) from error
-        except RedirectedError as error:
-            raise self._redirection(model, error) from error
         except httpx.LocalProtocolError as error:
             raise BadRequestError(f"the request to {self.whom(model)} cannot be sent: {error}") from error
         except httpx.HTTPError as error:
-            raise BadReplyError(f"{self.whom(model)} broke off its reply: {brief(repr(error))}") from error
+            raise self._refusal(model, error) from error
         except (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError) as error:
             raise self._misread(model, error) from error
         except RuntimeError as error:
@@ -178,13 +176,20 @@ class Exchange:
         why = "" if "refused" in cause else f" ({cause})"
         return ServerUnreachableError(f"no {self._absent} answers at {self._host!r}{why}: {self._start}")
 
-    def _redirection(self, model: str | None, error: RedirectedError) -> BadRequestError:
-        """The error for a reply that points elsewhere: nothing was sent there."""
-        where = f"points to {brief(error.location)!r}" if error.location else "does not say where it points"
-        return BadRequestError(
-            f"{self.whom(model)} answered {error.status}: it {where}; nothing was sent there: "
-            "name that address with --ollama-host if you mean it"
-        )
+    def _refusal(self, model: str | None, error: httpx.HTTPError) -> OllamaError:
+        """The error for a reply that was not read: it points elsewhere, is compressed, or broke off."""
+        whom = self.whom(model)
+        if isinstance(error, RedirectedError):
+            told = (
+                f"points to {brief(error.location)!r}" if error.location else "does not say where it points"
+            )
+            return BadRequestError(
+                f"{whom} answered {error.status}: it {told}; nothing was sent there: "
+                "name that address with --ollama-host if you mean it"
+            )
+        if isinstance(error, EncodedError):
+            return BadReplyError(f"{whom} answered in an encoding that was not asked for: {error}: unread")
+        return BadReplyError(f"{whom} broke off its reply: {brief(repr(error))}")
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
         """The error for what cannot be JSON: the request, before it went out, or else the reply."""

@@ -67,6 +67,7 @@ server's own queue is no fault of the reply. None: since the call. It is asked o
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
+_MOST_QUOTED = 50
 _REDIRECTIONS = 3
 """The hundreds of their statuses."""
 _PORTS = {"http": 80, "https": 443}
@@ -89,6 +90,10 @@ class RedirectedError(httpx.RequestError):
         super().__init__(f"redirected by {status}")
         self.status = status
         self.location = location
+
+
+class EncodedError(httpx.DecodingError):
+    """A reply in an encoding that was not asked for: not a byte of it is decoded, nor read."""
 
 
 class OfficialClient(ollama.Client):
@@ -223,6 +228,7 @@ class BoundedConnection(httpx.BaseTransport):
         Raises:
             httpx.TransportError: there is none; ReadTimeout when it is late.
             RedirectedError: it points elsewhere.
+            EncodedError: it is compressed, though that was not asked for.
             OverflowError: it is too long.
         """
         limits_s = request.extensions.get("timeout", {})
@@ -257,6 +263,9 @@ class BoundedConnection(httpx.BaseTransport):
         """A response whose head was read, with its body."""
         if reply.status // 100 == _REDIRECTIONS:
             raise RedirectedError(reply.status, reply.getheader("Location", ""))
+        encoding = ",".join(reply.headers.get_all("Content-Encoding", ())).strip()
+        if encoding.lower() not in {"", "identity"}:
+            raise EncodedError(f"status {reply.status} with Content-Encoding {encoding[:_MOST_QUOTED]!r}")
         body = reply.read(MOST_BYTES)
         if reply.length:
             raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
