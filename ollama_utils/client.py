@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
-from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
+from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, counted, messages_of
 from ollama_utils.hosts import is_loopback, parse_host
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
@@ -108,7 +108,7 @@ class OllamaClient:
         """
         with self._errors_translated(None):
             listed = self._client.list()
-        return {item.model: item.digest or "" for item in listed.models if item.model}
+        return self._exchange.checked_models((item.model, item.digest) for item in listed.models)
 
     def slots(self) -> int | None:
         """None: no endpoint of Ollama tells how many calls it serves at once."""
@@ -155,13 +155,14 @@ class OllamaClient:
 
 def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:
     """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
-    if not reply.total_duration and not reply.eval_count:
+    total_s, tokens = counted(reply.total_duration) / _NANOSECONDS, int(counted(reply.eval_count))
+    if not total_s and not tokens:
         return None
     return Usage(
-        prompt_tokens=reply.prompt_eval_count or 0,
-        completion_tokens=reply.eval_count or 0,
-        load_s=(reply.load_duration or 0) / _NANOSECONDS,
-        prefill_s=(reply.prompt_eval_duration or 0) / _NANOSECONDS,
-        decode_s=(reply.eval_duration or 0) / _NANOSECONDS,
-        total_s=(reply.total_duration or 0) / _NANOSECONDS,
+        prompt_tokens=int(counted(reply.prompt_eval_count)),
+        completion_tokens=tokens,
+        load_s=counted(reply.load_duration) / _NANOSECONDS,
+        prefill_s=counted(reply.prompt_eval_duration) / _NANOSECONDS,
+        decode_s=counted(reply.eval_duration) / _NANOSECONDS,
+        total_s=total_s,
     )

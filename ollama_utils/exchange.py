@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import httpx
@@ -27,7 +27,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.http import EncodedError, RedirectedError
-from ollama_utils.types import Call, is_text, unit_rows
+from ollama_utils.types import Call, is_count, is_text, unit_rows
 
 NOT_FOUND = 404
 CONNECT_S = 10.0
@@ -39,6 +39,8 @@ _NOT_SUPPORTED = 501
 _CACHE_FULL = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it aborts all generations: their contexts do not fit together."""
 _MOST_QUOTED = 300
+_MOST_NUMBERS = 2**16
+"""The longest embedding that is taken: some ten times that of any model."""
 
 
 class Exchange:
@@ -155,18 +157,30 @@ class Exchange:
         """The embeddings of N texts as (N, D) rows of length 1.
 
         Raises:
-            BadReplyError: they are not as many, not of one length, or not finite.
+            BadReplyError: they are not as many, not of one length, too long, or not finite.
         """
-        lengths = {len(row) for row in embeddings}
-        if len(embeddings) != len(texts) or len(lengths) != 1 or 0 in lengths:
+        lengths = sorted({len(row) for row in embeddings})
+        if len(embeddings) != len(texts) or len(lengths) != 1 or not 0 < lengths[0] <= _MOST_NUMBERS:
             raise BadReplyError(
                 f"{self.whom(model)} gave {len(embeddings)} embeddings of lengths "
-                f"{sorted(lengths)}; expected {len(texts)} of one length"
+                f"{brief(str(lengths))}; expected {len(texts)} of one length"
             )
         rows = np.asarray(embeddings, dtype=np.float64)
         if not np.isfinite(rows).all():
             raise BadReplyError(f"{self.whom(model)} gave embeddings that are not finite")
         return unit_rows(rows)
+
+    def checked_models(self, listed: Iterable[tuple[str | None, str | None]]) -> dict[str, str]:
+        """The models of a list, without those whose name nobody could type: no call could name them.
+
+        Args:
+            listed: each model's name and what stands for its weights, as the server tells them.
+        """
+        return {
+            name: digest if digest and digest.isprintable() else ""
+            for name, digest in listed
+            if name and name.isprintable()
+        }
 
     def _absence(self, error: Exception) -> ServerUnreachableError:
         """The error for a host where nobody answers: for good, when the server has ended."""
@@ -193,7 +207,7 @@ class Exchange:
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
         """The error for what cannot be JSON: the request, before it went out, or else the reply."""
-        why = brief(str(error))
+        why = _escaped(brief(str(error)))
         if self._request.sent:
             return BadReplyError(f"{self.whom(model)} gave an unreadable reply: {why}")
         return BadRequestError(f"the request to {self.whom(model)} cannot be written as JSON: {why}")
@@ -223,6 +237,16 @@ def brief(text: str) -> str:
     """A server's words in one line, for a message: what stands there may be a gateway's page."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_QUOTED else f"{line[:_MOST_QUOTED]}..."
+
+
+def counted(value: object) -> float:
+    """A count or a duration as a server tells it; 0 where it tells none, or what cannot be one."""
+    return float(value) if isinstance(value, int | float) and is_count(value) else 0.0
+
+
+def _escaped(line: str) -> str:
+    """A line with what cannot be printed written as escapes."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def _without_thinking(reply: str) -> str:

@@ -59,6 +59,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**25
 """The longest reply that is read: 32 MiB. Far more than a model says in one reply, and 300 embeddings of 4096
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
+MOST_MARKS = 2**21
+"""The most commas and opening brackets in a reply that is read: each may become an object of 60 bytes or
+more once it is parsed. 300 embeddings of 4096 numbers have 1.2 million."""
 
 time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_counts_from", default=None)
 """Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the
@@ -267,6 +270,8 @@ class BoundedConnection(httpx.BaseTransport):
         if encoding.lower() not in {"", "identity"}:
             raise EncodedError(f"status {reply.status} with Content-Encoding {encoding[:_MOST_QUOTED]!r}")
         body = reply.read(MOST_BYTES)
+        if sum(map(body.count, (b",", b"[", b"{"))) > MOST_MARKS:
+            raise OverflowError(f"it has more than {MOST_MARKS} commas and brackets, the most that is read")
         if reply.length:
             raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
         if reply.will_close:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S = 120.0
 """Seconds after which one call is given up, unless another number is set."""
+MOST_COUNTED = 1e15
+"""From here on a count or a duration that a server tells is none: no reply has so many tokens or nanoseconds,
+and what is below fits into floats and databases exactly."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
 
@@ -97,6 +100,11 @@ class Embeddings:
     """(N, D) rows of length 1, in the order of the texts."""
     usage: Usage | None = None
     """What the server reported: load and total alone."""
+
+
+def is_count(value: object) -> bool:
+    """Whether it can be a count or a duration: a number, finite, not negative, below MOST_COUNTED."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
 
 
 def is_text(value: object) -> bool:
