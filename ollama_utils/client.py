@@ -18,7 +18,7 @@ from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, bri
 from ollama_utils.hosts import is_loopback, parse_host
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
-from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
+from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
 
 _NANOSECONDS = 1e9
 
@@ -33,9 +33,11 @@ class OllamaClient:
             server, or without the whole reply.
         exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
             server was ours, and has ended. Else None.
+        max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
-        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it; or no
+            character would be kept.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class OllamaClient:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         exit_reason: Callable[[], str | None] = lambda: None,
+        max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self.host = parse_host(host)
         ascii_key("OLLAMA_API_KEY")  # which the package sends
@@ -53,6 +56,7 @@ class OllamaClient:
             exit_reason=exit_reason,
             absent="Ollama server",
             start="start it with 'ollama serve' or pass --ollama-host",
+            max_reply_chars=max_reply_chars,
         )
         direct = is_loopback(self.host)
         self._client = OfficialClient(
@@ -128,8 +132,8 @@ class OllamaClient:
     ) -> Completion:
         if not reply.done:
             raise BadReplyError(f"{self._exchange.whom(call.model)} broke off its reply")
-        text = self._exchange.checked_text(call, said or "", thinking)
-        return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
+        truncated = reply.done_reason == "length"
+        return self._exchange.completion(call, said or "", thinking, truncated=truncated, usage=_usage(reply))
 
     @contextmanager
     def _errors_translated(self, model: str | None) -> Iterator[None]:

@@ -27,7 +27,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.http import EncodedError, RedirectedError
-from ollama_utils.types import Call, is_count, is_text, unit_rows
+from ollama_utils.types import Call, Completion, Usage, is_count, is_text, unit_rows
 
 NOT_FOUND = 404
 CONNECT_S = 10.0
@@ -53,6 +53,10 @@ class Exchange:
             server was ours, and has ended. Else None.
         absent: what is not there when nobody answers, as "Ollama server".
         start: how one is started, for the same message.
+        max_reply_chars: the characters of a reply that are kept.
+
+    Raises:
+        ValueError: no character is.
     """
 
     def __init__(
@@ -63,7 +67,10 @@ class Exchange:
         exit_reason: Callable[[], str | None],
         absent: str,
         start: str,
+        max_reply_chars: int,
     ) -> None:
+        if max_reply_chars < 1:
+            raise ValueError(f"max_reply_chars must be at least 1, got {max_reply_chars!r}")
         self.closed = False
         """Whether the client was closed."""
         self._host = host
@@ -71,6 +78,7 @@ class Exchange:
         self._exit_reason = exit_reason
         self._absent = absent
         self._start = start
+        self._max_reply_chars = max_reply_chars
         self._request = threading.local()
 
     def whom(self, model: str | None) -> str:
@@ -128,18 +136,23 @@ class Exchange:
             return BadRequestError(f"{said}: is this an {self._absent}?")
         return BadRequestError(said)
 
-    def checked_text(self, call: Call, text: str, thinking: str | None) -> str:
-        """The text of a reply, less the thinking at its start.
+    def completion(
+        self, call: Call, text: str, thinking: str | None, *, truncated: bool, usage: Usage | None
+    ) -> Completion:
+        """A reply, less the thinking at its start, cut at the most characters that are kept.
 
         Args:
             call: what was asked.
             text: what the server gave as the reply.
             thinking: what it gave as thinking beside it.
+            truncated: whether the server cut it.
+            usage: what it cost.
 
         Raises:
             BadReplyError: there is no text, or it is not valid Unicode.
         """
-        said = _without_thinking(text)
+        whole = _without_thinking(text)
+        said = whole[: self._max_reply_chars]
         why = ""
         if not said.strip():
             why = "without a text" + (
@@ -149,7 +162,7 @@ class Exchange:
             why = "with text that is not valid Unicode: half of a surrogate pair"
         if why:
             raise BadReplyError(f"{self.whom(call.model)} replied {why}", retryable=not call.repeatable)
-        return said
+        return Completion(text=said, truncated=truncated or len(said) < len(whole), usage=usage)
 
     def checked_rows(
         self, model: str, texts: Sequence[str], embeddings: Sequence[Sequence[float]]

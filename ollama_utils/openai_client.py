@@ -24,7 +24,7 @@ from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingErro
 from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, counted, messages_of
 from ollama_utils.hosts import OPENAI, is_loopback, parse_openai_host, server_url
 from ollama_utils.http import HttpClient, transport_to
-from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
+from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
 
 _KEY = "OPENAI_API_KEY"
 _UNAUTHORIZED = frozenset({401, 403})
@@ -133,9 +133,11 @@ class OpenAIClient:
             server, or without the whole reply.
         exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
             server was ours, and has ended. Else None.
+        max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
-        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it; or no
+            character would be kept.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class OpenAIClient:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         exit_reason: Callable[[], str | None] = lambda: None,
+        max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self._url = parse_openai_host(host)
         self.host = OPENAI + self._url
@@ -153,6 +156,7 @@ class OpenAIClient:
             exit_reason=exit_reason,
             absent="OpenAI-compatible server",
             start="start it, or pass another --ollama-host",
+            max_reply_chars=max_reply_chars,
         )
         key = ascii_key(_KEY)
         direct = is_loopback(self._url)
@@ -183,8 +187,10 @@ class OpenAIClient:
             wall_s = time.monotonic() - began_s
             choice = reply.choices[0]
             thought = choice.message.reasoning_content or choice.message.reasoning
-            return Completion(
-                text=self._exchange.checked_text(call, choice.message.content or "", thought),
+            return self._exchange.completion(
+                call,
+                choice.message.content or "",
+                thought,
                 truncated=choice.finish_reason == "length",
                 usage=_usage(reply.usage, reply.timings, wall_s),
             )
