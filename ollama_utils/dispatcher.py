@@ -182,7 +182,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             the last reply to a call sent before it, for until then it may have waited in a queue there.
         deadline_s: no attempt starts later than this many seconds after the call was first sent, waits at
             our own gates left out.
-        cache_size: how many replies are remembered; 0 asks anew each time.
+        cache_size: how many replies are remembered, in 256 MiB at most; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         exit_reason: why no server will ever answer again, where that can be known; see `open_client`.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
