@@ -64,7 +64,7 @@ class OllamaClient:
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,
-            event_hooks={"request": [self._exchange.note_sent]},
+            event_hooks=self._exchange.hooks,
             headers={"Accept-Encoding": "identity"},  # the bound on a reply's size is one on what is sent
         )
 

@@ -58,7 +58,20 @@ class CallTimeoutError(OllamaError):
 
 
 class ServerBusyError(OllamaError):
-    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429)."""
+    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429).
+
+    Args:
+        message: as every error's.
+        retryable: likewise.
+        retry_after_s: the seconds after which the host wants to be asked again (its Retry-After), five
+            minutes at most; None where it does not say.
+    """
+
+    def __init__(
+        self, message: str, *, retryable: bool | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+        self.retry_after_s = retry_after_s
 
 
 class ServerOverloadedError(ServerBusyError):

@@ -7,9 +7,12 @@ of JSON are seen: each is translated once into the tree of `ollama_utils.errors`
 from __future__ import annotations
 
 import os
+import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from email.utils import parsedate_to_datetime
 
 import httpx
 import numpy as np
@@ -26,7 +29,7 @@ from ollama_utils.errors import (
     ServerOverloadedError,
     ServerUnreachableError,
 )
-from ollama_utils.http import EncodedError, RedirectedError
+from ollama_utils.http import RETRY_AFTER, EncodedError, RedirectedError
 from ollama_utils.types import Call, Completion, Usage, is_count, is_text, unit_rows
 
 NOT_FOUND = 404
@@ -39,6 +42,7 @@ _NOT_SUPPORTED = 501
 _CACHE_FULL = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it aborts all generations: their contexts do not fit together."""
 _MOST_QUOTED = 300
+_MOST_RETRY_AFTER_S = 300.0
 _MOST_NUMBERS = 2**16
 """The longest embedding that is taken: some ten times that of any model."""
 
@@ -85,16 +89,26 @@ class Exchange:
         """A model, or the server itself, as messages name it."""
         return f"the server at {self._host!r}" if model is None else f"model {model!r} at {self._host!r}"
 
-    def note_sent(self, _: httpx.Request) -> None:
+    @property
+    def hooks(self) -> dict[str, list[Callable[..., None]]]:
+        """What the HTTP client of this server calls with each request and each response."""
+        return {"request": [self._note_sent], "response": [self._note_answered]}
+
+    def _note_sent(self, _: httpx.Request) -> None:
         """This thread's request is written: what fails from now on fails on the way or in the reply."""
         self._request.sent = True
+
+    def _note_answered(self, response: httpx.Response) -> None:
+        """This thread's request is answered; where the server is busy, it may say for how long."""
+        if response.status_code in _BUSY:
+            self._request.retry_after_s = _retry_after_s(response.headers.get(RETRY_AFTER, ""))
 
     @contextmanager
     def errors_translated(self, model: str | None) -> Iterator[None]:
         """Within `with`: every failure is raised as an OllamaError."""
         if model is not None and not model.strip():
             raise BadRequestError(f"a call to {self._host!r} names no model")
-        self._request.sent = False
+        self._request.sent, self._request.retry_after_s = False, None
         try:
             yield
         except (ConnectionError, httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -127,7 +141,7 @@ class Exchange:
         if status == _LATE:
             return CallTimeoutError(said)
         if status in _BUSY:
-            return ServerBusyError(said)
+            return ServerBusyError(said, retry_after_s=self._request.retry_after_s)
         if status >= _FIRST_FAULT and _CACHE_FULL in text:
             return ServerOverloadedError(f"{said}: it dropped all generations; fewer are put in flight")
         if status >= _FIRST_FAULT and status != _NOT_SUPPORTED:
@@ -255,6 +269,24 @@ def brief(text: str) -> str:
 def counted(value: object) -> float:
     """A count or a duration as a server tells it; 0 where it tells none, or what cannot be one."""
     return float(value) if isinstance(value, int | float) and is_count(value) else 0.0
+
+
+def _retry_after_s(told: str) -> float | None:
+    """The seconds that a Retry-After asks to wait, five minutes at most; None where it cannot be read.
+
+    Args:
+        told: seconds, or the date of a moment (RFC 9110, 10.2.3).
+    """
+    if len(told) > _MOST_QUOTED:
+        return None
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", told.strip()):
+        wait_s = float(told)
+    else:
+        try:
+            wait_s = parsedate_to_datetime(told).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError, LookupError, OSError):
+            return None
+    return min(max(0.0, wait_s), _MOST_RETRY_AFTER_S)
 
 
 def _escaped(line: str) -> str:

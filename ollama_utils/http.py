@@ -67,6 +67,8 @@ time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_coun
 """Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the
 server's own queue is no fault of the reply. None: since the call. It is asked once the reply seems late."""
 
+RETRY_AFTER = "Retry-After"
+
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
@@ -136,6 +138,8 @@ class HttpClient(httpx.Client):
             hook(request)
         response = self._bounded.handle_request(request)
         response.request = request
+        for hook in self.event_hooks["response"]:
+            hook(response)
         return response
 
 
@@ -211,8 +215,8 @@ class BoundedConnection(httpx.BaseTransport):
     together. A connection that the server closed
     since the last call is made anew. One that breaks off under a call is not: the server may have read it.
 
-    Of the reply's head only its status is passed on: what else it says (cookies, a charset that would be a
-    decompressor) is meant for browsers.
+    Of the reply's head only its status and Retry-After are passed on: what else it says (cookies, a charset
+    that would be a decompressor) is meant for browsers.
 
     Args:
         tls: the certificates that are trusted.
@@ -276,7 +280,7 @@ class BoundedConnection(httpx.BaseTransport):
             raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
         if reply.will_close:
             self.close()
-        return httpx.Response(reply.status, content=body)
+        return httpx.Response(reply.status, headers=_passed_on(reply), content=body)
 
     def _connected(self, url: httpx.URL, timeout_s: float | None, deadline: _Deadline) -> _Stream:
         """The open connection to a URL's server."""
@@ -377,6 +381,12 @@ def _begun(stream: _Stream, method: str, deadline: _Deadline) -> http.client.HTT
         reply.headers = None  # type: ignore[assignment]  # so that it begins anew
         reply.begin()
     return reply
+
+
+def _passed_on(reply: http.client.HTTPResponse) -> list[tuple[bytes, bytes]]:
+    """The part of a reply's head that is passed on beside its status."""
+    told = reply.getheader(RETRY_AFTER)
+    return [] if told is None else [(RETRY_AFTER.encode(), told.encode("latin-1"))]
 
 
 def _tunnel(stream: _Stream, proxy: httpx.Proxy, url: httpx.URL, deadline: _Deadline) -> None:

@@ -164,7 +164,7 @@ class OpenAIClient:
             transport=transport_to(self._url, direct=direct),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             trust_env=not direct,
-            event_hooks={"request": [self._exchange.note_sent]},
+            event_hooks=self._exchange.hooks,
             headers={
                 "Accept": "application/json",
                 "Accept-Encoding": "identity",  # the bound on a reply's size is one on what is sent
