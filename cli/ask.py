@@ -69,10 +69,8 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
         if connection.simulated and not config.json:
             print("SIMULATED: these words are the simulator's, not a model's")
         for told in _answers(config, source, queries, connection):
-            print(
-                shown_json(json.dumps(told, ensure_ascii=False)) if config.json else _for_a_person(told),
-                flush=True,
-            )
+            shown = shown_json(json.dumps(told, ensure_ascii=False)) if config.json else None
+            print(shown or _for_a_person(told, config.server.max_reply_chars), flush=True)
             if told["outcome"] == "unscored":
                 unscored.append(told["error"])
                 tell(f"not scored: {told['query']!r}: {one_line(told['error'])}")
@@ -195,14 +193,15 @@ def _told(query: str, episode: AgentEpisode) -> dict[str, Any]:
     }
 
 
-def _for_a_person(told: dict[str, Any]) -> str:
+def _for_a_person(told: dict[str, Any], max_reply_chars: int) -> str:
     """For a person: the mutations, the rewording, the reply, the outcome."""
     lines = [f"query: {told['query']}"]
     for number, step in enumerate(told["steps"], start=1):
         kept = "" if step["adopted"] else f", the rewrite not adopted: {step['rejected']}"
         lines.append(f"  {number}. {step['mutator']}: {step['outcome']}{kept}")
     if told["steps"]:
-        cut = " [cut at --num-predict]" if told["reply_truncated"] else ""
+        limit = "--num-predict" if len(told["reply"]) < max_reply_chars else "--max-reply-chars"
+        cut = f" [cut at {limit}]" if told["reply_truncated"] else ""
         lines += [f"rewording: {told['rewording']}", f"reply: {told['reply']}{cut}"]
     steps = len(told["steps"])
     why = f" ({told['error']})" if told["error"] else ""

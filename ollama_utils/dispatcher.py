@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from operator import methodcaller
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -54,6 +54,7 @@ from ollama_utils.types import (
     CALL_ATTEMPTS,
     CALL_TIMEOUT_S,
     MAX_OUTAGE_S,
+    MAX_REPLY_CHARS,
     Call,
     Completion,
     Embeddings,
@@ -201,13 +202,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             our own gates left out.
         max_outage_s: for how long calls wait while no server is there; then OutageError ends everything.
             None: they do not wait, but fail one by one.
-        cache_size: how many replies are remembered; 0 asks anew each time.
+        cache_size: how many replies are remembered, in 256 MiB at most; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         ensure_running: is called when nobody answers; returns why nobody ever will again, where that can be
             known, else None.
         report: is given a line for the user when an outage begins, goes on, and ends; by default it is logged
             as a warning.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
+        max_reply_chars: the characters of a reply that are kept; see `open_client`.
 
     Raises:
         ValueError: no host, one that cannot be read, or a limit below 1 (a rate: not above 0).
@@ -227,6 +229,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         ensure_running: Callable[[], str | None] = lambda: None,
         report: Callable[[str], None] = logging.getLogger(__name__).warning,
         rate_limit_per_minute: float | None = None,
+        max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
@@ -236,7 +239,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
         self._fleet = Fleet(
             hosts,
-            partial(open_client, timeout_s=timeout_s),
+            partial(open_client, timeout_s=timeout_s, max_reply_chars=max_reply_chars),
             max_in_flight=max_in_flight,
             max_outage_s=max_outage_s,
             ensure_running=ensure_running,

@@ -1,8 +1,8 @@
 """Places for calls: `Gate` lets so many in at once, `Line` is where they wait for a place in one of several.
 
 A call to a model waits in one line, in the order in which it came, whatever the number of servers; each
-server has a gate for that model. A place that falls free anywhere goes to whoever came first, at the gate where
-the call is expected to take least time.
+server has a gate for that model. A place that falls free anywhere goes to whoever came first, at the gate
+where the call is expected to take least time.
 """
 
 from __future__ import annotations

@@ -12,6 +12,9 @@
 - `BoundedConnection` bounds the whole reply in time and size. httpx bounds a silence only: a server that
   sends a byte now and then would never be given up, and one that never stops would fill the memory.
 
+No redirection is followed: the prompt, and the key beside it, go to the server that was named, and nowhere
+else.
+
 Well-kept clients in its place, measured on loopback against a server of 50 ms: CPU-s per 1,000 calls, 16 and
 64 calls in flight (2 shared cores; the least of 12 runs in turn, with medians .60-.72 and .60 for this one):
 
@@ -57,6 +60,9 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**25
 """The longest reply that is read: 32 MiB. Far more than a model says in one reply, and 300 embeddings of 4096
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
+MOST_MARKS = 2**21
+"""The most commas and opening brackets in a reply that is read: each may become an object of 60 bytes or
+more once it is parsed. 300 embeddings of 4096 numbers have 1.2 million."""
 
 
 class CallWatch(Protocol):
@@ -81,9 +87,14 @@ class CallWatch(Protocol):
 call_watch: ContextVar[CallWatch | None] = ContextVar("call_watch", default=None)
 """Looks after this thread's call; None: nobody."""
 
+RETRY_AFTER = "Retry-After"
+
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
+_MOST_QUOTED = 50
+_REDIRECTIONS = 3
+"""The hundreds of their statuses."""
 _PORTS = {"http": 80, "https": 443}
 _NETWORK = httpcore.SyncBackend()
 _LOOK_S = 1.0
@@ -95,6 +106,24 @@ _IDLE_S = 30.0
 """A connection that is idle for so long is closed: after a burst of calls their files would stay open."""
 _PROXIES = frozenset({"http", "https"})
 _TLS_FILES = {"SSL_CERT_FILE": "a PEM file", "SSLKEYLOGFILE": "a writable file"}
+
+
+class RedirectedError(httpx.RequestError):
+    """A reply that points elsewhere (3xx), where nothing was sent.
+
+    Args:
+        status: its HTTP status.
+        location: where it points; "" where it does not say.
+    """
+
+    def __init__(self, status: int, location: str) -> None:
+        super().__init__(f"redirected by {status}")
+        self.status = status
+        self.location = location
+
+
+class EncodedError(httpx.DecodingError):
+    """A reply in an encoding that was not asked for: not a byte of it is decoded, nor read."""
 
 
 class OfficialClient(ollama.Client):
@@ -112,10 +141,11 @@ class OfficialClient(ollama.Client):
 
 
 class HttpClient(httpx.Client):
-    """`httpx.Client` with a short way for a request that is only JSON and is not redirected."""
+    """`httpx.Client` with a short way for a request that is only JSON; it follows no redirection."""
 
     def __init__(self, *, transport: httpx.BaseTransport, **given: Any) -> None:  # noqa: ANN401 - httpx's
-        super().__init__(transport=transport, **given)
+        # The package asks for redirections to be followed.
+        super().__init__(transport=transport, **given | {"follow_redirects": False})
         self._bounded = transport
         self._templates: dict[httpx.URL | str, httpx.Request] = {}
 
@@ -132,9 +162,9 @@ class HttpClient(httpx.Client):
         for hook in self.event_hooks["request"]:
             hook(request)
         response = self._bounded.handle_request(request)
-        if response.has_redirect_location:
-            return super().request(method, url, **given)
         response.request = request
+        for hook in self.event_hooks["response"]:
+            hook(response)
         return response
 
 
@@ -210,6 +240,9 @@ class BoundedConnection(httpx.BaseTransport):
     together. A connection that the server closed
     since the last call is made anew. One that breaks off under a call is not: the server may have read it.
 
+    Of the reply's head only its status and Retry-After are passed on: what else it says (cookies, a charset
+    that would be a decompressor) is meant for browsers.
+
     Args:
         tls: the certificates that are trusted.
         proxy: the proxy on the way, if any: an http or https one.
@@ -226,6 +259,8 @@ class BoundedConnection(httpx.BaseTransport):
 
         Raises:
             httpx.TransportError: there is none; ReadTimeout when it is late.
+            RedirectedError: it points elsewhere.
+            EncodedError: it is compressed, though that was not asked for.
             OverflowError: it is too long.
         """
         limits_s = request.extensions.get("timeout", {})
@@ -258,16 +293,22 @@ class BoundedConnection(httpx.BaseTransport):
 
     def _response(self, reply: http.client.HTTPResponse) -> httpx.Response:
         """A response whose head was read, with its body."""
+        if reply.status // 100 == _REDIRECTIONS:
+            raise RedirectedError(reply.status, reply.getheader("Location", ""))
+        encoding = ",".join(reply.headers.get_all("Content-Encoding", ())).strip()
+        if encoding.lower() not in {"", "identity"}:
+            raise EncodedError(f"status {reply.status} with Content-Encoding {encoding[:_MOST_QUOTED]!r}")
         body = reply.read(MOST_BYTES)
+        if sum(map(body.count, (b",", b"[", b"{"))) > MOST_MARKS:
+            raise OverflowError(f"it has more than {MOST_MARKS} commas and brackets, the most that is read")
         if reply.length:
             raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
         if reply.will_close:
             self.close()
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.getheaders()]
-        return httpx.Response(reply.status, headers=headers, content=body)
+        return httpx.Response(reply.status, headers=_passed_on(reply), content=body)
 
     def _connected(self, url: httpx.URL, timeout_s: float | None, deadline: _Deadline) -> _Stream:
-        """The open connection to a URL's server; a redirection may lead to another one than the last."""
+        """The open connection to a URL's server."""
         origin = (url.scheme, url.host, url.port)
         stream = self._stream
         # What is readable before a request is the end that the server made of it.
@@ -375,6 +416,12 @@ def _begun(stream: _Stream, method: str, deadline: _Deadline) -> http.client.HTT
         reply.headers = None  # type: ignore[assignment]  # so that it begins anew
         reply.begin()
     return reply
+
+
+def _passed_on(reply: http.client.HTTPResponse) -> list[tuple[bytes, bytes]]:
+    """The part of a reply's head that is passed on beside its status."""
+    told = reply.getheader(RETRY_AFTER)
+    return [] if told is None else [(RETRY_AFTER.encode(), told.encode("latin-1"))]
 
 
 def _tunnel(stream: _Stream, proxy: httpx.Proxy, url: httpx.URL, deadline: _Deadline) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import ssl
+import socket
+import threading
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -138,18 +140,39 @@ def _as_json(settings: Settings) -> str:
 
 
 _PROBE_REPLY_S = 5.0
+_PROBE_BYTES = 2**20
+_OK = 200
 
 
 def is_simulator(host: str) -> bool:
     """Whether the server at this URL is the simulator: a real one has no models of that format.
 
-    Its models tell, since the routes under `/simulator/` are closed to other machines.
+    Its models tell, since the routes under `/simulator/` are closed to other machines. Servers of any kind
+    are asked: none is followed elsewhere, and none can send for longer or more.
     """
-    plain = urlsplit(host).scheme == "http"
-    # Without the certificates of authorities, whose reading takes some 40 ms.
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context(trust_env=False)
+    address = urlsplit(host)
+    name, port = str(address.hostname), address.port
+    if address.scheme == "http":
+        connection = HTTPConnection(name, port, timeout=_PROBE_REPLY_S)
+    else:
+        tls = httpx.create_ssl_context(trust_env=False)
+        connection = HTTPSConnection(name, port, timeout=_PROBE_REPLY_S, context=tls)
+    patience = threading.Timer(_PROBE_REPLY_S, _hang_up, [connection])
+    patience.daemon = True
+    patience.start()
     try:
-        reply = httpx.get(f"{host}/api/tags", timeout=_PROBE_REPLY_S, trust_env=False, verify=tls)
-        return any(model["details"]["format"] == FORMAT for model in reply.json()["models"])
-    except (httpx.HTTPError, ValueError, TypeError, LookupError):
+        connection.request("GET", f"{address.path}/api/tags", headers={"Accept-Encoding": "identity"})
+        reply = connection.getresponse()
+        models = json.loads(reply.read(_PROBE_BYTES))["models"]
+        return reply.status == _OK and any(model["details"]["format"] == FORMAT for model in models)
+    except (OSError, HTTPException, ValueError, TypeError, LookupError, RecursionError):
         return False
+    finally:
+        patience.cancel()
+        connection.close()
+
+
+def _hang_up(connection: HTTPConnection) -> None:
+    """End what another thread reads."""
+    with contextlib.suppress(OSError, AttributeError):
+        connection.sock.shutdown(socket.SHUT_RDWR)
