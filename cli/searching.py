@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar
+from typing import Any, Protocol, Self, TextIO, TypeVar
 
 from rich.table import Column
 
@@ -39,9 +39,6 @@ from records.settings import resolved
 from records.terminal import tell
 from search.call_pool import callers_for
 from search.task import ScorerError
-
-if TYPE_CHECKING:
-    from simulator.child import ChildServer
 
 T = TypeVar("T")
 LOOK_S = 0.2
@@ -402,7 +399,7 @@ class SearchSession:
 
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
-        dispatcher, child = self.connection.dispatcher, self.connection.child
+        dispatcher = self.connection.dispatcher
         if search.config.search.rate_limit_per_minute:
             dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
         findings = self.connection.findings(search.width, apart_s=FINDINGS_APART_S)
@@ -424,7 +421,6 @@ class SearchSession:
                 while True:
                     over = not wait([found], LOOK_S).not_done
                     progress.tick()
-                    _check_alive(child)
                     limit.check(over=over)
                     if over:
                         return found.result()
@@ -436,11 +432,6 @@ class SearchSession:
             raise
         finally:
             recorder.stop()
-
-
-def _check_alive(child: ChildServer | None) -> None:
-    if child and (reason := child.exit_reason()):
-        raise RunStoppedError(reason)
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:

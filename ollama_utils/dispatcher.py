@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from operator import methodcaller
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 import numpy as np
@@ -65,6 +65,7 @@ from ollama_utils.wires import ModelClient, open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
+_log_warning = logging.getLogger(__name__).warning
 _POLL_S = 0.01
 _MAX_BACKOFF_S = 30.0
 _MAX_DOUBLINGS = 64
@@ -227,7 +228,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: float = 0.5,
         max_outage_s: float | None = MAX_OUTAGE_S,
         ensure_running: Callable[[], str | None] = lambda: None,
-        report: Callable[[str], None] = logging.getLogger(__name__).warning,
+        report: Callable[[str], None] = _log_warning,
         rate_limit_per_minute: float | None = None,
         max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:

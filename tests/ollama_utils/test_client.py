@@ -14,8 +14,8 @@ import pytest
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import (
     BadReplyError,
-    BrokenReplyError,
     BadRequestError,
+    BrokenReplyError,
     CallCancelledError,
     CallTimeoutError,
     ModelMissingError,
