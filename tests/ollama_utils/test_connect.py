@@ -22,17 +22,16 @@ def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
     with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
         embedded, dispatcher = connection.embedded, connection.dispatcher
         assert embedded is not None
-        before = dispatcher.generate(Call(model="sim-target", prompt="How?", options={"seed": 1})).text
+        call = Call(model="sim-target", prompt="How?", options={"seed": 1})
+        before = dispatcher.generate(call).text
         for _ in range(3):
             os.kill(embedded.pid, signal.SIGKILL)
             wait_until(lambda: not embedded.alive())
             assert dispatcher.generate(Call(model="sim-target", prompt="Why?")).error is None
-        assert (
-            dispatcher.generate(Call(model="sim-target", prompt="How?", options={"seed": 1})).text == before
-        )
+        assert dispatcher.generate(call).text == before
         os.kill(embedded.pid, signal.SIGKILL)
         wait_until(lambda: not embedded.alive())
-        with pytest.raises(OutageError, match="the embedded simulator .* has ended"):
+        with pytest.raises(OutageError, match=r"the embedded simulator .* has ended"):
             dispatcher.generate(Call(model="sim-target", prompt="When?"))
     assert "started again, 3 of 3" in capsys.readouterr().err
 
