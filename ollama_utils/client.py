@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
@@ -68,8 +69,12 @@ class OllamaClient:
             headers={"Accept-Encoding": "identity"},  # the bound on a reply's size is one on what is sent
         )
 
-    def generate(self, call: Call) -> Completion:
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
         """The model's reply to one call; its `thinking` is left out.
+
+        Args:
+            call: what is asked.
+            stream: have it sent part by part. What is returned is the same.
 
         Raises:
             OllamaError: there is no reply; the message names host, model and what to do.
@@ -81,10 +86,12 @@ class OllamaClient:
         }
         with self._errors_translated(call.model):
             if call.examples:
-                chat = self._client.chat(model=call.model, messages=messages_of(call), stream=False, **given)
+                given["messages"] = messages_of(call)
+                chat = _whole(partial(self._client.chat, model=call.model, **given), stream=stream)
                 return self._completion(call, chat, chat.message.content, chat.message.thinking)
             given["system"] = call.system
-            reply = self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
+            ask = partial(self._client.generate, model=call.model, prompt=call.prompt, **given)
+            reply = _whole(ask, stream=stream)
             return self._completion(call, reply, reply.response, reply.thinking)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
@@ -155,6 +162,11 @@ class OllamaClient:
         if text.startswith("option "):
             return BadRequestError(f"{self._exchange.whom(model)} answered {status}: {brief(text)!r}")
         return self._exchange.rejection(model, status, text)
+
+
+def _whole(ask: Callable[..., Any], *, stream: bool) -> Any:  # noqa: ANN401 - the package's reply
+    """The one object that a request of the package is answered by."""
+    return next(ask(stream=True)) if stream else ask(stream=False)
 
 
 def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:

@@ -320,7 +320,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         with self._asking(question, pending) as asked:
             if asked.reply is None:
                 try:
-                    completion = self._send(pending, methodcaller("generate", call), keep)
+                    completion = self._send(pending, partial(_generate, call), keep)
                 except OllamaError as error:
                     self._write(question, pending.outcome(error=error))
                     completion = Completion(text="", error=error)
@@ -451,7 +451,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
 
         try:
-            self._send(pending, methodcaller("embed", model, texts), keep)
+            self._send(pending, lambda client, _: client.embed(model, texts), keep)
         except OllamaError as error:
             self._write(missing[0], pending.outcome(error=error))
             raise
@@ -463,7 +463,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             log.write(question, outcome)
 
     def _send(
-        self, pending: PendingCall, send: Callable[[ModelClient], Reply], keep: Callable[[Reply], None]
+        self,
+        pending: PendingCall,
+        send: Callable[[ModelClient, Admission], Reply],
+        keep: Callable[[Reply], None],
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
 
@@ -484,7 +487,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         while True:
             try:
                 with self._attempt(pending) as (client, admission):
-                    reply = send(client)
+                    reply = send(client, admission)
                     keep(reply)
                     admission.usage = reply.usage
                     return reply
@@ -521,6 +524,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 self._accounts.came_back(pending.model, failed=True)
                 raise
             self._accounts.came_back(pending.model, admission.usage)
+
+
+def _generate(call: Call, client: ModelClient, admission: Admission) -> Completion:
+    return client.generate(call, stream=admission.streams)
 
 
 _NO_FAILURES = (ServerUnreachableError, CallMovedError)

@@ -42,7 +42,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -50,6 +50,7 @@ import httpcore
 import httpx
 
 from ollama_utils.official import ollama
+from ollama_utils.streams import StreamedFailureError, join_lines
 
 if TYPE_CHECKING:
     import socket
@@ -63,6 +64,10 @@ numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
 MOST_MARKS = 2**21
 """The most commas and opening brackets in a reply that is read: each may become an object of 60 bytes or
 more once it is parsed. 300 embeddings of 4096 numbers have 1.2 million."""
+
+MOST_STREAMED = 3 * 2**23
+"""The longest stream of parts that is kept: 24 MiB, some 200,000 tokens of Ollama's or 100,000 of OpenAI's.
+It is cut there, after its last whole part; what is left of MOST_BYTES is for the frames of its chunks."""
 
 
 class CallWatch(Protocol):
@@ -88,7 +93,10 @@ call_watch: ContextVar[CallWatch | None] = ContextVar("call_watch", default=None
 """Looks after this thread's call; None: nobody."""
 
 RETRY_AFTER = "Retry-After"
+CUT = "cut"
+"""The extension of a response that tells whether it is a stream that was cut."""
 
+_Whole = TypeVar("_Whole")
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
@@ -104,6 +112,7 @@ _WHOLE = 10.0
 times the seconds that it may keep silent."""
 _IDLE_S = 30.0
 """A connection that is idle for so long is closed: after a burst of calls their files would stay open."""
+_STREAMS = frozenset({"application/x-ndjson", "text/event-stream"})
 _PROXIES = frozenset({"http", "https"})
 _TLS_FILES = {"SSL_CERT_FILE": "a PEM file", "SSLKEYLOGFILE": "a writable file"}
 
@@ -138,6 +147,22 @@ class OfficialClient(ollama.Client):
     def __init__(self, host: str, *, transport: httpx.BaseTransport, **given: Any) -> None:  # noqa: ANN401 - httpx's
         # ollama.Client would name httpx.Client here, and does nothing else.
         super(ollama.Client, self).__init__(HttpClient, host, transport=transport, **given)
+
+    def _request(self, cls: type[_Whole], *asked: Any, stream: bool = False, **given: Any) -> Any:  # noqa: ANN401 - the package's
+        """As the package's own, but that a stream yields one object: the whole reply.
+
+        Raises:
+            ollama.ResponseError: the status is not 2xx, or a part tells of a failure.
+            ValueError, TypeError, AttributeError: the reply cannot be read.
+        """
+        if not stream:
+            return super()._request(cls, *asked, **given)
+        response = self._request_raw(*asked, **given)  # type: ignore[no-untyped-call]  # the package's
+        try:
+            joined = join_lines(response.content, cut=bool(response.extensions.get(CUT)))
+        except StreamedFailureError as error:
+            raise ollama.ResponseError(error.said, error.status) from None
+        return iter([cls(**joined)])
 
 
 class HttpClient(httpx.Client):
@@ -298,14 +323,17 @@ class BoundedConnection(httpx.BaseTransport):
         encoding = ",".join(reply.headers.get_all("Content-Encoding", ())).strip()
         if encoding.lower() not in {"", "identity"}:
             raise EncodedError(f"status {reply.status} with Content-Encoding {encoding[:_MOST_QUOTED]!r}")
-        body = reply.read(MOST_BYTES)
+        streams = reply.getheader("Content-Type", "").partition(";")[0].strip().lower() in _STREAMS
+        body = reply.read(MOST_STREAMED if streams else MOST_BYTES)
+        cut = streams and len(body) == MOST_STREAMED and not reply.isclosed()
         if sum(map(body.count, (b",", b"[", b"{"))) > MOST_MARKS:
             raise OverflowError(f"it has more than {MOST_MARKS} commas and brackets, the most that is read")
-        if reply.length:
+        if reply.length and not cut:
             raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
-        if reply.will_close:
+        if reply.will_close or cut:
             self.close()
-        return httpx.Response(reply.status, headers=_passed_on(reply), content=body)
+        content = body[: body.rfind(b"\n") + 1] if cut else body
+        return httpx.Response(reply.status, headers=_passed_on(reply), content=content, extensions={CUT: cut})
 
     def _connected(self, url: httpx.URL, timeout_s: float | None, deadline: _Deadline) -> _Stream:
         """The open connection to a URL's server."""

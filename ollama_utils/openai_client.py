@@ -23,7 +23,8 @@ from pydantic import BaseModel, BeforeValidator, Field
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
 from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, counted, messages_of
 from ollama_utils.hosts import OPENAI, is_loopback, parse_openai_host, server_url
-from ollama_utils.http import HttpClient, transport_to
+from ollama_utils.http import CUT, HttpClient, transport_to
+from ollama_utils.streams import StreamedFailureError, join_events
 from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
 
 _KEY = "OPENAI_API_KEY"
@@ -172,8 +173,12 @@ class OpenAIClient:
             },
         )
 
-    def generate(self, call: Call) -> Completion:
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
         """The model's reply to one call; its reasoning is left out.
+
+        Args:
+            call: what is asked.
+            stream: have it sent part by part. What is returned is the same.
 
         Raises:
             OllamaError: there is no reply; the message names host, model and what to do. BadRequestError
@@ -181,9 +186,7 @@ class OpenAIClient:
         """
         with self._exchange.errors_translated(call.model):
             began_s = time.monotonic()
-            reply = self._ask(
-                call.model, "POST", f"{self._url}/chat/completions", _ChatReply, self._body(call)
-            )
+            reply = self._complete(call, stream=stream)
             wall_s = time.monotonic() - began_s
             choice = reply.choices[0]
             thought = choice.message.reasoning_content or choice.message.reasoning
@@ -249,6 +252,24 @@ class OpenAIClient:
         self._exchange.closed = True
         self._client.close()
 
+    def _complete(self, call: Call, *, stream: bool) -> _ChatReply:
+        """A chat completion; within `errors_translated`.
+
+        Raises:
+            OllamaError: the status is not 2xx, or a part of a stream tells of a failure.
+            ValueError, TypeError, AttributeError: the reply cannot be read.
+        """
+        url, body = f"{self._url}/chat/completions", self._body(call)
+        if not stream:
+            return self._ask(call.model, "POST", url, _ChatReply, body)
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        response = self._answered(call.model, "POST", url, body | streamed)
+        try:
+            joined = join_events(response.content, cut=bool(response.extensions.get(CUT)))
+        except StreamedFailureError as error:
+            raise self._rejection(call.model, error.status, _words_of(error.said)) from None
+        return _ChatReply.model_validate(joined)
+
     def _ask(
         self, model: str | None, method: str, url: str, shape: type[_Body], body: object = None
     ) -> _Body:
@@ -258,10 +279,18 @@ class OpenAIClient:
             OllamaError: the status is not 2xx.
             ValueError: the reply is not of that shape.
         """
+        return shape.model_validate_json(self._answered(model, method, url, body).content)
+
+    def _answered(self, model: str | None, method: str, url: str, body: object = None) -> httpx.Response:
+        """The response to one request; within `errors_translated`.
+
+        Raises:
+            OllamaError: the status is not 2xx.
+        """
         response = self._client.request(method, url, **({} if body is None else {"json": body}))
         if not response.is_success:
-            raise self._rejection(model, response)
-        return shape.model_validate_json(response.content)
+            raise self._rejection(model, response.status_code, _words_of(response.text))
+        return response
 
     def _body(self, call: Call) -> dict[str, Any]:
         body: dict[str, Any] = {"model": call.model, "messages": messages_of(call), "stream": False}
@@ -287,9 +316,8 @@ class OpenAIClient:
             body["chat_template_kwargs"] = {"enable_thinking": call.think}
         return body
 
-    def _rejection(self, model: str | None, response: httpx.Response) -> OllamaError:
-        """The error for an HTTP status other than 2xx."""
-        status, text = response.status_code, _words_of(response)
+    def _rejection(self, model: str | None, status: int, text: str) -> OllamaError:
+        """The error for an HTTP status other than 2xx, or a failure told within a stream."""
         whom = self._exchange.whom(model)
         if status == NOT_FOUND and model is not None and model in text:
             return ModelMissingError(
@@ -300,12 +328,12 @@ class OpenAIClient:
         return self._exchange.rejection(model, status, text)
 
 
-def _words_of(response: httpx.Response) -> str:
+def _words_of(body: str) -> str:
     """What a server says of its failure, in OpenAI's form or in any other."""
     try:
-        said = json.loads(response.content)
+        said = json.loads(body)
     except (ValueError, RecursionError):
-        return response.text
+        return body
     for name in ("error", "message", "detail"):
         if isinstance(said, dict) and name in said:
             said = said[name]

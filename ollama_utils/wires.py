@@ -15,8 +15,8 @@ class ModelClient(Protocol):
     host: str
     """The server as messages, logs and run folders name it."""
 
-    def generate(self, call: Call) -> Completion:
-        """The model's reply to one call."""
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
+        """The model's reply to one call; with `stream` the server is asked to send it part by part."""
         ...
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:

@@ -10,7 +10,7 @@ gives it up).
 The reply that would have come, in its time: `latency` (`seconds` late), `empty` (without words), `enormous`
 (`bytes` long: words over and over, or blanks before embeddings), `wrong_type` (a `field` of another type),
 `not_done` (it says that more will come, as after Ollama's repeat guard), `cut_json` (half of its JSON in a
-body of the right length). All but the first come in one line when the reply is streamed.
+body of the right length). All but the first come in one line when the reply is streamed, whole under `/v1`.
 
 That reply on a connection that fails: `hang` (no more bytes come), `drop` (a reset), both `at` a point of
 the reply, or with `drop` an orderly end `after` it, which the client's next call meets; `truncated` (an
@@ -271,6 +271,8 @@ _CRASH = (
 _STUCK = "timed out waiting for llama runner to start - progress 0.00 - "
 _PAGE = b"<html><head><title>Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
 _SHORTEST_GAP_S = 0.01
+_OF_LINES = frozenset({"generate", "chat"})
+"""The endpoints whose streams are lines."""
 
 
 class Work(Protocol):
@@ -314,13 +316,14 @@ class FaultyCall:
         raise wire.ApiError(500, _STUCK if self.fault.kind == "stall" else _CRASH)
 
     async def _damage(self) -> web.Response:
-        """A body that came whole but is no good; a stream is one line."""
+        """A body that came whole but is no good; a stream of Ollama's is one line."""
+        is_line = self.stream and self.endpoint in _OF_LINES
         reply = cast("web.Response", await self.work(stream=False))
         body = _damaged(self.fault, self.endpoint, json.loads(cast("bytes", reply.body)))
         return web.Response(
-            body=body + b"\n" if self.stream else body,
-            content_type="application/x-ndjson" if self.stream else reply.content_type,
-            charset=None if self.stream else reply.charset,
+            body=body + b"\n" if is_line else body,
+            content_type="application/x-ndjson" if is_line else reply.content_type,
+            charset=None if is_line else reply.charset,
         )
 
     async def _break_off(self) -> web.StreamResponse:

@@ -20,7 +20,7 @@ from simulator.engine import Call, Turn
 from simulator.faults import FaultyCall, Work
 from simulator.models import VERSION, count_tokens
 from simulator.names import is_name, registry_name
-from simulator.replies import Endpoint, Reply, empty_reply
+from simulator.replies import Endpoint, Lines, Reply, empty_reply
 from simulator.requests import (
     Question,
     check_options,
@@ -166,7 +166,7 @@ def check_chat(
     if any(message.get("images") for message in body["messages"]):
         raise ApiError(500, _BLIND)
     work = partial(_answer, request, state, endpoint, body, question, arrived_s)
-    return Job(model, work, stream=endpoint == "chat" and _streams(body))
+    return Job(model, work, stream=_streams(body))
 
 
 def _check_abilities(state: State, model: str, body: Body, endpoint: Endpoint) -> None:
@@ -210,24 +210,32 @@ async def _answer(
     reply = compose(state, endpoint, body, question)
     call = Call.of(question.model, body, prompt_tokens=reply.prompt_tokens, reply_tokens=reply.tokens)
     async with state.engine.turn(call, arrived_s=arrived_s) as turn:
-        response = await _send_pieces(request, state, reply, turn) if stream else None
+        parts = _parts(endpoint, reply, body)
+        response = await _send_pieces(request, state, reply, turn, parts) if stream else None
         await state.engine.written(turn, reply.tokens)
     state.counters.prompt_tokens += reply.prompt_tokens
     state.counters.completion_tokens += reply.tokens
     if response is None:
         written = openai_api.completion if endpoint == "chat/completions" else Reply.whole
         return json_reply(written(reply, turn))
-    await response.write(wire.dumps(reply.final(turn)) + b"\n")
+    await response.write(parts.last(turn))
     await response.write_eof()
     return response
 
 
-async def _send_pieces(request: web.Request, state: State, reply: Reply, turn: Turn) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+def _parts(endpoint: Endpoint, reply: Reply, body: Body) -> openai_api.Events | Lines:
+    """The parts of a reply as they are streamed."""
+    return openai_api.Events(reply, body) if endpoint == "chat/completions" else Lines(reply)
+
+
+async def _send_pieces(
+    request: web.Request, state: State, reply: Reply, turn: Turn, parts: openai_api.Events | Lines
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": parts.content_type})
     await response.prepare(request)
     for piece in reply.pieces():
         await state.engine.written(turn, piece.tokens)
-        await response.write(wire.dumps(reply.chunk(piece)) + b"\n")
+        await response.write(parts.piece(piece))
     return response
 
 

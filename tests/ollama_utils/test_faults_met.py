@@ -90,9 +90,12 @@ def test_a_reply_that_is_late_but_in_time_is_the_reply(server: EmbeddedServer, r
 
 
 def test_a_reply_of_megabytes_within_the_bound_is_the_reply(server: EmbeddedServer) -> None:
-    """It is what the model said: to cut it or to call it an error would be to judge it unread."""
+    """Its text is cut where `max_reply_chars` says, and flagged."""
     server.set_faults([{"kind": "enormous", "rate": 1, "bytes": 4_000_000}])
     with Dispatcher([server.host], max_outage_s=None, attempts=1) as dispatcher:
+        completion = dispatcher.generate(CALL)
+    assert (len(completion.text), completion.truncated, completion.error) == (1_000_000, True, None)
+    with Dispatcher([server.host], attempts=1, max_reply_chars=2**25) as dispatcher:
         completion = dispatcher.generate(CALL)
         rows = dispatcher.embed("sim-embed", TEXTS)
     assert completion.error is None
