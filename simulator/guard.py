@@ -38,9 +38,9 @@ def _refusal(request: web.Request) -> web.Response | None:
         return _refused(403, "routes under /simulator/ are for programs on the server's own machine")
     if not _is_named_right(request):
         bind = request.app[STATE].settings.bind
-        return _refused(403, f"Host must be localhost, a loopback address or {bind}, got {request.host!r}")
+        return _refused(403, f"Host must be localhost, a loopback address or {bind}, got {_host(request)!r}")
     origin = request.headers.get("Origin")
-    if origin is not None and origin != f"{request.scheme}://{request.host}":
+    if origin is not None and origin != f"{request.scheme}://{_host(request)}":
         return _refused(403, f"routes under /simulator/ are not for web pages, such as {origin!r}")
     if request.method == "POST" and request.content_type != _JSON:
         return _refused(415, f"Content-Type must be {_JSON}, got {request.headers.get('Content-Type')!r}")
@@ -63,10 +63,15 @@ def _is_of_this_machine(request: web.Request) -> bool:
 def _is_named_right(request: web.Request) -> bool:
     """Whether `Host` names this machine, or the address that the server was told to listen at."""
     try:
-        name = urlsplit(f"//{request.host}").hostname or ""
+        name = urlsplit(f"//{_host(request)}").hostname or ""
     except ValueError:
         return False
     return name == "localhost" or _is_loopback(name) or name == request.app[STATE].settings.bind.lower()
+
+
+def _host(request: web.Request) -> str:
+    """What the client called the server; aiohttp would look up a name of ours where it said nothing."""
+    return request.headers.get("Host", "")
 
 
 def _is_loopback(address: str) -> bool:

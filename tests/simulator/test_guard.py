@@ -80,6 +80,14 @@ def test_a_post_that_does_not_say_what_it_brings_is_refused(server: EmbeddedServ
     assert server.stats()["slots"] == 4
 
 
+def test_a_client_that_names_no_host_is_refused(server: EmbeddedServer) -> None:
+    with socket.create_connection(
+        ("127.0.0.1", int(server.host.rpartition(":")[2])), timeout=10
+    ) as connection:
+        connection.sendall(b"GET /simulator/stats HTTP/1.0\r\n\r\n")
+        assert b" 403 Forbidden" in connection.recv(100)
+
+
 def test_models_are_for_everybody(ask: Ask) -> None:
     elsewhere = {"Host": "server.example", "Origin": "http://page.example"}
     assert ask("GET", "/api/tags", None, elsewhere)[0] == 200
