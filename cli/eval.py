@@ -141,7 +141,7 @@ def _begin(
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
-    folder.write_toml("config.toml", resolved(inputs.config))
+    folder.write_config(resolved(inputs.config))
     folder.write_json("missions.json", played)
     print(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
