@@ -155,6 +155,7 @@ def _what_is_set(missions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[st
     return {
         name: {key: value for key, value in mission.items() if value is not None}
         for name, mission in missions.items()
+        if isinstance(mission, Mapping)  # it is another than now, if not
     }
 
 

@@ -26,6 +26,7 @@ from typing import Any, Literal
 
 from ollama_utils.errors import BadRequestError, ReplyLogError
 from ollama_utils.types import Call, Completion, Usage, short_name
+from records.reading import parse_json
 
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
 _BUSY_S = 60.0
@@ -113,10 +114,28 @@ def as_json(completion: Completion) -> str:
 
 
 def from_json(reply: str) -> Completion:
-    """The reply that a log kept, marked as one that an earlier call paid for."""
-    kept = json.loads(reply)
-    usage = None if kept["usage"] is None else Usage(**kept["usage"])
-    return Completion(text=kept["text"], truncated=kept["truncated"], usage=usage, cached=True, attempts=0)
+    """The reply that a log kept, marked as one that an earlier call paid for.
+
+    Raises:
+        ReplyLogError: it is not one that `as_json` wrote.
+    """
+    try:
+        kept = parse_json(reply)
+        text, truncated = kept["text"], kept["truncated"]
+        usage = None if kept["usage"] is None else Usage(**kept["usage"])
+        numbers = vars(usage).values() if usage else ()
+        if not (isinstance(text, str) and isinstance(truncated, bool) and all(map(_is_number, numbers))):
+            raise ValueError("a field is of another kind")  # noqa: TRY301 - said as the others are
+    except (LookupError, TypeError, ValueError) as error:
+        raise ReplyLogError(
+            f"a log of replies holds one that cannot be read ({error}): delete the log; what is in it is "
+            "asked again"
+        ) from error
+    return Completion(text=text, truncated=truncated, usage=usage, cached=True, attempts=0)
+
+
+def _is_number(value: object) -> bool:
+    return value is None or isinstance(value, int | float)
 
 
 def embed_question(model: str, text: str) -> Question:
@@ -268,6 +287,7 @@ class SqliteFile:
             raise self._failure(error) from error
         try:
             self._use_a_write_ahead_log()
+            self._database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
             self._database.executescript(schema)
         except sqlite3.Error as error:
