@@ -150,7 +150,7 @@ def _begin(
     )
 
 
-def _what_is_set(missions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _what_is_set(missions: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The missions without what is null: an earlier version did not know every setting that there is now."""
     return {
         name: {key: value for key, value in mission.items() if value is not None}

@@ -43,7 +43,7 @@ class JsonLines:
         check: raises ValueError for a record that cannot be one of this file.
 
     Raises:
-        UserError: lines that must be there are not, or one is refused by `check`.
+        UserError: lines that must be there are not.
     """
 
     def __init__(
@@ -60,6 +60,8 @@ class JsonLines:
         self.count = 0
         self.ahead: deque[dict[str, Any]] = deque()
         """The records that are to be played again."""
+        self.flaw = ""
+        """What `check` has against the first record that it refuses; "" where there is none."""
         path.touch()
         self._take_up(done, row)
         self._file: TextIOWrapper = path.open("a", encoding="utf-8")
@@ -109,10 +111,10 @@ class JsonLines:
         try:
             self._check(record)
         except ValueError as error:
-            raise UserError(
+            self.flaw = self.flaw or (
                 f"line {number} of {str(self._path)!r} is not one that a run writes: {error}; put back what "
                 "was there, or begin a new run"
-            ) from error
+            )
 
     def _take_up(self, done: int, row: int) -> None:
         """Read the lines that stay, and cut off the rest, of which a line may be torn."""

@@ -107,6 +107,8 @@ class RunFolder:
                 f"the first {transitions} lines of {str(self.path / 'transitions.jsonl')!r} are not those "
                 "that the run wrote: put them back, or begin a new run"
             )
+        if self.transitions.flaw:
+            raise UserError(self.transitions.flaw)
         self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
 
     @property
