@@ -195,6 +195,10 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
         layers += _command_defaults(rest, table, trusted=trusted)
     if rest[:1] == ["eval"]:
         layers.append(RunMissions(trusted=trusted))
+    if trusted and not any(isinstance(layer, RunDefaults | RunMissions) for layer in layers):
+        raise UserError(
+            f"{TRUST} is for a run that --resume, -p or -m names, and none is named: leave it out"
+        )
     app.config = tuple(layers)
     return rest
 

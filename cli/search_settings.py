@@ -51,7 +51,8 @@ class SearchConfig:
     resume: Path | None = None
     """Go on with the search in this folder: what was answered is not asked again. Hosts, limits and
     the scorer may be others than before, in select --evaluate and --max-errors, in evolve --max-generations
-    and --patience too, and nothing else."""
+    and --patience too, and nothing else. Where it was not made here, --trust-run uses the code, hosts and
+    files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None

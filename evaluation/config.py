@@ -92,7 +92,8 @@ class EvalConfig:
     """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
     resume: Path | None = None
     """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
-    may be changed."""
+    may be changed. Where it, or a run of -p or -m, was not made here, --trust-run uses the code, hosts and
+    files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None

@@ -443,6 +443,11 @@ def test_trust_can_stand_in_no_file(bare: Path, code: Path, capsys: pytest.Captu
     assert "rust-run" in refused(capsys, "evolve", "--resume", bare)
 
 
+@pytest.mark.parametrize("command", ["train", "ask", "judge"])
+def test_trust_without_a_run_is_refused(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert "none is named" in refused(capsys, command, "--trust-run")
+
+
 # --- data that is poisoned ---------------------------------------------------
 
 HUGE = "1" + "0" * 400
