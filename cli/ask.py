@@ -44,7 +44,8 @@ class AskConfig:
     """How the query is asked."""
 
     policy: str
-    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities."""
+    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities. Where it
+    was not made here, --trust-run uses the code, hosts and files that it names."""
     seed: Seed = 0
     """Of rewrites and answers; the same query with the same seed goes the same way."""
     stdin: Annotated[bool, Parameter(name="-", negative="")] = False

@@ -142,7 +142,7 @@ def _begin(
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
-    folder.write_toml("config.toml", resolved(inputs.config))
+    folder.write_config(resolved(inputs.config))
     folder.write_json("missions.json", played)
     tell(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
@@ -150,11 +150,12 @@ def _begin(
     )
 
 
-def _what_is_set(missions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _what_is_set(missions: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The missions without what is null: an earlier version did not know every setting that there is now."""
     return {
         name: {key: value for key, value in mission.items() if value is not None}
         for name, mission in missions.items()
+        if isinstance(mission, Mapping)  # it is another than now, if not
     }
 
 

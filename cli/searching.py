@@ -393,7 +393,7 @@ class SearchSession:
         fingerprints = models | dict(search.fingerprints)
         if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
-        folder.write_toml("config.toml", resolved(search.config))
+        folder.write_config(resolved(search.config))
         folder.write_json("parts.json", fingerprints)
         tell(f"run folder {folder.path}: {search.says}")
 
