@@ -36,6 +36,7 @@ from aiohttp import web
 from simulator import wire
 from simulator.chance import digest_of, share_of
 from simulator.engine import BUSY
+from simulator.fences import without_boundaries
 from simulator.names import full_name
 
 FaultKind = Literal[
@@ -144,7 +145,8 @@ class FaultPlan:
         """
         if not self._faults:
             return None
-        request = digest_of(self._seed, endpoint, body.hex())
+        asked = without_boundaries(body.decode("latin-1")).encode("latin-1")
+        request = digest_of(self._seed, endpoint, asked.hex())
         self._seen[request] += 1
         for number, fault in enumerate(self._faults):
             meant = fault.model is None or full_name(fault.model) == model

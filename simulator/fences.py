@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 _TAG = re.compile(r"(</?[a-z]+)-[0-9a-f]{8}>")
-_NOTE = re.compile(r"<!-- [^\n]*\b[0-9a-f]{8}\b[^\n]* -->\n")
+_NOTE = re.compile(r"<!-- [^<>\n]{1,60}\b[0-9a-f]{8}\b[^<>\n]{1,60} -->(?:\n|\\n)")
 
 
 def fence(name: str) -> re.Pattern[str]:
@@ -22,6 +22,6 @@ def fence(name: str) -> re.Pattern[str]:
 def without_boundaries(text: str) -> str:
     """The text with bare tags, and without a note on them: what a reply is drawn from.
 
-    A boundary is no part of what is asked.
+    A boundary is no part of what is asked. The text may be JSON.
     """
     return _TAG.sub(r"\1>", _NOTE.sub("", text))

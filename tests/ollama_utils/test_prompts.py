@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -142,3 +143,5 @@ def test_a_note_names_the_boundary_and_the_simulators_chance_depends_on_neither(
     ]
     fenced_one, bare_one = (Question(model="m", prompt=prompt).identity() for prompt in prompts_of)
     assert fenced_one == bare_one
+    bodies = [json.dumps({"prompt": prompt}) for prompt in prompts_of]
+    assert without_boundaries(bodies[0]) == bodies[1]
