@@ -207,6 +207,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         ensure_running: is called when nobody answers; returns why nobody ever will again, where that can be
             known, else None.
+        hosts_now: returns the hosts as they are to be from now on, and is asked every two seconds: new ones
+            join, and calls go no more to those that are missing. None: they stay.
         report: is given a line for the user when an outage begins, goes on, and ends; by default it is logged
             as a warning.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
@@ -228,6 +230,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: float = 0.5,
         max_outage_s: float | None = MAX_OUTAGE_S,
         ensure_running: Callable[[], str | None] = lambda: None,
+        hosts_now: Callable[[], Sequence[str]] | None = None,
         report: Callable[[str], None] = _log_warning,
         rate_limit_per_minute: float | None = None,
         max_reply_chars: int = MAX_REPLY_CHARS,
@@ -244,6 +247,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             max_in_flight=max_in_flight,
             max_outage_s=max_outage_s,
             ensure_running=ensure_running,
+            hosts_now=hosts_now,
             report=report,
         )
         self._counts_absences = max_outage_s is None

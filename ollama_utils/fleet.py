@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -39,6 +39,8 @@ _FIRST_PROBE_S, _LAST_PROBE_S = 2.0, 120.0
 """How long a probe is waited for at first, and at last: the server may have to load the model."""
 _SAY_S = 30.0
 """Between two lines about the same outage."""
+_FOLLOW_S = 2.0
+"""Between two looks at the list of hosts."""
 _LOOK_S = 30.0
 """Between two looks at the weights of the models while calls go out."""
 _NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
@@ -55,6 +57,7 @@ class Fleet:
             fail one by one.
         ensure_running: is called when a server is away; returns why it never will be back, where that can be
             known: the server was ours, has ended, and cannot be started again. Else None.
+        hosts_now: returns the hosts as they are to be from now on; None: they stay.
         report: is given a line for the user when an outage begins, goes on, and ends.
     """
 
@@ -66,6 +69,7 @@ class Fleet:
         max_in_flight: MaxInFlight,
         max_outage_s: float | None = None,
         ensure_running: Callable[[], str | None] = lambda: None,
+        hosts_now: Callable[[], Sequence[str]] | None = None,
         report: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._open_client = open_client
@@ -85,6 +89,8 @@ class Fleet:
             self._servers.setdefault(server.host, server)
         self._servers_ever = dict(self._servers)
         """Those that have left, too: calls may still be under way there."""
+        if hosts_now is not None:
+            start_thread(partial(self._follow, hosts_now))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -316,6 +322,64 @@ class Fleet:
                     "changed): pull that version again and go on with --resume, or begin a new run"
                 )
             )
+
+    def _follow(self, hosts_now: Callable[[], Sequence[str]]) -> None:
+        """Let servers join and leave as their list changes."""
+        told: set[str] = set()
+        followed: Sequence[str] | None = None
+        while not self._closed.wait(_FOLLOW_S):
+            try:
+                named = hosts_now()
+                if named == followed:
+                    continue
+                wanted = {server.host: server for server in map(self._new_server, named)}
+            except ValueError as error:
+                news = [str(error)]
+            else:
+                news = [*self._let_leave(wanted), *self._let_join(wanted)]
+                followed = named if wanted.keys() == self._servers.keys() else None
+            for line in news:
+                if line not in told:
+                    self._report(line)
+            told = set(news)
+
+    def _let_join(self, wanted: Mapping[str, Server]) -> Iterator[str]:
+        """Use the servers that are new, once they have every model that is called; what there is to say."""
+        for host, server in wanted.items():
+            if host in self._servers:
+                server.client.close()
+                continue
+            try:
+                found = server.models()
+            except OllamaError as error:
+                yield f"{host} cannot join: {error}"
+                continue
+            if (model := self._unlike(found)) is not None:
+                yield f"{host} cannot join: it has not the same {model!r} as the others"
+                continue
+            self._servers_ever[host] = server
+            self._servers = {**self._servers, host: server}
+            for name in list(self._lines):
+                server.gate(name)
+            yield f"{host} joins"
+
+    def _unlike(self, found: Mapping[str, str]) -> str | None:
+        """The first model that is called and that is not, or is another one, among those of a server."""
+        there = {short_name(name): digest for name, digest in found.items()}
+        for name in list(self._lines):
+            known = {digest for server in self._servers.values() if (digest := server.digest(name))}
+            if name not in there or (known and there[name] and there[name] not in known):
+                return name
+        return None
+
+    def _let_leave(self, wanted: Mapping[str, Server]) -> Iterator[str]:
+        """Send no more calls to servers that are not in the list; what there is to say."""
+        leaving = {host: server for host, server in self._servers.items() if host not in wanted}
+        self._servers = {host: server for host, server in self._servers.items() if host not in leaving}
+        for host, server in leaving.items():
+            for name, gate in server.gates.items():
+                self.line(name).remove(gate)
+            yield f"{host} leaves"
 
     def _new_server(self, host: str) -> Server:
         return Server(self._open_client(host), max_in_flight=self._max_in_flight, owner=self)

@@ -116,6 +116,10 @@ class Server:
         self._told_slots = self.client.slots()
         return found
 
+    def digest(self, model: str) -> str:
+        """What stands for the weights of a model, as they were at the first look; "": it is not known."""
+        return self._digests.get(model, "")
+
     def changed_model(self) -> str | None:
         """The first model that is called and whose weights are not those of the first look; None: all are.
 
