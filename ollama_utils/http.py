@@ -64,8 +64,8 @@ MOST_MARKS = 2**21
 """The most commas and opening brackets in a reply that is read: each may become an object of 60 bytes or
 more once it is parsed. 300 embeddings of 4096 numbers have 1.2 million."""
 
-MOST_STREAMED = 3 * 2**23
-"""The longest stream of parts that is kept: 24 MiB, some 200,000 tokens of Ollama's or 100,000 of OpenAI's.
+MOST_STREAMED = 7 * 2**22
+"""The longest stream of parts that is kept: 28 MiB, some 290,000 tokens of Ollama's or 130,000 of OpenAI's.
 It is cut there, after its last whole part; what is left of MOST_BYTES is for the frames of its chunks."""
 
 time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_counts_from", default=None)
@@ -81,6 +81,7 @@ _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
 _MOST_QUOTED = 50
+_MOST_EARLY = 100
 _REDIRECTIONS = 3
 """The hundreds of their statuses."""
 _PORTS = {"http": 80, "https": 443}
@@ -405,7 +406,11 @@ def _begun(stream: _Stream, method: str, deadline: _Deadline) -> http.client.HTT
     """
     reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, deadline)), method=method)
     reply.begin()
+    early = 0
     while 101 < reply.status < 200:  # noqa: PLR2004 - what may come before a final reply
+        early += 1
+        if early > _MOST_EARLY:
+            raise httpx.RemoteProtocolError(f"more than {_MOST_EARLY} replies came before the final one")
         reply.headers = None  # type: ignore[assignment]  # so that it begins anew
         reply.begin()
     return reply
