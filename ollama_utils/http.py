@@ -41,7 +41,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -76,7 +76,6 @@ RETRY_AFTER = "Retry-After"
 CUT = "cut"
 """The extension of a response that tells whether it is a stream that was cut."""
 
-_Whole = TypeVar("_Whole")
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
@@ -124,21 +123,30 @@ class OfficialClient(ollama.Client):
         # ollama.Client would name httpx.Client here, and does nothing else.
         super(ollama.Client, self).__init__(HttpClient, host, transport=transport, **given)
 
-    def _request(self, cls: type[_Whole], *asked: Any, stream: bool = False, **given: Any) -> Any:  # noqa: ANN401 - the package's
-        """As the package's own, but that a stream yields one object: the whole reply.
+
+class StreamingClient(ollama.Client):
+    """The client of an `OfficialClient` once more; what it is asked to stream comes as one object, joined.
+
+    Args:
+        whole: the client that it sends by.
+    """
+
+    def __init__(self, whole: OfficialClient) -> None:
+        self._client = whole._client  # noqa: SLF001 - the package gives no other way to share it
+
+    def _request(self, cls: type[Any], *asked: Any, stream: bool = False, **given: Any) -> Any:  # noqa: ANN401, ARG002 - the package's
+        """The reply to a request that asks for a stream.
 
         Raises:
             ollama.ResponseError: the status is not 2xx, or a part tells of a failure.
             ValueError, TypeError, AttributeError: the reply cannot be read.
         """
-        if not stream:
-            return super()._request(cls, *asked, **given)
         response = self._request_raw(*asked, **given)  # type: ignore[no-untyped-call]  # the package's
         try:
             joined = join_lines(response.content, cut=bool(response.extensions.get(CUT)))
         except StreamedFailureError as error:
             raise ollama.ResponseError(error.said, error.status) from None
-        return iter([cls(**joined)])
+        return cls(**joined)
 
 
 class HttpClient(httpx.Client):
