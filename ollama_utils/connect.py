@@ -25,7 +25,13 @@ from cyclopts.validators import Number
 from ollama_utils.findings import Findings
 from ollama_utils.hosts import OPENAI, server_url, speaks_openai
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, MAX_REPLY_CHARS, short_name
+from ollama_utils.types import (
+    CALL_ATTEMPTS,
+    CALL_TIMEOUT_S,
+    MAX_OUTAGE_S,
+    MAX_REPLY_CHARS,
+    short_name,
+)
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from simulator.settings import Settings, SimulatedServer
@@ -106,6 +112,8 @@ class ServerConfig:
     """Seconds after which one call is given up, its wait in the server's queue left out."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
+    max_outage: Annotated[float, Parameter(validator=Number(gt=0))] = MAX_OUTAGE_S
+    """Seconds for which an outage of all servers is waited out; then the run ends, saved (exit code 3)."""
     max_reply_chars: Count = MAX_REPLY_CHARS
     """Characters of a reply that are kept; a longer one is cut, and flagged as by --num-predict."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
@@ -346,9 +354,16 @@ def _dispatcher(
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
+        max_outage_s=config.max_outage,
+        ensure_running=child.ensure_running if child else lambda: None,
+        report=_say,
         max_reply_chars=config.max_reply_chars,
-        exit_reason=child.exit_reason if child else lambda: None,
     )
+
+
+def _say(line: str) -> None:
+    """A line on stderr; a progress bar that is there moves down for it."""
+    print(line, file=sys.stderr)
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
+    BrokenReplyError,
     CallCancelledError,
     CallTimeoutError,
     OllamaError,
@@ -35,10 +36,14 @@ from ollama_utils.types import Call, Completion, Usage, is_count, is_text, unit_
 NOT_FOUND = 404
 CONNECT_S = 10.0
 """The seconds after which nobody is there, unless a call's own time is shorter."""
-_LATE = 408
 _BUSY = frozenset({429, 503})
+_BY_STATUS: Mapping[int, type[OllamaError]] = {
+    408: CallTimeoutError,
+    501: BadRequestError,  # not supported
+    502: ServerUnreachableError,  # a gateway, while the server behind it is gone ...
+    504: ServerUnreachableError,  # ... or hangs
+}
 _FIRST_FAULT = 500
-_NOT_SUPPORTED = 501
 _CACHE_FULL = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it aborts all generations: their contexts do not fit together."""
 _MOST_QUOTED = 300
@@ -138,17 +143,16 @@ class Exchange:
             text: the server's words.
         """
         said = f"{self.whom(model)} answered {status}: {brief(text)!r}"
-        if status == _LATE:
-            return CallTimeoutError(said)
-        if status in _BUSY:
-            return ServerBusyError(said, retry_after_s=self._request.retry_after_s)
         if status >= _FIRST_FAULT and _CACHE_FULL in text:
             return ServerOverloadedError(f"{said}: it dropped all generations; fewer are put in flight")
-        if status >= _FIRST_FAULT and status != _NOT_SUPPORTED:
+        if status in _BUSY:
+            return ServerBusyError(said, retry_after_s=self._request.retry_after_s)
+        if status in _BY_STATUS:
+            return _BY_STATUS[status](said)
+        if status >= _FIRST_FAULT:
             return ServerFaultError(said)
-        if status == NOT_FOUND:
-            return BadRequestError(f"{said}: is this an {self._absent}?")
-        return BadRequestError(said)
+        hint = f": is this an {self._absent}?" if status == NOT_FOUND else ""
+        return BadRequestError(f"{said}{hint}")
 
     def completion(
         self, call: Call, text: str, thinking: str | None, *, truncated: bool, usage: Usage | None
@@ -230,7 +234,7 @@ class Exchange:
             )
         if isinstance(error, EncodedError):
             return BadReplyError(f"{whom} answered in an encoding that was not asked for: {error}: unread")
-        return BadReplyError(f"{whom} broke off its reply: {brief(repr(error))}")
+        return BrokenReplyError(f"{whom} broke off its reply: {brief(repr(error))}")
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
         """The error for what cannot be JSON: the request, before it went out, or else the reply."""

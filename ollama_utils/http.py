@@ -34,6 +34,7 @@ import contextlib
 import functools
 import http.client
 import io
+import math
 import os
 import ssl
 import threading
@@ -41,7 +42,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -68,9 +69,28 @@ MOST_STREAMED = 7 * 2**22
 """The longest stream of parts that is kept: 28 MiB, some 290,000 tokens of Ollama's or 130,000 of OpenAI's.
 It is cut there, after its last whole part; what is left of MOST_BYTES is for the frames of its chunks."""
 
-time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_counts_from", default=None)
-"""Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the
-server's own queue is no fault of the reply. None: since the call. It is asked once the reply seems late."""
+
+class CallWatch(Protocol):
+    """Who looks after one call while its reply is waited for."""
+
+    def counts_from_s(self) -> float:
+        """Since when the reply can be late, by the monotonic clock; asked once it seems late.
+
+        A wait in the server's own queue is no fault of the reply.
+        """
+        ...
+
+    def arrived(self) -> None:
+        """Hear that some of the reply came."""
+        ...
+
+    def check(self) -> None:
+        """Raise what ends the call before its time; asked every second."""
+        ...
+
+
+call_watch: ContextVar[CallWatch | None] = ContextVar("call_watch", default=None)
+"""Looks after this thread's call; None: nobody."""
 
 RETRY_AFTER = "Retry-After"
 CUT = "cut"
@@ -85,6 +105,11 @@ _REDIRECTIONS = 3
 """The hundreds of their statuses."""
 _PORTS = {"http": 80, "https": 443}
 _NETWORK = httpcore.SyncBackend()
+_LOOK_S = 1.0
+"""Who waits for a reply looks up as often: the call may have to end."""
+_WHOLE = 10.0
+"""However long a call waits in the server's queue, and however many words come: it is given up after so many
+times the seconds that it may keep silent."""
 _IDLE_S = 30.0
 """A connection that is idle for so long is closed: after a burst of calls their files would stay open."""
 _STREAMS = frozenset({"application/x-ndjson", "text/event-stream"})
@@ -245,7 +270,7 @@ class ExclusiveTransport(httpx.BaseTransport):
 class BoundedConnection(httpx.BaseTransport):
     """A connection for one call at a time, whose reply has to be there within the read timeout.
 
-    That time counts from the call, or from what `time_counts_from` says, and is for its head and body
+    That time counts from the call, or from what `call_watch` says, and is for its head and body
     together. A connection that the server closed
     since the last call is made anew. One that breaks off under a call is not: the server may have read it.
 
@@ -349,28 +374,36 @@ class _Deadline:
     """When a reply must be there.
 
     Args:
-        limit_s: seconds from the call; None: there is time for ever.
+        limit_s: seconds from the call, or from what its watch says; None: there is time for ever.
     """
 
     def __init__(self, limit_s: float | None) -> None:
-        self._limit_s = limit_s
-        self._from_s = time.monotonic()
-        self._counts_from = time_counts_from.get()
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self._began_s = self._from_s = time.monotonic()
+        self._watch = call_watch.get()
 
-    def rest_s(self) -> float | None:
-        """The seconds left for the next read or write.
+    def arrived(self) -> None:
+        """Some of the reply came."""
+        if self._watch is not None:
+            self._watch.arrived()
+
+    def rest_s(self, most_s: float = math.inf) -> float | None:
+        """The seconds left for the next read or write, `most_s` at most; None: any number.
 
         Raises:
+            Exception: what the call's watch ends it with.
             httpcore.ReadTimeout: there are none.
         """
-        if self._limit_s is None:
-            return None
         now_s = time.monotonic()
-        if now_s >= self._from_s + self._limit_s and self._counts_from is not None:
-            self._from_s = max(self._from_s, self._counts_from())
-        if now_s >= self._from_s + self._limit_s:
+        if self._watch is not None:
+            self._watch.check()
+            if now_s >= self._from_s + self._limit_s:
+                self._from_s = max(self._from_s, self._watch.counts_from_s())
+        late_s = min(self._from_s + self._limit_s, self._began_s + _WHOLE * self._limit_s)
+        if now_s >= late_s:
             raise httpcore.ReadTimeout("the reply did not end in time")
-        return self._from_s + self._limit_s - now_s
+        rest_s = min(late_s - now_s, most_s)
+        return rest_s if rest_s < math.inf else None
 
 
 class _Arriving(io.RawIOBase):
@@ -393,9 +426,11 @@ class _Arriving(io.RawIOBase):
         view = memoryview(buffer)
         data = None
         while data is None:
-            rest_s = self._deadline.rest_s()
+            rest_s = self._deadline.rest_s(_LOOK_S)
             with contextlib.suppress(httpcore.ReadTimeout):  # the deadline may have moved
                 data = self._stream.read(min(len(view), _AT_ONCE), rest_s)
+        if data:
+            self._deadline.arrived()
         self._left -= len(data)
         if self._left < 0:
             raise OverflowError(f"it is longer than {MOST_BYTES} bytes, the most that is read")

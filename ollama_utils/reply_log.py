@@ -355,6 +355,7 @@ class SqliteFile:
         self._database.text_factory = _text
         try:
             self._use_a_write_ahead_log()
+            self._database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
             self._database.executescript(schema)
         except sqlite3.Error as error:

@@ -21,6 +21,8 @@ MAX_REPLY_CHARS = 1_000_000
 """The characters of a reply that are kept, unless another number is set: far more than a model says."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
+MAX_OUTAGE_S = 600.0
+"""Seconds for which an outage of all servers is waited out, unless another number is set."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,7 +40,7 @@ def open_client(
     host: str,
     *,
     timeout_s: float,
-    exit_reason: Callable[[], str | None],
+    exit_reason: Callable[[], str | None] = lambda: None,
     max_reply_chars: int = MAX_REPLY_CHARS,
 ) -> ModelClient:
     """The client for a host: an OpenAI-compatible server's (`openai:http://...`), else Ollama's.

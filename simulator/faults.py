@@ -36,6 +36,7 @@ from aiohttp import web
 from simulator import wire
 from simulator.chance import digest_of, share_of
 from simulator.engine import BUSY
+from simulator.fences import without_boundaries
 from simulator.names import full_name
 
 FaultKind = Literal[
@@ -144,7 +145,8 @@ class FaultPlan:
         """
         if not self._faults:
             return None
-        request = digest_of(self._seed, endpoint, body.hex())
+        asked = without_boundaries(body.decode("latin-1")).encode("latin-1")
+        request = digest_of(self._seed, endpoint, asked.hex())
         self._seen[request] += 1
         for number, fault in enumerate(self._faults):
             meant = fault.model is None or full_name(fault.model) == model
@@ -333,7 +335,7 @@ class FaultyCall:
         if self.fault.kind == "hang":
             await asyncio.Event().wait()
         if self.fault.kind == "drop" and at != "after":
-            _reset(pipe)
+            reset(pipe)
         else:
             pipe.write(rest if at == "after" else b"")  # goes out with the orderly end
             pipe.write_eof()
@@ -422,8 +424,10 @@ def _passing(written: bytearray, until: Point | Literal["head"]) -> int:
     return before_body if until == "head" else (before_body + len(written)) // 2
 
 
-def _reset(pipe: asyncio.Transport) -> None:
-    """Break a connection off so that the client sees a reset and no orderly end."""
+def reset(pipe: asyncio.Transport) -> None:
+    """Break a connection off so that the client sees a reset; one that is over stays so."""
+    if pipe.is_closing():
+        return
     connection = pipe.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -88,7 +88,7 @@ def parse_embeddings(raw: bytes) -> Body:
         raise ApiError(501, "the simulator does not stream embeddings")
     if not body.get("input"):
         raise ApiError(400, '"input" or "content" must be provided')
-    if body.get("encoding_format") not in {None, "float"}:
+    if body.get("encoding_format") not in (None, "float"):  # anything at all, not hashable either
         raise ApiError(501, "the simulator gives embeddings as float alone")
     return {name: body.get(name) for name in ("model", "input", "dimensions")}
 
@@ -217,7 +217,8 @@ def _format(wanted: object) -> object:
     if kind == "json_object":
         return "json"
     if kind == "json_schema" and isinstance(wanted, dict):
-        schema = (wanted.get("json_schema") or {}).get("schema")
+        named = wanted.get("json_schema")
+        schema = named.get("schema") if isinstance(named, dict) else None
         if isinstance(schema, dict):
             return schema
     found = json_name(wanted) if kind is None else repr(kind)

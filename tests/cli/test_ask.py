@@ -189,13 +189,10 @@ def test_a_call_that_fails_now_and_then_is_made_again(
     assert [each["outcome"] in {"answered", "refused"} for each in told] == [True] * 3
 
 
-def test_a_policy_that_cannot_be_unpickled_is_one_line(
+def test_a_policy_that_cannot_be_loaded_is_one_line(
     trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import zipfile
-
     folder = tmp_path / "run"
     shutil.copytree(trained_run, folder)
-    with zipfile.ZipFile(folder / "policy.zip", "w") as file:
-        file.writestr("data", "{}")
-    assert "cannot be loaded" in refused(capsys, "--policy", str(folder), QUERY)
+    (folder / "policy.safetensors").write_bytes(b"{}")
+    assert "is damaged" in refused(capsys, "--policy", str(folder), QUERY)
