@@ -186,7 +186,11 @@ class OpenAIClient:
         """
         with self._exchange.errors_translated(call.model):
             began_s = time.monotonic()
-            reply = self._complete(call, stream=stream)
+            url, body = f"{self._url}/chat/completions", self._body(call)
+            if stream:
+                reply = self._ask_for_stream(call.model, url, body)
+            else:
+                reply = self._ask(call.model, "POST", url, _ChatReply, body)
             wall_s = time.monotonic() - began_s
             choice = reply.choices[0]
             thought = choice.message.reasoning_content or choice.message.reasoning
@@ -252,22 +256,19 @@ class OpenAIClient:
         self._exchange.closed = True
         self._client.close()
 
-    def _complete(self, call: Call, *, stream: bool) -> _ChatReply:
-        """A chat completion; within `errors_translated`.
+    def _ask_for_stream(self, model: str, url: str, body: dict[str, Any]) -> _ChatReply:
+        """A chat completion that is sent part by part; within `errors_translated`.
 
         Raises:
-            OllamaError: the status is not 2xx, or a part of a stream tells of a failure.
+            OllamaError: the status is not 2xx, or a part tells of a failure.
             ValueError, TypeError, AttributeError: the reply cannot be read.
         """
-        url, body = f"{self._url}/chat/completions", self._body(call)
-        if not stream:
-            return self._ask(call.model, "POST", url, _ChatReply, body)
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        response = self._answered(call.model, "POST", url, body | streamed)
+        response = self._answered(model, "POST", url, body | streamed)
         try:
             joined = join_events(response.content, cut=bool(response.extensions.get(CUT)))
         except StreamedFailureError as error:
-            raise self._rejection(call.model, error.status, _words_of(error.said)) from None
+            raise self._rejection(model, error.status, _words_of(error.said)) from None
         return _ChatReply.model_validate(joined)
 
     def _ask(
