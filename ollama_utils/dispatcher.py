@@ -324,7 +324,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         with self._asking(question, pending) as asked:
             if asked.reply is None:
                 try:
-                    completion = self._send(pending, partial(_generate, call), keep)
+                    completion = self._send(pending, _words(call), keep)
                 except OllamaError as error:
                     self._write(question, pending.outcome(error=error))
                     completion = Completion(text="", error=error)
@@ -455,7 +455,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
 
         try:
-            self._send(pending, lambda client, _: client.embed(model, texts), keep)
+            self._send(pending, lambda _stream: methodcaller("embed", model, texts), keep)
         except OllamaError as error:
             self._write(missing[0], pending.outcome(error=error))
             raise
@@ -469,7 +469,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def _send(
         self,
         pending: PendingCall,
-        send: Callable[[ModelClient, Admission], Reply],
+        request: Callable[[bool], Callable[[ModelClient], Reply]],
         keep: Callable[[Reply], None],
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
@@ -481,7 +481,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         Args:
             pending: the call; it counts the attempts.
-            send: makes one attempt.
+            request: given whether the reply is to be streamed, what makes one attempt with a client.
             keep: writes the reply down.
 
         Raises:
@@ -491,7 +491,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         while True:
             try:
                 with self._attempt(pending) as (client, admission):
-                    reply = send(client, admission)
+                    reply = request(admission.streams)(client)
                     keep(reply)
                     admission.usage = reply.usage
                     return reply
@@ -530,8 +530,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             self._accounts.came_back(pending.model, admission.usage)
 
 
-def _generate(call: Call, client: ModelClient, admission: Admission) -> Completion:
-    return client.generate(call, stream=admission.streams)
+def _words(call: Call) -> Callable[[bool], Callable[[ModelClient], Completion]]:
+    """What asks a client for the reply, given whether it is to be streamed."""
+    return lambda stream: methodcaller("generate", call, stream=stream)
 
 
 _NO_FAILURES = (ServerUnreachableError, CallMovedError)
