@@ -200,6 +200,7 @@ class Fleet:
             CallMovedError: the server is away, and another is there.
             OutageError, ModelChangedError: the run is over.
         """
+        self._end_if_too_long()
         if self._ended is not None:
             raise self._ended
         if server.health.is_away and self._is_another_there(server):
@@ -254,7 +255,7 @@ class Fleet:
             if time.monotonic() >= say_s:
                 say_s, told = time.monotonic() + _SAY_S, True
                 self._report(self._outage_line(server))
-            self._check_patience()
+            self._end_if_too_long()
             self._closed.wait(_APART_S)
             probe_s = min(2 * probe_s, _LAST_PROBE_S)
         self._check_weights(server)
@@ -266,31 +267,25 @@ class Fleet:
 
     def _answers(self, server: Server, within_s: float) -> bool:
         """Whether a server has a word to say, or an error: it is there then, and calls are tried."""
-        token = call_watch.set(_ProbeWatch(time.monotonic() + within_s, self._check_patience))
+        token = call_watch.set(_ProbeWatch(time.monotonic() + within_s, self._closed))
         try:
             server.probe(server.client)
         except _NOT_THERE as error:
             server.health.why = str(error)
             return False
-        except (OllamaError, OutageError):
+        except OllamaError:
             return not self._closed.is_set()
         finally:
             call_watch.reset(token)
         return True
 
-    def _check_patience(self) -> None:
-        """End the run if no server has been there for too long.
-
-        Raises:
-            OutageError: it ended.
-        """
+    def _end_if_too_long(self) -> None:
+        """End the run if no server has been there for too long."""
         away = [server.health.away_since_s for server in self._servers.values()]
         since_s = max(math.inf if at_s is None else at_s for at_s in away)
         if self._max_outage_s is not None and time.monotonic() - since_s > self._max_outage_s:
             whys = "; ".join(server.health.why for server in self._servers.values())
             self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
-        if self._ended is not None:
-            raise self._ended
 
     def _outage_line(self, server: Server) -> str:
         since_s = time.monotonic() - (server.health.away_since_s or time.monotonic())
@@ -388,9 +383,9 @@ class Fleet:
 class _ProbeWatch:
     """Ends a probe that takes too long; see `ollama_utils.http.CallWatch`."""
 
-    def __init__(self, until_s: float, check_patience: Callable[[], None]) -> None:
+    def __init__(self, until_s: float, closed: threading.Event) -> None:
         self._until_s = until_s
-        self._check_patience = check_patience
+        self._closed = closed
 
     def counts_from_s(self) -> float:
         """Nothing excuses it."""
@@ -401,6 +396,5 @@ class _ProbeWatch:
 
     def check(self) -> None:
         """End it in time."""
-        self._check_patience()
-        if time.monotonic() > self._until_s:
+        if time.monotonic() > self._until_s or self._closed.is_set():
             raise CallTimeoutError("it did not say one word in time")
