@@ -15,11 +15,12 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
 from cli.run_defaults import RunDefaults, RunMissions
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
 from records.settings import read_toml, with_flags
+from records.terminal import one_line, tell
 from records.trust import is_run_config
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
@@ -43,9 +44,11 @@ class ExitCode(IntEnum):
 
     DONE = 0
     STOPPED = 1
-    """The run stopped itself, saved, or its server went away."""
+    """The run stopped itself, saved."""
     USER_ERROR = 2
     """Something that the user can mend."""
+    OUTAGE = 3
+    """No server was there for longer than --max-outage; the run is saved."""
     PIPE_CLOSED = 141
     """Nobody reads the output any more: 128 + SIGPIPE."""
 
@@ -130,6 +133,8 @@ def run(app: App, tokens: list[str]) -> int:
         sys.stdout.flush()
     except (CycloptsError, UserError) as error:
         line, code = str(error), ExitCode.USER_ERROR
+    except OutageError as error:
+        line, code = str(error), ExitCode.OUTAGE
     except RunStoppedError as error:
         line, code = str(error), ExitCode.STOPPED
     except Interrupted as error:
@@ -143,7 +148,7 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = f"{type(error).__name__}: {error}", ExitCode.STOPPED
     else:
         return ExitCode.DONE
-    print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
+    tell(f"mutagym: {one_line(line)}")
     return code
 
 

@@ -7,7 +7,6 @@ with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -22,6 +21,7 @@ from records.interrupt import Interrupted, interruptible
 from records.resume import check_fingerprints, check_options
 from records.run_folder import REPLIES, RunFolder, check_places
 from records.settings import resolved
+from records.terminal import tell
 from scorers.correction import read_accuracy
 from train.audit import open_audit
 from train.config import TrainConfig, check_num_mini_batch
@@ -114,7 +114,7 @@ def _begin(
     folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
-    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries")
     return saved
 
 

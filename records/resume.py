@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 HOSTS_AND_LIMITS = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts"),
+    *("max-in-flight", "call-timeout-s", "call-attempts", "max-reply-chars"),
 )
-"""The options that any resumed run may change: nothing in it depends on them but its pace."""
+"""The options that any resumed run may change: nothing in it depends on them but its pace, and where a reply
+that is far too long is cut."""
 _SHOWN_CHARS = 40
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from ollama_utils.errors import EncodingError, OllamaError
 from records.errors import UserError, one_line
 from records.reading import MOST_QUERIES_BYTES
 from records.resume import file_fingerprints
+from records.terminal import tell
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
@@ -85,4 +85,4 @@ def go_on(saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> Non
     lanes = learner.config.num_processes
     learner.env.replay(ahead[start : start + lanes] for start in range(0, len(ahead), lanes))
     done = learner.model.num_timesteps + len(ahead)
-    print(f"resumed at step {done} of {learner.config.total_steps}", file=sys.stderr)
+    tell(f"resumed at step {done} of {learner.config.total_steps}")

@@ -50,6 +50,16 @@ def test_a_person_is_shown_mutations_rewording_reply_and_outcome(
     assert f"outcome: {told['outcome']}" in out
 
 
+def test_a_reply_of_more_characters_than_are_kept_is_shown_as_cut_there(
+    trained_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--policy", str(trained_run), "--max-reply-chars", "9", QUERY)
+    (told,) = asked(capsys, *flags)
+    assert (len(told["reply"]), told["reply_truncated"]) == (9, True)
+    assert execute(("ask", *flags)) == 0
+    assert f"reply: {told['reply']} [cut at --max-reply-chars]\n" in capsys.readouterr().out
+
+
 def test_json_tells_each_step_and_how_it_ended(trained_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (told,) = asked(capsys, "--policy", str(trained_run), QUERY)
     assert (told["simulated"], told["target_model"]) == (True, "sim-target")
