@@ -145,6 +145,7 @@ def test_without_a_place_for_the_key_a_run_is_written_unmarked_and_one_line_says
         ("mission", "name=a,mutators=mine.py:f", "code"),
         ("ollama-host", "embedded", None),
         ("ollama-host", "127.0.0.1", "hosts"),
+        ("ollama-host", "@hosts.txt", "hosts"),
         ("ollama-host", "openai:http://a/v1", "hosts"),
         ("ollama-host", "", "hosts"),
         ("seed-prompt", "Answer in one word.", None),
