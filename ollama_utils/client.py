@@ -6,7 +6,7 @@ where the package's exceptions are seen; all others are translated in `ollama_ut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,8 +31,6 @@ class OllamaClient:
             `localhost`, `:11434`, `::1`.
         timeout_s: the seconds after which a call counts as timed out: without a first word from the
             server, or without the whole reply.
-        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
-            server was ours, and has ended. Else None.
         max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
@@ -45,7 +43,6 @@ class OllamaClient:
         host: str,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
-        exit_reason: Callable[[], str | None] = lambda: None,
         max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self.host = parse_host(host)
@@ -53,7 +50,6 @@ class OllamaClient:
         self._exchange = Exchange(
             self.host,
             timeout_s=timeout_s,
-            exit_reason=exit_reason,
             absent="Ollama server",
             start="start it with 'ollama serve' or pass --ollama-host",
             max_reply_chars=max_reply_chars,

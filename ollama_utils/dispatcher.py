@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 
 from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.errors import (
+    BadReplyError,
     BadRequestError,
     CallCancelledError,
     CallMovedError,
     OllamaError,
+    ServerBusyError,
     ServerUnreachableError,
 )
 from ollama_utils.fleet import Fleet
@@ -249,6 +251,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             ensure_running=ensure_running,
             hosts_now=hosts_now,
             report=report,
+            disown=self._disown,
         )
         self._counts_absences = max_outage_s is None
         self._caps: WeakSet[Gate] = WeakSet()
@@ -370,6 +373,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         if missing:
             found |= self._embed(model, missing)
         rows: list[list[float]] = [json.loads(found[question] or "") for question in asked]
+        if len(lengths := sorted(set(map(len, rows)))) > 1:
+            raise BadReplyError(f"the embeddings of model {model!r} are of lengths {lengths}: expected one")
         return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
     def models(self) -> dict[str, list[str]]:
@@ -420,6 +425,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def _disown(self, model: str, since_s: float) -> None:
+        """Find none of a model's replies since then any more: they may be another model's."""
+        for log in self._logs:
+            log.forget(model, since_s)
 
     def _pending(
         self, model: str, probe: Callable[[ModelClient], object], cap: Gate | None = None
@@ -492,12 +502,13 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             try:
                 with self._attempt(pending) as (client, admission):
                     reply = request(admission.streams)(client)
+                    self._fleet.raise_if_ended()
                     keep(reply)
                     admission.usage = reply.usage
                     return reply
             except OllamaError as error:
                 pending.failures += self._counts_absences or not isinstance(error, _NO_FAILURES)
-                pause_s = self._pause_s(len(pending.hosts))
+                pause_s = max(self._pause_s(len(pending.hosts)), _asked_to_wait_s(error))
                 is_last = pending.failures >= self._attempts or pending.is_late(pause_s)
                 if is_last or not error.retryable:
                     raise
@@ -533,6 +544,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 def _words(call: Call) -> Callable[[bool], Callable[[ModelClient], Completion]]:
     """What asks a client for the reply, given whether it is to be streamed."""
     return lambda stream: methodcaller("generate", call, stream=stream)
+
+
+def _asked_to_wait_s(error: OllamaError) -> float:
+    """The seconds that a busy server asked for before the next attempt."""
+    return (error.retry_after_s or 0.0) if isinstance(error, ServerBusyError) else 0.0
 
 
 _NO_FAILURES = (ServerUnreachableError, CallMovedError)

@@ -41,7 +41,7 @@ _SAY_S = 30.0
 """Between two lines about the same outage."""
 _FOLLOW_S = 2.0
 """Between two looks at the list of hosts."""
-_LOOK_S = 30.0
+_LOOK_S = 10.0
 """Between two looks at the weights of the models while calls go out."""
 _NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
 
@@ -59,6 +59,8 @@ class Fleet:
             known: the server was ours, has ended, and cannot be started again. Else None.
         hosts_now: returns the hosts as they are to be from now on; None: they stay.
         report: is given a line for the user when an outage begins, goes on, and ends.
+        disown: is called when a model was found to be another one, with its name and since when its replies
+            may be the other one's, by `time.time`.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class Fleet:
         ensure_running: Callable[[], str | None] = lambda: None,
         hosts_now: Callable[[], Sequence[str]] | None = None,
         report: Callable[[str], None] = lambda _line: None,
+        disown: Callable[[str, float], None] = lambda _model, _since_s: None,
     ) -> None:
         self._open_client = open_client
         self._max_in_flight = max_in_flight
         self._max_outage_s = max_outage_s
         self._ensure_running = ensure_running
         self._report = report
+        self._disown = disown
         self._lock = threading.Lock()
         self._lines: dict[str, Line] = {}
         self._closed = threading.Event()
@@ -201,10 +205,18 @@ class Fleet:
             OutageError, ModelChangedError: the run is over.
         """
         self._end_if_too_long()
-        if self._ended is not None:
-            raise self._ended
+        self.raise_if_ended()
         if server.health.is_away and self._is_another_there(server):
             raise CallMovedError(f"the server at {server.host!r} is away: {server.health.why}")
+
+    def raise_if_ended(self) -> None:
+        """Raise what ended the run, if anything has: a reply that comes now may be another model's.
+
+        Raises:
+            OutageError, ModelChangedError: it has ended.
+        """
+        if self._ended is not None:
+            raise self._ended
 
     def close(self) -> None:
         """Turn away all who wait for a place and all who come later."""
@@ -310,13 +322,17 @@ class Fleet:
 
     def _check_weights(self, server: Server) -> None:
         """End the run if the weights of a model that is called have changed at a server."""
-        if (changed := server.changed_model()) is not None:
-            self._end(
-                ModelChangedError(
-                    f"model {changed!r} at {server.host} is not the one that the run began with (its digest "
-                    "changed): pull that version again and go on with --resume, or begin a new run"
-                )
+        if (changed := server.changed_model()) is None or self._closed.is_set():
+            return
+        model, since_s = changed
+        self._end(
+            ModelChangedError(
+                f"model {model!r} at {server.host} is not the one that the run began with: its digest "
+                f"changed in the last {time.time() - since_s:.0f} s. Pull that version again and go on with "
+                "--resume, or begin a new run"
             )
+        )
+        self._disown(model, since_s)
 
     def _follow(self, hosts_now: Callable[[], Sequence[str]]) -> None:
         """Let servers join and leave as their list changes."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
@@ -132,8 +132,6 @@ class OpenAIClient:
         host: `openai:` and the server's base URL: `openai:http://127.0.0.1:8000/v1`.
         timeout_s: the seconds after which a call counts as timed out: without a first word from the
             server, or without the whole reply.
-        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
-            server was ours, and has ended. Else None.
         max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
@@ -146,7 +144,6 @@ class OpenAIClient:
         host: str,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
-        exit_reason: Callable[[], str | None] = lambda: None,
         max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self._url = parse_openai_host(host)
@@ -154,7 +151,6 @@ class OpenAIClient:
         self._exchange = Exchange(
             self.host,
             timeout_s=timeout_s,
-            exit_reason=exit_reason,
             absent="OpenAI-compatible server",
             start="start it, or pass another --ollama-host",
             max_reply_chars=max_reply_chars,
