@@ -1,4 +1,4 @@
-"""An outage is a state of a server: calls wait or move, and none is lost; a word ends it, or it ends the run."""
+"""An outage is a state of a server: calls wait or move, none is lost; a word ends it, or it ends the run."""
 
 from __future__ import annotations
 
