@@ -106,11 +106,6 @@ class Fleet:
         """Whether there is one server alone."""
         return len(self._servers) == 1
 
-    @property
-    def closed(self) -> bool:
-        """Whether no call goes out any more."""
-        return self._closed.is_set()
-
     def line(self, model: str) -> Line:
         """The line in which the calls to a model wait, by its short name."""
         with self._lock:
@@ -239,7 +234,7 @@ class Fleet:
             server.swaps.look()
 
     def _left(self, server: Server, name: str, admission: Admission) -> None:
-        sent_s = admission.sent_s if admission.host else None
+        sent_s = None if math.isnan(admission.sent_s) else admission.sent_s
         server.swaps.left(name, sent_s, time.monotonic(), admission.usage)
 
     def _is_another_there(self, server: Server) -> bool:
@@ -258,7 +253,7 @@ class Fleet:
     def _wait_for(self, server: Server) -> None:
         """Ask a server that is away for one word until it answers, or the run ends."""
         probe_s, say_s, told = _FIRST_PROBE_S, -math.inf, False
-        while not self._closed.is_set():
+        while not self._closed.is_set() and server.host in self._servers:
             if why := self._ensure_running():
                 self._end(OutageError(why))
                 return
@@ -294,8 +289,9 @@ class Fleet:
     def _end_if_too_long(self) -> None:
         """End the run if no server has been there for too long."""
         away = [server.health.away_since_s for server in self._servers.values()]
-        since_s = max(math.inf if at_s is None else at_s for at_s in away)
-        if self._max_outage_s is not None and time.monotonic() - since_s > self._max_outage_s:
+        if self._max_outage_s is None or None in away:
+            return
+        if time.monotonic() - max(filter(None, away)) > self._max_outage_s:
             whys = "; ".join(server.health.why for server in self._servers.values())
             self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
 
@@ -312,10 +308,9 @@ class Fleet:
     def _look_at_weights(self) -> None:
         """Now and then, and beside the calls, see whether the models are still what they were."""
         now_s = time.monotonic()
-        with self._lock:
-            if now_s < self._look_s:
-                return
-            self._look_s = now_s + _LOOK_S
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _LOOK_S
         for server in self._servers.values():
             if not server.health.is_away:
                 start_thread(partial(self._check_weights, server))
@@ -347,7 +342,7 @@ class Fleet:
             except ValueError as error:
                 news = [str(error)]
             else:
-                news = [*self._let_leave(wanted), *self._let_join(wanted)]
+                news = [*self._let_join(wanted), *self._let_leave(wanted)]
                 followed = named if wanted.keys() == self._servers.keys() else None
             for line in news:
                 if line not in told:
@@ -386,6 +381,9 @@ class Fleet:
     def _let_leave(self, wanted: Mapping[str, Server]) -> Iterator[str]:
         """Send no more calls to servers that are not in the list; what there is to say."""
         leaving = {host: server for host, server in self._servers.items() if host not in wanted}
+        if len(leaving) == len(self._servers):
+            yield f"{', '.join(leaving)} cannot leave before another has joined"
+            return
         self._servers = {host: server for host, server in self._servers.items() if host not in leaving}
         for host, server in leaving.items():
             for name, gate in server.gates.items():

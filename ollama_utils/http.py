@@ -381,6 +381,7 @@ class _Deadline:
         self._limit_s = math.inf if limit_s is None else limit_s
         self._began_s = self._from_s = time.monotonic()
         self._watch = call_watch.get()
+        self._look_s = 0.0
 
     def arrived(self) -> None:
         """Some of the reply came."""
@@ -396,7 +397,9 @@ class _Deadline:
         """
         now_s = time.monotonic()
         if self._watch is not None:
-            self._watch.check()
+            if now_s >= self._look_s:
+                self._look_s = now_s + _LOOK_S
+                self._watch.check()
             if now_s >= self._from_s + self._limit_s:
                 self._from_s = max(self._from_s, self._watch.counts_from_s())
         late_s = min(self._from_s + self._limit_s, self._began_s + _WHOLE * self._limit_s)
