@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from statistics import median
 from typing import Any, Self
 from unittest.mock import patch
@@ -120,20 +121,19 @@ class _Timed:
         self.replays = False
         """Whether it returns what an equal call returned before."""
         self._results: dict[str, Any] = {}
-        self._calls: list[tuple[object, object]] = []
+        self._calls: list[Callable[[], Any]] = []
         self._method: Callable[..., Any] = getattr(owner, name)
 
         def call(owner: object, *given: object, **named: object) -> Any:  # noqa: ANN401 - whatever the method returns
-            (argument,) = *given, *named.values()
-            return self._call(owner, argument)
+            return self._call(owner, [*given, *named.values()][0], given, named)
 
         self._patch = patch.object(owner, name, call)
 
     def again_s(self) -> float:
         """CPU seconds of this process for the same calls, one after another."""
         began_s = time.process_time()
-        for owner, argument in self._calls:
-            self._method(owner, argument)
+        for again in self._calls:
+            again()
         return time.process_time() - began_s
 
     def __enter__(self) -> Self:
@@ -143,15 +143,16 @@ class _Timed:
     def __exit__(self, *_error: object) -> None:
         self._patch.stop()
 
-    def _call(self, owner: object, argument: object) -> Any:  # noqa: ANN401 - whatever the method returns
+    def _call(self, owner: object, argument: object, given: Any, named: Any) -> Any:  # noqa: ANN401 - the method's
+        """The result of the method, which its first argument decides."""
         known = self._results.get(repr(argument))
         if self.replays and known is not None:  # of texts that are encoded in advance some may be new
             return known
         began_s = time.thread_time()
-        result = self._method(owner, argument)
+        result = self._method(owner, *given, **named)
         self.spent_s.append(time.thread_time() - began_s)
         self._results[repr(argument)] = result
-        self._calls.append((owner, argument))
+        self._calls.append(partial(self._method, owner, *given, **named))
         return result
 
 

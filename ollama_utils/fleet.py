@@ -27,6 +27,7 @@ from ollama_utils.errors import (
     ServerUnreachableError,
 )
 from ollama_utils.gates import Gate, Line
+from ollama_utils.health import Health
 from ollama_utils.http import call_watch
 from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
@@ -273,8 +274,11 @@ class Fleet:
                 self._report(f"{server.host} answers again after {away_s:.0f} s: going on")
 
     def _answers(self, server: Server, within_s: float) -> bool:
-        """Whether a server has a word to say, or an error: it is there then, and calls are tried."""
-        token = call_watch.set(_ProbeWatch(time.monotonic() + within_s, self._closed))
+        """Whether a server has a word to say, or an error: it is there then, and calls are tried.
+
+        A word of a call that is still under way there will do.
+        """
+        token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._closed))
         try:
             server.probe(server.client)
         except _NOT_THERE as error:
@@ -394,10 +398,15 @@ class Fleet:
         return Server(self._open_client(host), max_in_flight=self._max_in_flight, owner=self)
 
 
-class _ProbeWatch:
-    """Ends a probe that takes too long; see `ollama_utils.http.CallWatch`."""
+class _HasSpokenError(OllamaError):
+    """A server that was away is there: no probe is needed."""
 
-    def __init__(self, until_s: float, closed: threading.Event) -> None:
+
+class _ProbeWatch:
+    """Ends a probe that is late, or that another call has answered; see `ollama_utils.http.CallWatch`."""
+
+    def __init__(self, health: Health, until_s: float, closed: threading.Event) -> None:
+        self._health = health
         self._until_s = until_s
         self._closed = closed
 
@@ -409,6 +418,8 @@ class _ProbeWatch:
         """What counts is the whole word."""
 
     def check(self) -> None:
-        """End it in time."""
+        """End it in time, or when it is not needed any more."""
+        if self._health.has_spoken:
+            raise _HasSpokenError("another call heard of it")
         if time.monotonic() > self._until_s or self._closed.is_set():
             raise CallTimeoutError("it did not say one word in time")

@@ -34,6 +34,8 @@ class Health:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.why = ""
         """Why it counts as away."""
+        self.has_spoken = False
+        """Whether some of a reply has come since it went away."""
         self._clock = clock
         self._lock = threading.Lock()
         self._under_way = 0
@@ -67,6 +69,7 @@ class Health:
             if self._has_answered and not self.is_away:
                 self._learn(now_s)
             self._silent_since_s = now_s
+            self.has_spoken = True
 
     def over(self, error: BaseException | None) -> bool:
         """A call is over; returns whether the server is away from now on.
@@ -113,5 +116,5 @@ class Health:
         """It is away, if it was not before; the lock is held."""
         if self._away_since_s is not None:
             return False
-        self._away_since_s, self.why = self._clock(), why
+        self._away_since_s, self.why, self.has_spoken = self._clock(), why, False
         return True

@@ -19,7 +19,7 @@ from typing import Literal, Protocol
 from ollama_utils.capacity import Capacity, CapacityEstimate, SentCall
 from ollama_utils.errors import OllamaError, ServerOverloadedError
 from ollama_utils.gates import Gate, Line
-from ollama_utils.health import Health
+from ollama_utils.health import SILENT_S, Health
 from ollama_utils.http import call_watch
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage, short_name
@@ -27,7 +27,7 @@ from ollama_utils.wires import ModelClient
 
 MaxInFlight = int | Literal["auto"]
 """The most calls at once to one model of one server; `auto`: more than it serves, as its replies show."""
-_LONG_S = 2.0
+_LONG_S = SILENT_S
 """A call that takes longer is streamed: its words show that the server is at work."""
 _SHARE = 1 / 8
 """The weight of the newest call in the mean time of calls."""
@@ -270,7 +270,7 @@ class _ModelLimit:
                 self._replies.append((sent.number, now_s))
                 self._most += 1 / (_RECOVERY * self._most)
                 self._has_answered = True
-                self._note_time(usage)
+                self._note_time(usage, now_s - sent.sent_s)
             self._follow()
 
     def found(self) -> CapacityEstimate:
@@ -278,13 +278,17 @@ class _ModelLimit:
         with self._lock:
             return replace(self._capacity.found, limit=self.gate.limit)
 
-    def _note_time(self, usage: Usage) -> None:
-        """Note how long a call took once it was served, a load of the model included; the lock is held."""
-        call_s = usage.total_s - usage.queue_s
-        if call_s > 0:
-            self._call_s += (call_s - self._call_s) * (_SHARE if self._call_s else 1.0)
-            if not self._owner.is_one:
-                self.gate.call_s, self.gate.slots = self._call_s, self._capacity.slots
+    def _note_time(self, usage: Usage, trip_s: float) -> None:
+        """Note how long a call took once it was served, a load of the model included; the lock is held.
+
+        Args:
+            usage: what the server reported.
+            trip_s: seconds by our own clock, for a server that reports none.
+        """
+        call_s = usage.total_s - usage.queue_s if usage.total_s else trip_s
+        self._call_s += (call_s - self._call_s) * (_SHARE if self._call_s else 1.0)
+        if not self._owner.is_one:
+            self.gate.call_s, self.gate.slots = self._call_s, self._capacity.slots
 
     def _lower(self, sent: SentCall) -> None:
         """The server dropped all it was doing, for too many were under way: fewer from now on.

@@ -39,7 +39,7 @@ def check_unscored(env: QueryMutationEnv, action: np.int64, error: type[OllamaEr
 def test_a_step_whose_call_always_fails_is_unscored_with_the_error_s_name(
     server: EmbeddedServer, fault: Fault, error: type[OllamaError]
 ) -> None:
-    with Dispatcher([server.host], attempts=1, timeout_s=patience_s(error)) as dispatcher:
+    with Dispatcher([server.host], attempts=1, timeout_s=patience_s(error), max_outage_s=None) as dispatcher:
         env = make_env(dispatcher, make_encoder("hashing"))
         server.set_faults([fault | {"rate": 1, "model": "sim-target"}])
         check_unscored(env, NOOP, error)
@@ -51,7 +51,9 @@ def test_a_step_whose_call_always_fails_is_unscored_with_the_error_s_name(
 def test_a_step_whose_rewording_cannot_be_embedded_is_unscored_with_the_error_s_name(
     server: EmbeddedServer, fault: Fault, error: type[OllamaError]
 ) -> None:
-    with Dispatcher([server.host], attempts=3, timeout_s=patience_s(error), backoff_s=0.001) as dispatcher:
+    with Dispatcher(
+        [server.host], attempts=3, timeout_s=patience_s(error), backoff_s=0.001, max_outage_s=None
+    ) as dispatcher:
         env = make_env(dispatcher, make_encoder("ollama:sim-embed", dispatcher))
         env.reset(seed=4)  # the encoder remembers the query
         server.set_faults([fault | {"rate": 1, "model": "sim-embed"}])

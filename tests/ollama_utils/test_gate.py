@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.gates import Gate
+from ollama_utils.gates import Gate, Line
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
 
@@ -125,3 +126,84 @@ def test_a_gate_that_is_shut_or_held_has_no_room_and_lets_in_whoever_waits_once_
     assert visitor.inside.wait(PATIENCE_S)
     visitor.may_go.set()
     visitor.gone.result(PATIENCE_S)
+
+
+def gates_of_one_line(*limits: int, call_s: Sequence[float] = ()) -> tuple[Line, list[Gate]]:
+    """Gates of servers 0, 1, ... that take so many calls at once, each of so many seconds."""
+    line = Line()
+    gates = [Gate(limit, host=str(place), line=line) for place, limit in enumerate(limits)]
+    for gate, seconds in zip(gates, call_s, strict=False):
+        gate.call_s, gate.slots = seconds, gate.limit
+    return line, gates
+
+
+def test_calls_spread_over_the_gates_of_a_line_by_their_places() -> None:
+    line, gates = gates_of_one_line(2, 4, 8, 16, call_s=[1.0] * 4)
+    for _ in range(30):
+        line.enter()
+    assert [gate.in_flight for gate in gates] == [2, 4, 8, 16]
+
+
+def test_who_waits_goes_to_whichever_gate_has_a_place_first() -> None:
+    line, (one, other) = gates_of_one_line(1, 1)
+    first, second = line.enter(), line.enter()
+    assert {first.host, second.host} == {"0", "1"}
+    late = start(line.enter)
+    wait_until(lambda: line.waiting == 1)
+    other.leave()
+    assert late.result(PATIENCE_S) is other
+    assert one.in_flight == other.in_flight == 1
+
+
+def test_a_slow_gate_is_left_alone_while_a_quick_one_will_be_free_sooner() -> None:
+    line, (quick, slow) = gates_of_one_line(1, 1, call_s=[1.0, 10.0])
+    assert line.enter() is quick
+    waiting = start(line.enter)
+    wait_until(lambda: line.waiting == 1)
+    assert slow.in_flight == 0
+    quick.leave()
+    assert waiting.result(PATIENCE_S) is quick
+
+
+def test_a_slow_gate_is_used_while_the_backlog_is_longer_than_its_calls_take() -> None:
+    line, (quick, slow) = gates_of_one_line(1, 1, call_s=[1.0, 10.0])
+    assert line.enter() is quick
+    waiting = [start(line.enter) for _ in range(12)]
+    wait_until(lambda: slow.in_flight == 1)
+    line.close()
+    for call in waiting:
+        call.exception(PATIENCE_S)
+
+
+def test_a_slow_gate_is_used_where_the_quick_one_is_away() -> None:
+    line, (quick, slow) = gates_of_one_line(1, 1, call_s=[1.0, 10.0])
+    quick.held = True
+    assert line.enter() is slow
+
+
+def test_a_host_to_be_avoided_is_used_only_where_there_is_no_other() -> None:
+    line, (one, other) = gates_of_one_line(2, 2)
+    assert line.enter(avoid=["0"]) is other
+    assert line.enter(avoid=["0"]) is other
+    late = start(lambda: line.enter(avoid=["0"]))
+    wait_until(lambda: line.waiting == 1)
+    other.held = True
+    assert late.result(PATIENCE_S) is one
+    assert line.enter(avoid=["0", "1"]) is one
+
+
+def test_a_gate_that_leaves_a_line_lets_nobody_in() -> None:
+    line, (one, other) = gates_of_one_line(1, 1)
+    line.remove(one)
+    assert line.enter() is other
+
+
+def test_a_line_that_ends_with_an_error_raises_it_to_all() -> None:
+    line, (gate,) = gates_of_one_line(1)
+    gate.held = True
+    late = start(line.enter)
+    wait_until(lambda: line.waiting == 1)
+    line.close(ZeroDivisionError())
+    assert isinstance(late.exception(PATIENCE_S), ZeroDivisionError)
+    with pytest.raises(ZeroDivisionError):
+        line.enter()

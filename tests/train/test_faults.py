@@ -38,7 +38,7 @@ def run(server: EmbeddedServer, folder: Path, *flags: str) -> tuple[int, dict[st
 
 @pytest.mark.parametrize(
     ("kind", "error"),
-    [("error_500", "ServerFaultError"), ("busy_503", "ServerBusyError"), ("truncated", "BadReplyError")],
+    [("error_500", "ServerFaultError"), ("busy_503", "ServerBusyError"), ("cut_json", "BadReplyError")],
 )
 def test_a_run_whose_every_call_fails_stops_saved_with_one_line_that_says_why(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, error: str
