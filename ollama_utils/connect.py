@@ -32,6 +32,7 @@ from simulator.settings import Settings, SimulatedServer
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.ray_client import RayEngine
     from simulator.child import ChildServer
     from simulator.process import EmbeddedServer
 
@@ -106,6 +107,10 @@ class ServerConfig:
     """Seconds after which one call is given up, its wait in the server's queue left out."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
+    engine: Literal["threads", "ray"] = "threads"
+    """What makes the calls: threads of this process, or a Ray actor for each server, on its machine."""
+    ray_address: str | None = None
+    """The Ray cluster, such as `auto` or `ray-head:6379` [RAY_ADDRESS, else one of this machine alone]."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
     def located(self) -> "ServerConfig":
@@ -313,7 +318,8 @@ def connect(
         hosts = _hosts(config)
         child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in _CHILDREN else None
         try:
-            dispatcher = stack.enter_context(_dispatcher(config, hosts, child, cache_size))
+            engine = stack.enter_context(_engine(config))
+            dispatcher = stack.enter_context(_dispatcher(config, hosts, child, cache_size, engine))
             available = dispatcher.models()
         except ServerUnreachableError as error:
             raise UserError(f"{error}{_meant(hosts)}") from error
@@ -332,20 +338,38 @@ def connect(
         )
 
 
+def _engine(config: ServerConfig) -> contextlib.AbstractContextManager["RayEngine | None"]:
+    """What `--engine` names, joined; None: threads of this process need nothing."""
+    if config.engine == "threads":
+        return contextlib.nullcontext()
+    from ollama_utils.ray_client import joined_ray
+
+    return joined_ray(config.ray_address)
+
+
 def _dispatcher(
-    config: ServerConfig, hosts: Sequence[str], child: "ChildServer | None", cache_size: int
+    config: ServerConfig,
+    hosts: Sequence[str],
+    child: "ChildServer | None",
+    cache_size: int,
+    engine: "RayEngine | None",
 ) -> "Dispatcher":
     from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.wires import open_client
 
     urls = {EMBEDDED: "{}", SMOLLM2: f"{OPENAI}{{}}/v1"}
-    return Dispatcher(
+    dispatcher = Dispatcher(
         [urls[host].format(child.host) if child else host for host in hosts],
         max_in_flight=config.max_in_flight,
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
         exit_reason=child.exit_reason if child else lambda: None,
+        opener=engine.open_client if engine else open_client,
     )
+    if engine:
+        print(engine.placement(), file=sys.stderr)
+    return dispatcher
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:

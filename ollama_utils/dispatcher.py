@@ -40,7 +40,7 @@ from ollama_utils.reply_log import (
 )
 from ollama_utils.single_flight import ReplyCache, SharedReply, key_of
 from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage, short_name
-from ollama_utils.wires import ModelClient, open_client
+from ollama_utils.wires import ClientOpener, ModelClient, open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
@@ -177,6 +177,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
         exit_reason: why no server will ever answer again, where that can be known; see `open_client`.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
+        opener: opens the client of each host.
 
     Raises:
         ValueError: no host, one that cannot be read, or a limit below 1 (a rate: not above 0).
@@ -194,6 +195,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         backoff_s: float = 0.5,
         exit_reason: Callable[[], str | None] = lambda: None,
         rate_limit_per_minute: float | None = None,
+        opener: ClientOpener = open_client,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
@@ -201,7 +203,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             raise ValueError(f"attempts must be at least 1, got {attempts!r}")
         if max_in_flight != "auto" and max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
-        clients = [open_client(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts]
+        clients = [opener(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts]
         self._servers = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
         """By base URL: a host that comes twice counts once."""
         self._caps: WeakSet[Gate] = WeakSet()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 HOSTS_AND_LIMITS = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts"),
+    *("max-in-flight", "call-timeout-s", "call-attempts", "engine", "ray-address"),
 )
 """The options that any resumed run may change: nothing in it depends on them but its pace."""
 _SHOWN_CHARS = 40

@@ -1,0 +1,409 @@
+"""`--engine ray`: each server's client lives in a Ray actor near it, on whatever machine that is.
+
+An actor is a server: the dispatcher sees a `ModelClient` (`ollama_utils.wires`) whose methods ask the actor,
+which holds the real one. So cache, log, limits, retries and the order of everything stay in one process, and
+a run has the same transitions and weights as without Ray. An actor keeps nothing: where its process or its
+machine dies, the calls that were under way there fail as with a server that does not answer, and are sent
+again; Ray starts it anew meanwhile, on its node or, where that is gone, on another.
+
+Ray (the extra `ray`) is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from ollama_utils.errors import CallCancelledError, OllamaError, ServerUnreachableError
+from ollama_utils.hosts import is_loopback, server_url
+from ollama_utils.http import time_counts_from
+from ollama_utils.types import Call, Completion, Embeddings, short_name
+from ollama_utils.wires import ModelClient, open_client
+
+Reply = TypeVar("Reply", Completion, Embeddings)
+
+_INSTALL = "pip install 'mutagym[ray]'"
+_MOST_AT_ONCE = 512
+"""Calls that one actor makes at once, on a thread each; it has the threads from the start, 10 KiB each."""
+_STORE_BYTES = 80 * 2**20
+"""Ray's object store on this machine, near the least that it takes: replies are small and pass it by."""
+_BACK_S = 60.0
+"""How long a call waits for an actor that is being started anew."""
+_LOOK_S = 0.2
+_LEFT_S = 5.0
+"""How long the end waits for calls whose actor was ended: they come back at once."""
+_REMEMBERED = 4096
+"""Replies whose ends are kept, for the timeouts of the calls sent after them, as in `limits`."""
+_NODE_LOOPBACK = ".localhost"
+"""The end of a server's name that is a node's: `http://gpu1.localhost:11434` listens on that node alone."""
+
+
+class Failure(NamedTuple):
+    """An error as an actor's value: Ray would wrap one that is raised, and lose whether it may pass."""
+
+    error: OllamaError
+
+
+class ServerActor:
+    """What a Ray actor holds: the client of one server, opened with the first call.
+
+    Args:
+        host: the server, as the actor's machine reaches it.
+        timeout_s: the seconds after which a call counts as timed out.
+    """
+
+    def __init__(self, host: str, timeout_s: float) -> None:
+        self._host = host
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._opened: ModelClient | None = None
+        self._answered: dict[str, deque[tuple[float, float]]] = {}
+        """By model, of each reply when its call was sent and when it came, by the monotonic clock."""
+
+    def pid(self) -> int:
+        """The number of the actor's process, once it is there."""
+        return os.getpid()
+
+    def ask(self, method: Literal["models", "slots"]) -> object:
+        """What the client's method returns, or how it failed."""
+        try:
+            return getattr(self._client(), method)()
+        except OllamaError as error:
+            return Failure(error)
+
+    def call(self, model: str, method: Literal["generate", "embed"], *args: object) -> object:
+        """The reply to one call, or how it failed.
+
+        The time that it may take counts from when the last call that was sent before it was answered, as
+        for a client in the dispatcher's own process (`ollama_utils.limits`).
+        """
+        sent_s = time.monotonic()
+        name = short_name(model)
+        token = time_counts_from.set(partial(self._answered_before_s, name, sent_s))
+        try:
+            reply = getattr(self._client(), method)(*args)
+        except OllamaError as error:
+            return Failure(error)
+        finally:
+            time_counts_from.reset(token)
+        with self._lock:
+            replies = self._answered.setdefault(name, deque(maxlen=_REMEMBERED))
+            replies.append((sent_s, time.monotonic()))
+        return reply
+
+    def _client(self) -> ModelClient:
+        with self._lock:
+            if self._opened is None:
+                try:
+                    self._opened = open_client(
+                        self._host, timeout_s=self._timeout_s, exit_reason=lambda: None
+                    )
+                except ValueError as error:  # this machine's proxy, certificates or key
+                    why = f"on {socket.gethostname()}: {error}"
+                    raise ServerUnreachableError(why, retryable=False) from error
+            return self._opened
+
+    def _answered_before_s(self, name: str, sent_s: float) -> float:
+        with self._lock:
+            replies = self._answered.get(name, ())
+            return max((at_s for before_s, at_s in replies if before_s < sent_s), default=-math.inf)
+
+
+class RayClient:
+    """One server's client in an actor, shared by all threads; a `ModelClient`.
+
+    Args:
+        host: the server, as `--ollama-host` names it.
+        timeout_s: the seconds after which a call counts as timed out, by the actor's clock.
+        exit_reason: returns why nobody will ever answer there again, else None.
+        nodes: the cluster's machines.
+
+    Raises:
+        ValueError: the host cannot be read, or names a node that there is not.
+    """
+
+    def __init__(
+        self, host: str, *, timeout_s: float, exit_reason: Callable[[], str | None], nodes: Nodes
+    ) -> None:
+        plain = open_client(host, timeout_s=timeout_s, exit_reason=exit_reason)
+        self.host = plain.host
+        plain.close()
+        self._exit_reason = exit_reason
+        self.node = nodes.near(self.host)
+        """The Ray node of the server's machine; None: that is no node, and any has the actor."""
+        self._actor = _start_actor(nodes.seen_from_there(host), timeout_s, self.node)
+        self._is_down = False
+        self._is_closed = False
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    def generate(self, call: Call) -> Completion:
+        """The model's reply to one call.
+
+        Raises:
+            OllamaError: there is none; ServerUnreachableError where the actor died under the call.
+        """
+        reply: Completion = self._ask("call", call.model, "generate", call)
+        return reply
+
+    def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
+        """The embeddings of texts in one request.
+
+        Raises:
+            OllamaError: there are none; ServerUnreachableError where the actor died under the call.
+        """
+        reply: Embeddings = self._ask("call", model, "embed", model, list(texts))
+        return reply
+
+    def models(self) -> dict[str, str]:
+        """The models that the server has, each with what stands for its weights.
+
+        Raises:
+            OllamaError: it gives no list.
+        """
+        listed: dict[str, str] = self._ask("ask", "models")
+        return listed
+
+    def slots(self) -> int | None:
+        """How many calls the server serves at once; None where it does not tell."""
+        slots: int | None = self._ask("ask", "slots")
+        return slots
+
+    def actor_pid(self) -> int:
+        """The number of the actor's process, on its own machine.
+
+        Raises:
+            ServerUnreachableError: it died.
+        """
+        pid: int = self._ask("pid")
+        return pid
+
+    def close(self) -> None:
+        """End the actor; calls under way and after this raise CallCancelledError."""
+        import ray
+
+        self._is_closed = True
+        ray.kill(self._actor, no_restart=True)
+        with self._changed:  # whoever waits for Ray when it is shut down may crash the process
+            self._changed.wait_for(lambda: not self._waiting, _LEFT_S)
+
+    def _ask(self, method: str, *args: object) -> Any:  # noqa: ANN401 - the method's own value
+        """What a method of the actor returns.
+
+        Raises:
+            OllamaError: it failed, or the actor died.
+        """
+        with self._changed:
+            self._waiting += 1
+        try:
+            value = self._value(method, *args)
+        finally:
+            with self._changed:
+                self._waiting -= 1
+                self._changed.notify_all()
+        if not isinstance(value, Failure):
+            return value
+        gone = self._exit_reason() if isinstance(value.error, ServerUnreachableError) else None
+        raise ServerUnreachableError(gone, retryable=False) if gone else value.error
+
+    def _value(self, method: str, *args: object) -> object:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        try:
+            if self._is_down:
+                self._wait_until_back()
+            if not self._is_closed:
+                return ray.get(getattr(self._actor, method).remote(*args))
+        except RayTaskError:  # ours: an error that is no OllamaError
+            raise
+        except RayError as error:
+            self._is_down = True
+            if not self._is_closed:
+                raise ServerUnreachableError(
+                    f"the Ray actor for {self.host!r} died under the call; Ray starts it anew: "
+                    f"{' '.join(str(error).split())}"
+                ) from error
+        raise CallCancelledError(f"the client of {self.host!r} was closed before the call")
+
+    def _wait_until_back(self) -> None:
+        """Wait for an actor that died; what Ray says in the end where it does not come back in time."""
+        import ray
+        from ray.exceptions import RayError
+
+        until_s = time.monotonic() + _BACK_S
+        while self._is_down:
+            try:
+                ray.get(self._actor.pid.remote(), timeout=_BACK_S)
+                self._is_down = False
+            except RayError:
+                if self._is_closed or time.monotonic() > until_s:
+                    raise
+                time.sleep(_LOOK_S)
+
+
+class Nodes:
+    """The machines of a Ray cluster, and which of them a server is on.
+
+    Args:
+        by_id: of each node the name and the address.
+        own: the node of this process.
+    """
+
+    def __init__(self, by_id: Mapping[str, tuple[str, str]], own: str) -> None:
+        self._by_id = by_id
+        self._own = own
+
+    def near(self, url: str) -> str | None:
+        """The node of a server's machine; None where that is no node.
+
+        Args:
+            url: the server's base URL. A loopback address is this machine's.
+
+        Raises:
+            ValueError: `NODE.localhost` names no node.
+        """
+        name = urlsplit(server_url(url)).hostname or ""
+        if name.endswith(_NODE_LOOPBACK):
+            return self._named(name.removesuffix(_NODE_LOOPBACK))
+        if is_loopback(server_url(url)):
+            return self._own
+        addresses = _addresses(name)
+        for node, (node_name, address) in self._by_id.items():
+            if name in {node_name, node_name.partition(".")[0]} or address in addresses:
+                return node
+        return None
+
+    def seen_from_there(self, host: str) -> str:
+        """A host as its own node names it: `NODE.localhost` is its loopback."""
+        name = urlsplit(server_url(host)).hostname or ""
+        return host.replace(name, "127.0.0.1", 1) if name.endswith(_NODE_LOOPBACK) else host
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def _named(self, wanted: str) -> str:
+        names = {node: name.lower() for node, (name, _) in self._by_id.items()}
+        for node, name in names.items():
+            if wanted in {name, name.partition(".")[0]}:
+                return node
+        raise ValueError(
+            f"no Ray node has the name {wanted!r}, of which the server is on its loopback; "
+            f"the nodes are {', '.join(sorted(set(names.values())))}"
+        )
+
+
+class RayEngine:
+    """A Ray cluster that this process has joined; it opens the clients of servers.
+
+    Args:
+        nodes: the cluster's machines.
+    """
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+        self._clients: list[RayClient] = []
+
+    def open_client(self, host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> RayClient:
+        """The client of a host, whose actor is being started; see `RayClient`."""
+        client = RayClient(host, timeout_s=timeout_s, exit_reason=exit_reason, nodes=self._nodes)
+        self._clients.append(client)
+        return client
+
+    def placement(self) -> str:
+        """Where the actors are, in one line."""
+        far = [client.host for client in self._clients if client.node is None]
+        nodes = f"{len(self._nodes)} Ray node{'s' if len(self._nodes) > 1 else ''}"
+        away = f"; no node is the machine of {', '.join(far)}: any has its actor" if far else ""
+        return f"{len(self._clients)} servers, an actor each, on {nodes}{away}"
+
+
+@contextmanager
+def joined_ray(address: str | None) -> Iterator[RayEngine]:
+    """Join a Ray cluster, and leave it at the end; one that this process has joined before stays.
+
+    Args:
+        address: as `ray.init` takes it, such as `auto` or `ray-head:6379`; None: RAY_ADDRESS, else a cluster
+            of this machine alone is started, and ended at the end.
+
+    Raises:
+        ValueError: Ray is not installed, or there is no such cluster.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray would warn of otherwise
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError(f"--engine ray needs Ray, which is not installed here: {_INSTALL}") from error
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        _init(address or os.environ.get("RAY_ADDRESS"))
+    try:
+        own = ray.get_runtime_context().get_node_id()
+        by_id = {
+            node["NodeID"]: (node["NodeManagerHostname"], node["NodeManagerAddress"])
+            for node in ray.nodes()
+            if node["Alive"]
+        }
+        yield RayEngine(Nodes(by_id, own))
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def _init(address: str | None) -> None:
+    """Join a cluster; Ray's own handler of SIGTERM would end the process without saving anything."""
+    import ray
+
+    small = {"num_cpus": 1, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(
+            address=address or "local",
+            log_to_driver=False,
+            logging_level="ERROR",
+            **({} if address else small),
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        where = repr(address) if address else "of this machine"
+        raise ValueError(
+            f"the Ray cluster {where} cannot be joined: {' '.join(str(error).split())}"
+        ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+def _start_actor(host: str, timeout_s: float, node: str | None) -> Any:  # noqa: ANN401 - Ray's handle
+    """An actor for a server on its node, or on any; it comes up in the background."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return (
+        ray.remote(ServerActor)
+        .options(
+            num_cpus=0,
+            max_restarts=-1,
+            max_concurrency=_MOST_AT_ONCE,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD",
+        )
+        .remote(host, timeout_s)
+    )
+
+
+def _addresses(name: str) -> set[str]:
+    """The addresses of a machine's name; none where nobody knows it."""
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+    except (OSError, UnicodeError):
+        return set()
