@@ -326,6 +326,7 @@ def connect(
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
         stand_in = simulated_target if hosts[0] == EMBEDDED else None
+        is_simulated = engine.is_simulator if engine else is_simulator
         roles = find_roles(config, list(available), hosts, simulated_target=stand_in, named_by=named_by)
         yield Connection(
             dispatcher=dispatcher,
@@ -333,7 +334,7 @@ def connect(
             roles=roles,
             available={short_name(name): digests for name, digests in available.items()},
             child=child,
-            simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
+            simulated=any(is_simulated(server_url(host)) for host in dispatcher.hosts),
             simulated_target=stand_in,
         )
 

@@ -29,6 +29,7 @@ from ollama_utils.hosts import is_loopback, server_url
 from ollama_utils.http import time_counts_from
 from ollama_utils.types import Call, Completion, Embeddings, short_name
 from ollama_utils.wires import ModelClient, open_client
+from simulator.process import is_simulator
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
@@ -101,6 +102,15 @@ class ServerActor:
             replies.append((sent_s, time.monotonic()))
         return reply
 
+    def is_simulator(self) -> bool:
+        """Whether the server is the simulator."""
+        return is_simulator(server_url(self._host))
+
+    def close(self) -> None:
+        """Drop the idle connections; the end of an actor's process does, too."""
+        if self._opened is not None:
+            self._opened.close()
+
     def _client(self) -> ModelClient:
         with self._lock:
             if self._opened is None:
@@ -141,7 +151,7 @@ class RayClient:
         self._exit_reason = exit_reason
         self.node = nodes.near(self.host)
         """The Ray node of the server's machine; None: that is no node, and any has the actor."""
-        self._actor = _start_actor(nodes.seen_from_there(host), timeout_s, self.node)
+        self._actor = _start_actor(nodes.seen_from_there(self.host), timeout_s, self.node)
         self._is_down = False
         self._is_closed = False
         self._waiting = 0
@@ -178,6 +188,15 @@ class RayClient:
         """How many calls the server serves at once; None where it does not tell."""
         slots: int | None = self._ask("ask", "slots")
         return slots
+
+    def is_simulator(self) -> bool:
+        """Whether the server is the simulator, as seen from the actor's machine.
+
+        Raises:
+            ServerUnreachableError: the actor died.
+        """
+        found: bool = self._ask("is_simulator")
+        return found
 
     def actor_pid(self) -> int:
         """The number of the actor's process, on its own machine.
@@ -261,7 +280,7 @@ class Nodes:
     """
 
     def __init__(self, by_id: Mapping[str, tuple[str, str]], own: str) -> None:
-        self._by_id = by_id
+        self._by_id = {node: (name.lower(), address) for node, (name, address) in by_id.items()}
         self._own = own
 
     def near(self, url: str) -> str | None:
@@ -285,7 +304,7 @@ class Nodes:
         return None
 
     def seen_from_there(self, host: str) -> str:
-        """A host as its own node names it: `NODE.localhost` is its loopback."""
+        """A client's host as its own node names it: `NODE.localhost` is its loopback."""
         name = urlsplit(server_url(host)).hostname or ""
         return host.replace(name, "127.0.0.1", 1) if name.endswith(_NODE_LOOPBACK) else host
 
@@ -293,13 +312,13 @@ class Nodes:
         return len(self._by_id)
 
     def _named(self, wanted: str) -> str:
-        names = {node: name.lower() for node, (name, _) in self._by_id.items()}
-        for node, name in names.items():
+        for node, (name, _) in self._by_id.items():
             if wanted in {name, name.partition(".")[0]}:
                 return node
+        names = {name for name, _ in self._by_id.values()}
         raise ValueError(
             f"no Ray node has the name {wanted!r}, of which the server is on its loopback; "
-            f"the nodes are {', '.join(sorted(set(names.values())))}"
+            f"the nodes are {', '.join(sorted(names))}"
         )
 
 
@@ -325,7 +344,12 @@ class RayEngine:
         far = [client.host for client in self._clients if client.node is None]
         nodes = f"{len(self._nodes)} Ray node{'s' if len(self._nodes) > 1 else ''}"
         away = f"; no node is the machine of {', '.join(far)}: any has its actor" if far else ""
-        return f"{len(self._clients)} servers, an actor each, on {nodes}{away}"
+        servers = f"{len(self._clients)} server{'s' if len(self._clients) > 1 else ''}"
+        return f"{servers}, an actor each, on {nodes}{away}"
+
+    def is_simulator(self, url: str) -> bool:
+        """Whether the server at this URL is the simulator, as its actor finds; see `simulator.process`."""
+        return any(client.is_simulator() for client in self._clients if server_url(client.host) == url)
 
 
 @contextmanager
