@@ -331,25 +331,26 @@ class RayEngine:
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self._clients: list[RayClient] = []
+        self.clients: list[RayClient] = []
+        """Those that were opened."""
 
     def open_client(self, host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> RayClient:
         """The client of a host, whose actor is being started; see `RayClient`."""
         client = RayClient(host, timeout_s=timeout_s, exit_reason=exit_reason, nodes=self._nodes)
-        self._clients.append(client)
+        self.clients.append(client)
         return client
 
     def placement(self) -> str:
         """Where the actors are, in one line."""
-        far = [client.host for client in self._clients if client.node is None]
+        far = [client.host for client in self.clients if client.node is None]
         nodes = f"{len(self._nodes)} Ray node{'s' if len(self._nodes) > 1 else ''}"
         away = f"; no node is the machine of {', '.join(far)}: any has its actor" if far else ""
-        servers = f"{len(self._clients)} server{'s' if len(self._clients) > 1 else ''}"
+        servers = f"{len(self.clients)} server{'s' if len(self.clients) > 1 else ''}"
         return f"{servers}, an actor each, on {nodes}{away}"
 
     def is_simulator(self, url: str) -> bool:
         """Whether the server at this URL is the simulator, as its actor finds; see `simulator.process`."""
-        return any(client.is_simulator() for client in self._clients if server_url(client.host) == url)
+        return any(client.is_simulator() for client in self.clients if server_url(client.host) == url)
 
 
 @contextmanager
