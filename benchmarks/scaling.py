@@ -47,8 +47,8 @@ def sections(*, quick: bool) -> Iterator[Section]:
         title="A step under each engine",
         about=(
             f"{LANES} lanes on {SERVERS} simulated servers of {SLOTS} slots, two calls a step, on one "
-            "machine. The driver's CPU is that of its process alone, all threads; the actors' is theirs together. "
-            f"Medians of {runs} runs that take turns."
+            "machine. The driver's CPU is that of its process alone, all threads; the actors' is theirs "
+            f"together. Medians of {runs} runs that take turns."
         ),
         rows=by_engine(engines, runs, steps),
     )

@@ -41,6 +41,7 @@ _STORE_BYTES = 80 * 2**20
 _BACK_S = 60.0
 """How long a call waits for an actor that is being started anew."""
 _LOOK_S = 0.2
+_CONNECT_S = 10.0
 _LEFT_S = 5.0
 """How long the end waits for calls whose actor was ended: they come back at once."""
 _REMEMBERED = 4096
@@ -390,17 +391,25 @@ def _init(address: str | None) -> None:
     """Join a cluster; Ray's own handler of SIGTERM would end the process without saving anything."""
     import ray
 
+    if address and address.startswith("ray://"):
+        raise ValueError(
+            f"expected a Ray cluster that this machine is a node of, got {address!r}: run 'ray start "
+            "--address=HEAD:6379' here, and pass HEAD:6379 or 'auto'"
+        )
+    where = repr(address) if address else "of this machine"
     small = {"num_cpus": 1, "object_store_memory": _STORE_BYTES, "include_dashboard": False}
     before = signal.getsignal(signal.SIGTERM)
     try:
+        if address and ":" in address:  # else Ray tries for minutes
+            name, _, port = address.rpartition(":")
+            socket.create_connection((name, int(port)), _CONNECT_S).close()
         ray.init(
             address=address or "local",
             log_to_driver=False,
             logging_level="ERROR",
             **({} if address else small),
         )
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        where = repr(address) if address else "of this machine"
+    except (OSError, RuntimeError, ValueError) as error:
         raise ValueError(
             f"the Ray cluster {where} cannot be joined: {' '.join(str(error).split())}"
         ) from error

@@ -63,6 +63,21 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         pass
 
 
+@installed
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:1", "'127.0.0.1:1' cannot be joined.*refused"),
+        ("head:none", "'head:none' cannot be joined"),
+        ("ray://head:10001", "expected a Ray cluster that this machine is a node of"),
+    ],
+)
+def test_a_cluster_that_cannot_be_joined_is_one_line(address: str, why: str) -> None:
+    config = ServerConfig(ollama_host=("http://127.0.0.1:1",), engine="ray", ray_address=address)
+    with pytest.raises(UserError, match=why), connect(config):
+        pass
+
+
 @pytest.mark.parametrize(
     ("url", "node"),
     [
