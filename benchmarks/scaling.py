@@ -23,7 +23,8 @@ from cli.bench import MODEL
 from cli.timed_rollout import Setting, TimedMission, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.connect import Roles
-from ollama_utils.dispatcher import Dispatcher, PendingCall
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.gates import Gate, Line
 from ollama_utils.ray_client import joined_ray
 from ollama_utils.wires import open_client
 from simulator.process import EmbeddedServer
@@ -64,7 +65,10 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
     yield Section(
         title="A choice among servers",
-        about="CPU time of the choice of a server, which each attempt makes; no call is sent.",
+        about=(
+            "CPU time of finding a call's place among servers that all have room, and of giving it back; no "
+            "call is sent."
+        ),
         rows=[by_servers(count) for count in POOLS],
     )
 
@@ -153,16 +157,14 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
 
 def by_servers(count: int) -> dict[str, Any]:
     """A row for a choice among so many servers."""
-    hosts = [f"http://10.0.{number // 250}.{number % 250 + 1}:11434" for number in range(count)]
-    with Dispatcher(hosts) as dispatcher:
-        pending = PendingCall(model=MODEL, deadline_s=1.0, cancelled=threading.Event())
-        dispatcher._route(pending)  # noqa: SLF001 - the gates are made
-        times = max(10, 10_000 // count)
-        spent_s = time.process_time()
-        for _ in range(times):
-            dispatcher._route(pending)  # noqa: SLF001 - what is measured
-        spent_s = time.process_time() - spent_s
-    return {"servers": count, "CPU ms a choice": round(1000 * spent_s / times, 4)}
+    line = Line()
+    gates = [Gate(SLOTS, host=str(number), line=line) for number in range(count)]
+    times = max(10, 10_000 // count)
+    spent_s = time.process_time()
+    for _ in range(times):
+        line.enter().leave()
+    spent_s = time.process_time() - spent_s
+    return {"servers": len(gates), "CPU ms a choice": round(1000 * spent_s / times, 4)}
 
 
 class _Most:

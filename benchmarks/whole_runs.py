@@ -158,9 +158,7 @@ def requests_of(replies: Path) -> list[Call]:
 def replay(_folder: Path, calls: Sequence[Call], in_flight: int) -> None:
     """Send calls to a new server, so many at once."""
     with SmolLM2Server(SLOTS) as server:
-        client = open_client(
-            f"{OPENAI}{server.host}/v1", timeout_s=_PATIENCE_S, exit_reason=server.exit_reason
-        )
+        client = open_client(f"{OPENAI}{server.host}/v1", timeout_s=_PATIENCE_S)
         with ThreadPoolExecutor(in_flight) as pool:
             list(pool.map(client.generate, calls))
         client.close()

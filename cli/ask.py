@@ -27,6 +27,7 @@ from ollama_utils.plans import Plan
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.settings import Seed
+from records.terminal import one_line, shown, shown_json, tell
 
 if TYPE_CHECKING:
     from evaluation.episodes import AgentEpisode, Call, EpisodeContext
@@ -43,7 +44,8 @@ class AskConfig:
     """How the query is asked."""
 
     policy: str
-    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities."""
+    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities. Where it
+    was not made here, --trust-run uses the code, hosts and files that it names."""
     seed: Seed = 0
     """Of rewrites and answers; the same query with the same seed goes the same way."""
     stdin: Annotated[bool, Parameter(name="-", negative="")] = False
@@ -68,10 +70,11 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
         if connection.simulated and not config.json:
             print("SIMULATED: these words are the simulator's, not a model's")
         for told in _answers(config, source, queries, connection):
-            print(json.dumps(told, ensure_ascii=False) if config.json else _shown(told), flush=True)
+            shown = shown_json(json.dumps(told, ensure_ascii=False)) if config.json else None
+            print(shown or _for_a_person(told, config.server.max_reply_chars), flush=True)
             if told["outcome"] == "unscored":
                 unscored.append(told["error"])
-                print(f"not scored: {told['query']!r}: {told['error']}", file=sys.stderr)
+                tell(f"not scored: {told['query']!r}: {one_line(told['error'])}")
     if len(unscored) == len(queries):
         raise RunStoppedError(f"no query could be scored: {unscored[0]}")
 
@@ -191,17 +194,18 @@ def _told(query: str, episode: AgentEpisode) -> dict[str, Any]:
     }
 
 
-def _shown(told: dict[str, Any]) -> str:
+def _for_a_person(told: dict[str, Any], max_reply_chars: int) -> str:
     """For a person: the mutations, the rewording, the reply, the outcome."""
     lines = [f"query: {told['query']}"]
     for number, step in enumerate(told["steps"], start=1):
         kept = "" if step["adopted"] else f", the rewrite not adopted: {step['rejected']}"
         lines.append(f"  {number}. {step['mutator']}: {step['outcome']}{kept}")
     if told["steps"]:
-        cut = " [cut at --num-predict]" if told["reply_truncated"] else ""
+        limit = "--num-predict" if len(told["reply"]) < max_reply_chars else "--max-reply-chars"
+        cut = f" [cut at {limit}]" if told["reply_truncated"] else ""
         lines += [f"rewording: {told['rewording']}", f"reply: {told['reply']}{cut}"]
     steps = len(told["steps"])
     why = f" ({told['error']})" if told["error"] else ""
     lost = ", but the intent was not kept" if told["outcome"] == "answered" and not told["success"] else ""
     lines.append(f"outcome: {told['outcome']}{lost} after {steps} step{'s' * (steps != 1)}{why}\n")
-    return "\n".join(lines)
+    return shown("\n".join(lines))

@@ -19,7 +19,6 @@ made once beforehand, not counted: all rows find their prompts read, and differ 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Container, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
@@ -50,6 +49,7 @@ from records.errors import RunStoppedError, UserError, as_user_error
 from records.json_lines import LinesHash
 from records.run_folder import check_writable
 from records.settings import MOST_LANES, Count, Lanes, Positive, Seed, comma_list
+from records.terminal import shown, tell
 
 SCHEDULES = ("sequential", "phased", "phased8", "lanes", "gym-async", "sb3-subproc")
 """What `--schedules` takes; `phased8` is `phased` with 8 workers."""
@@ -221,7 +221,7 @@ def _measure(
         work = tuple(getattr(setting, key) for key in SAME_WORK)
         if simulator is None and work not in firsts:
             _warm_up(world, meter, connection, setting, num_steps)
-        print(f"{setting} ...", file=sys.stderr, flush=True)
+        tell(f"{setting} ...")
         row, steps = _timed(world, meter, connection, setting, num_steps)
         calls = calls_of(steps, by_model)
         first = firsts.setdefault(work, calls)
@@ -233,7 +233,7 @@ def _measure(
 
 def _warm_up(world: World, meter: Meter, connection: Connection, setting: Setting, num_steps: int) -> None:
     """Do a row's work once: models are loaded, and a server that keeps prompts it has read has these."""
-    print(f"warming up, not counted: {setting.num_processes} lanes ...", file=sys.stderr, flush=True)
+    tell(f"warming up, not counted: {setting.num_processes} lanes ...")
     _timed(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), num_steps)
 
 
@@ -258,10 +258,7 @@ def _timed(
     if len(errors) == row["env_steps"]:
         raise RunStoppedError(f"{setting}: no step could be scored: {errors[0]}")
     if errors:
-        print(
-            f"{setting}: {len(errors)} of {row['env_steps']} steps could not be scored: {errors[0]}",
-            file=sys.stderr,
-        )
+        tell(f"{setting}: {len(errors)} of {row['env_steps']} steps could not be scored: {errors[0]}")
     return row, steps
 
 
@@ -386,12 +383,12 @@ def _print_table(rows: Sequence[dict[str, Any]], world: World, connection: Conne
     from rich.table import Table
 
     columns = COLUMNS | (OF_CLIENT if connection.embedded else OF_REPLIES)
-    table = Table(title=f"{_what(rows, world, connection)}: one rollout under each schedule")
+    table = Table(title=f"{shown(_what(rows, world, connection))}: one rollout under each schedule")
     for key, title in columns.items():
         table.add_column(title, justify="left" if key == "schedule" else "right")
     for row in rows:
         table.add_row(*(_cell(key, row) for key in columns))
-    console = Console()
+    console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
     console.print(table)

@@ -45,6 +45,7 @@ from records.interrupt import Interrupt, Interrupted, interruptible
 from records.resume import check_options
 from records.run_folder import REPLIES, RunFolder, check_places
 from records.settings import resolved
+from records.terminal import tell
 from scorers.correction import LabelAccuracy, read_accuracy
 
 if TYPE_CHECKING:
@@ -141,20 +142,20 @@ def _begin(
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
-    folder.write_toml("config.toml", resolved(inputs.config))
+    folder.write_config(resolved(inputs.config))
     folder.write_json("missions.json", played)
-    print(
+    tell(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
-        f"{sum(len(mission.queries.played) for mission in missions)} queries",
-        file=sys.stderr,
+        f"{sum(len(mission.queries.played) for mission in missions)} queries"
     )
 
 
-def _what_is_set(missions: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def _what_is_set(missions: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The missions without what is null: an earlier version did not know every setting that there is now."""
     return {
         name: {key: value for key, value in mission.items() if value is not None}
         for name, mission in missions.items()
+        if isinstance(mission, Mapping)  # it is another than now, if not
     }
 
 
@@ -168,7 +169,7 @@ def _run(evaluation: EvaluationRun, interrupt: Interrupt) -> dict[str, Any]:
         spent = {"wall_s": round(time.monotonic() - began_s, 3)} | account_totals(dispatcher)
     except (Interrupted, Exception) as error:
         dispatcher.cancel()
-        print(f"to go on: mutagym eval --resume {folder.path}", file=sys.stderr)
+        tell(f"to go on: mutagym eval --resume {folder.path}")
         raise folder.reported(error) from error
     interrupt.allow(allowed=False)  # what came of it is written whole
     folder.write_json("results.json", results)

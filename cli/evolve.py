@@ -6,7 +6,6 @@ without any flag it evolves on the bundled task and the simulator.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -27,6 +26,7 @@ from cli.searching import Found, Search, SearchRecorder, open_session
 from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
 from records.settings import with_flags
+from records.terminal import tell
 from search.genetics.config import PRESETS, AsyncEvolutionConfig
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ def _evolve(
         done, best = generation.generation + 1, generation.best_fitness
         recorder.record(generation.generation, _metrics(generation), done=done, best=best)
         if generation.failed_steps:
-            print(_failed(generation), file=sys.stderr)
+            tell(_failed(generation))
 
     controller = AsyncEvolutionController(
         config.evolution,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from records.errors import UserError
 from records.run_folder import RunFolder
+from records.terminal import one_line, shown, shown_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,10 +38,10 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
     """
     from rich.console import Console
 
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = WIDTH
-    with console.capture() as shown:  # rich itself would end the process when nobody reads any more
+    with console.capture() as captured:  # rich itself would end the process when nobody reads any more
         if simulated:
             console.print("SIMULATED: these figures are of the simulator, not of a model\n")
         for tables, says in parts:
@@ -48,10 +49,10 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
                 if table.row_count:
                     console.print(table)
             if any(table.row_count for table in tables):
-                console.print(f"{says}\n")
+                console.print(shown(f"{says}\n"))
         for line in problems:
-            console.print(line, soft_wrap=True)
-    print(shown.get(), end="")
+            console.print(shown(line), soft_wrap=True)
+    print(captured.get(), end="")
 
 
 def as_json(report: Mapping[str, Any]) -> str:
@@ -60,11 +61,15 @@ def as_json(report: Mapping[str, Any]) -> str:
 
 
 def as_yaml(report: Mapping[str, Any]) -> str:
-    """The report as YAML."""
+    """The report as YAML; all that is not ASCII is escaped where some of it is not to be printed."""
     import yaml
 
-    text: str = yaml.safe_dump(dict(report), sort_keys=False, allow_unicode=True, width=WIDTH)
-    return text
+    def dumped(*, allow_unicode: bool) -> str:
+        text: str = yaml.safe_dump(dict(report), sort_keys=False, allow_unicode=allow_unicode, width=WIDTH)
+        return text
+
+    text = dumped(allow_unicode=True)
+    return text if shown(text) == text else dumped(allow_unicode=False)
 
 
 def write_report(
@@ -91,7 +96,7 @@ def write_report(
         case "table":
             print_tables()
         case "json":
-            print(as_json(report))
+            print(shown_json(as_json(report)))
         case "yaml":
             print(as_yaml(report))
 
@@ -109,16 +114,21 @@ def check_format(name: Format) -> None:
 def new_table(title: str, *columns: str, names: int = 1) -> Table:
     """A table whose first columns hold names, the others numbers."""
     from rich import box
-    from rich.table import Table
 
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    from cli.tables import ShownTable
+
+    table = ShownTable(
+        title=one_line(title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
     )
     for place, column in enumerate(columns):
         if place < names:
-            table.add_column(column, overflow="fold")
+            table.add_column(one_line(column), overflow="fold")
         else:
-            table.add_column(column, justify="right", no_wrap=True)
+            table.add_column(one_line(column), justify="right", no_wrap=True)
     return table
 
 

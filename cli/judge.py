@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import json
-import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from cyclopts import Parameter
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.run_folder import check_cache, check_writable
+from records.terminal import one_line, tell
 from scorers.agreement import Agreement, agreement
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 from scorers.own import is_own, label_of, load_grader
@@ -199,9 +199,7 @@ def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
     if config.reward == "keyword":
         from scorers.reward import keyword_label
 
-        print(
-            "SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them", file=sys.stderr
-        )
+        tell("SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them")
         return [keyword_label(sample.completion) for sample in samples]
     return _detected([sample.completion for sample in samples], _detector(config.encoder))
 
@@ -212,10 +210,9 @@ def _detector(encoder: str) -> RefusalDetector:
 
     if is_third_stage(encoder):
         return RefusalDetector(encoder=make_encoder(encoder))
-    print(
+    tell(
         f"note: with the encoder {encoder!r} rules and word n-grams decide alone: the third stage needs "
-        f"{ENCODER!r}",
-        file=sys.stderr,
+        f"{ENCODER!r}"
     )
     return RefusalDetector()
 
@@ -275,13 +272,13 @@ def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
         raise error.__cause__ or error from None
     for sample, one in zip(samples, found, strict=True):
         if isinstance(one, OllamaError):
-            print(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one}", file=sys.stderr)
+            tell(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one_line(str(one))}")
     return [None if isinstance(one, OllamaError) else one for one in found]
 
 
 def _say_progress(done: int, total: int) -> None:
     if total > BATCH and (done % BATCH == 0 or done == total):
-        print(f"labelled {done} of {total}", file=sys.stderr, flush=True)
+        tell(f"labelled {done} of {total}")
 
 
 def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:

@@ -12,13 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from cyclopts import App, CycloptsError
-from cyclopts.config import Dict, Toml
+from cyclopts.config import Dict
 
-from ollama_utils.errors import OllamaError
+from cli.run_defaults import RunDefaults, RunMissions
+from ollama_utils.errors import OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
 from records.settings import read_toml, with_flags
+from records.terminal import one_line, tell
+from records.trust import is_run_config
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 _KEYS = {
@@ -29,6 +32,8 @@ _KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that can go on with a run, a key that its config.toml alone has."""
+TRUST = "--trust-run"
+"""The code, hosts and files that a run folder names are used, whoever made it."""
 
 
 class ExitCode(IntEnum):
@@ -39,9 +44,11 @@ class ExitCode(IntEnum):
 
     DONE = 0
     STOPPED = 1
-    """The run stopped itself, saved, or its server went away."""
+    """The run stopped itself, saved."""
     USER_ERROR = 2
     """Something that the user can mend."""
+    OUTAGE = 3
+    """No server was there for longer than --max-outage; the run is saved."""
     PIPE_CLOSED = 141
     """Nobody reads the output any more: 128 + SIGPIPE."""
 
@@ -126,6 +133,8 @@ def run(app: App, tokens: list[str]) -> int:
         sys.stdout.flush()
     except (CycloptsError, UserError) as error:
         line, code = str(error), ExitCode.USER_ERROR
+    except OutageError as error:
+        line, code = str(error), ExitCode.OUTAGE
     except RunStoppedError as error:
         line, code = str(error), ExitCode.STOPPED
     except Interrupted as error:
@@ -139,7 +148,7 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = f"{type(error).__name__}: {error}", ExitCode.STOPPED
     else:
         return ExitCode.DONE
-    print(f"mutagym: {' '.join(line.split())}", file=sys.stderr)
+    tell(f"mutagym: {one_line(line)}")
     return code
 
 
@@ -164,8 +173,10 @@ def _check_text(tokens: Sequence[str]) -> None:
 def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     """Make the keys of `--config FILE`, or those of the run that `--resume` names, defaults under the flags.
 
-    Under these come those that `--policy` or `--preset` sets. `--config` is taken out of the tokens.
+    Under these come those that `--policy` or `--preset` sets. `--config` and `--trust-run` are taken out of
+    the tokens; neither can stand in a file.
     """
+    tokens, trusted = _switched(tokens, TRUST)
     rest, named = _taken(tokens, "--config")
     _, resumed = _taken(tokens, "--resume")
     if named and resumed:
@@ -180,28 +191,41 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     table = read_toml(path) if path else {}
     if resumed:
         _check_kind(tokens[0], resumed[0], table)
-    layers: list[Callable[..., None]] = [Toml(path, use_commands_as_keys=False)] if path else []
-    if not resumed and rest and (defaults := _command_defaults(rest, table)):
-        layers.append(Dict(defaults[0], source=defaults[1], use_commands_as_keys=False))
+    layers: list[Callable[..., None]] = []
+    if path and (resumed or is_run_config(path)):
+        layers.append(RunDefaults(run=path.parent, table=table, trusted=trusted, links=bool(resumed)))
+    elif path:
+        layers.append(Dict(table, source=str(path.absolute()), use_commands_as_keys=False))
+    if not resumed and rest:
+        layers += _command_defaults(rest, table, trusted=trusted)
+    if rest[:1] == ["eval"]:
+        layers.append(RunMissions(trusted=trusted))
+    if trusted and not any(isinstance(layer, RunDefaults | RunMissions) for layer in layers):
+        raise UserError(
+            f"{TRUST} is for a run that --resume, -p or -m names, and none is named: leave it out"
+        )
     app.config = tuple(layers)
     return rest
 
 
-def _command_defaults(tokens: list[str], table: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """The defaults that a flag of the command sets for others, and where they come from."""
+def _command_defaults(
+    tokens: list[str], table: Mapping[str, Any], *, trusted: bool
+) -> list[Callable[..., None]]:
+    """The defaults that a flag of the command sets for others."""
     if tokens[0] == "evolve":
         from cli.evolve import preset_defaults
 
         _, named = _taken(tokens, "--preset")
         preset = named[0] if named else table.get("preset")
-        return preset_defaults(preset), f"--preset {preset}"
+        defaults = preset_defaults(preset if isinstance(preset, str) else None)
+        return [Dict(defaults, source=f"--preset {preset}", use_commands_as_keys=False)]
     if tokens[0] in {"eval", "ask"}:
         # Here, because Gymnasium takes longer to import than the help of another command may.
         from evaluation.config import defaults_of_run, mission_keys, run_named
 
         if run := run_named(tokens, table):
-            return defaults_of_run(run, mission_keys()), str(run)
-    return None
+            return [RunDefaults(run=run, table=defaults_of_run(run, mission_keys()), trusted=trusted)]
+    return []
 
 
 def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:
@@ -210,6 +234,13 @@ def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:
     others = [each for each, own in _KEYS.items() if own in table]
     if key and key not in table and others:
         raise UserError(f"--resume names {folder!r}, a run of `mutagym {others[0]}`: go on with that command")
+
+
+def _switched(tokens: list[str], flag: str) -> tuple[list[str], bool]:
+    """The tokens without a flag that has no value, and whether it is there."""
+    end = tokens.index("--") if "--" in tokens else len(tokens)
+    rest = [token for token in tokens[:end] if token != flag]
+    return rest + tokens[end:], len(rest) < end
 
 
 def _taken(tokens: list[str], flag: str) -> tuple[list[str], list[str]]:

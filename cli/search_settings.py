@@ -16,6 +16,7 @@ from cli.formats import Format, check_format
 from records.errors import UserError, as_user_error
 from records.run_folder import check_places
 from records.settings import Count, NotNegative, Seed, Share, absolute, with_flags
+from records.trust import is_prompt_file
 
 if TYPE_CHECKING:
     from search.task import Task
@@ -50,7 +51,8 @@ class SearchConfig:
     resume: Path | None = None
     """Go on with the search in this folder: what was answered is not asked again. Hosts, limits and
     the scorer may be others than before, in select --evaluate and --max-errors, in evolve --max-generations
-    and --patience too, and nothing else."""
+    and --patience too, and nothing else. Where it was not made here, --trust-run uses the code, hosts and
+    files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None
@@ -148,13 +150,9 @@ def located_function(text: str | None) -> str | None:
     return f"{absolute(file)}:{name}" if colon else text
 
 
-SUFFIXES = (".txt", ".md", ".prompt")
-"""A name with one of these endings and no blank is a file, whether it is there or not."""
-
-
 def located_prompt(text: str) -> str:
     """The whole path of a prompt's file; a prompt that is a text as it is."""
-    return str(absolute(text)) if _is_file(text) else text
+    return str(absolute(text)) if is_prompt_file(text) else text
 
 
 def read_prompt(text: str, flag: str) -> str:
@@ -167,7 +165,9 @@ def read_prompt(text: str, flag: str) -> str:
     Raises:
         UserError: the file cannot be read, or there is nothing in it.
     """
-    return read_prompt_file(Path(text), flag) if _is_file(text) else _checked(text.strip(), flag, "a text")
+    return (
+        read_prompt_file(Path(text), flag) if is_prompt_file(text) else _checked(text.strip(), flag, "a text")
+    )
 
 
 def read_prompt_file(path: Path, flag: str) -> str:
@@ -189,14 +189,6 @@ def read_prompt_file(path: Path, flag: str) -> str:
 def prompt_fingerprints(prompts: Mapping[str, str]) -> dict[str, str]:
     """What identifies prompts, by their names."""
     return {f"prompt {name}": sha256(text.encode()).hexdigest() for name, text in prompts.items()}
-
-
-def _is_file(text: str) -> bool:
-    try:
-        there = Path(text).is_file()
-    except (OSError, ValueError):  # too long for a path, or a NUL in it
-        return False
-    return there or (text.endswith(SUFFIXES) and len(text.split()) == 1)
 
 
 def _checked(text: str, flag: str, what: str) -> str:

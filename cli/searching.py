@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO, TypeVar
+from typing import Any, Protocol, Self, TextIO, TypeVar
 
-from rich.progress import TextColumn
 from rich.table import Column
 
 from cli.formats import Parts, print_parts, write_report
@@ -33,15 +32,13 @@ from records.failures import CallLimit
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.json_lines import JsonLines
 from records.metrics import CallRates, MetricsWriter, TensorBoard
-from records.progress import ProgressDisplay
+from records.progress import FieldColumn, ProgressDisplay
 from records.resume import check_fingerprints, check_options
 from records.run_folder import REPLIES, RunFolder
 from records.settings import resolved
+from records.terminal import tell
 from search.call_pool import callers_for
 from search.task import ScorerError
-
-if TYPE_CHECKING:
-    from simulator.child import ChildServer
 
 T = TypeVar("T")
 LOOK_S = 0.2
@@ -67,7 +64,7 @@ class SearchProgress(ProgressDisplay):
         self, what: str, total: int, dispatcher: Dispatcher, findings: Findings, *, calls_each: int = 0
     ) -> None:
         # On a narrow terminal this column breaks into lines, so that the others stay whole.
-        super().__init__(TextColumn("{task.fields[says]}", table_column=Column()))
+        super().__init__(FieldColumn("{task.fields[says]}", Column()))
         self.begin(what, total, says="")
         self._dispatcher = dispatcher
         self._findings = findings
@@ -348,7 +345,7 @@ class SearchSession:
             found = self._searched(search)
             self.interrupt.allow(allowed=False)  # what came of it is written whole
         except (Interrupted, Exception) as error:
-            print(f"to go on: mutagym {self.command} --resume {self.folder.path}", file=sys.stderr)
+            tell(f"to go on: mutagym {self.command} --resume {self.folder.path}")
             if isinstance(error, ScorerError):
                 raise UserError(str(error)) from error
             raise self.folder.reported(error) from error
@@ -396,13 +393,13 @@ class SearchSession:
         fingerprints = models | dict(search.fingerprints)
         if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
-        folder.write_toml("config.toml", resolved(search.config))
+        folder.write_config(resolved(search.config))
         folder.write_json("parts.json", fingerprints)
-        print(f"run folder {folder.path}: {search.says}", file=sys.stderr)
+        tell(f"run folder {folder.path}: {search.says}")
 
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
-        dispatcher, child = self.connection.dispatcher, self.connection.child
+        dispatcher = self.connection.dispatcher
         if search.config.search.rate_limit_per_minute:
             dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
         findings = self.connection.findings(search.width, apart_s=FINDINGS_APART_S)
@@ -424,7 +421,6 @@ class SearchSession:
                 while True:
                     over = not wait([found], LOOK_S).not_done
                     progress.tick()
-                    _check_alive(child)
                     limit.check(over=over)
                     if over:
                         return found.result()
@@ -436,11 +432,6 @@ class SearchSession:
             raise
         finally:
             recorder.stop()
-
-
-def _check_alive(child: ChildServer | None) -> None:
-    if child and (reason := child.exit_reason()):
-        raise RunStoppedError(reason)
 
 
 def in_background(work: Callable[[], T]) -> Future[T]:

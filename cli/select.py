@@ -7,7 +7,6 @@ without any flag it compares the simulator's three solvers on the bundled task.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from ollama_utils.types import short_name
 from records.errors import UserError, as_user_error
 from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
+from records.terminal import one_line, tell
 from search.call_pool import CallPool
 from search.selectors.registry import SELECTORS, make_selector, settings_of
 from search.selectors.results import Prices
@@ -290,7 +290,7 @@ class _Selection:
             failure = (
                 f"{selector.no_winner_reason()}: mend that, or go on with --resume and a larger --max-errors"
             )
-        print(f"evaluations: {done} made, {best}", file=sys.stderr)
+        tell(f"evaluations: {done} made, {one_line(best)}")
         results, spent = split_results(found, self._names, self._prices)
         search = self._config.search
         dataset = self._task.name if self._task else Path(search.task or "").stem

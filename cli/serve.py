@@ -64,5 +64,7 @@ def _announce(host: str, config: ServeConfig) -> None:
     print(f"simulated Ollama server at {host}: {config} (Ctrl-C ends it)", flush=True)
     if config.bind not in LOOPBACK:
         print(
-            f"note: it listens at {config.bind!r}, where others on the network can reach it", file=sys.stderr
+            f"note: it listens at {config.bind!r}, where others on the network can reach it; "
+            "the routes under /simulator/ stay closed to them",
+            file=sys.stderr,
         )

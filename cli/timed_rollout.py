@@ -116,6 +116,7 @@ class World:
         patience: dict[str, Any] = {
             "timeout_s": self.server.call_timeout_s,
             "attempts": self.server.call_attempts,
+            "max_reply_chars": self.server.max_reply_chars,
         }
         config, parts = self.parts(Dispatcher(self.hosts, cache_size=0, **patience))
         return QueryMutationEnv(config, **parts)

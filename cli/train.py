@@ -7,12 +7,12 @@ with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from envs.episode import check_transition
 from envs.mission import QuerySet, load_query_set, open_encoder
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.reply_log import ReplyLog
@@ -21,6 +21,7 @@ from records.interrupt import Interrupted, interruptible
 from records.resume import check_fingerprints, check_options
 from records.run_folder import REPLIES, RunFolder, check_places
 from records.settings import resolved
+from records.terminal import tell
 from scorers.correction import read_accuracy
 from train.audit import open_audit
 from train.config import TrainConfig, check_num_mini_batch
@@ -104,15 +105,16 @@ def _begin(
     from train.learner import load_checkpoint
 
     saved = load_checkpoint(folder)
-    folder.open_lines(**(saved["lines"] | {"lanes": config.num_processes} if saved else {}))
+    again = saved["lines"] | {"lanes": config.num_processes, "check": check_transition} if saved else {}
+    folder.open_lines(**again)
     if saved:
         check_total(config, saved, folder)
         check_queries(queries, folder)
         check_fingerprints(found, folder)
-    folder.write_toml("config.toml", resolved(replace(config, server=connection.resolve(config.server))))
+    folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
-    print(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries", file=sys.stderr)
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries")
     return saved
 
 
@@ -163,7 +165,7 @@ def _finish(
 
     folder = learner.folder
     try:
-        learner.save("policy.zip")
+        learner.save_policy()
         stopped = ended and folder.reported(ended)
         summary = summarise(config, connection, learner, recorder, accuracy, stopped, replies)
         folder.write_json("summary.json", summary)

@@ -432,3 +432,54 @@ def transition_record(
             "error_message": info["error"],
         },
     }
+
+
+_TEXTS = (
+    "original_query",
+    "query_before",
+    "mutator",
+    "mutated_query",
+    "rejected",
+    "reply",
+    "outcome",
+    "error",
+)
+_TRUTHS = ("adopted", "reply_truncated", "partial", "success", "unscored", "terminated", "truncated")
+_COUNTS = ("row", "lane", "episode_number", "step_number", "attempt", "prompt_tokens", "completion_tokens")
+_NUMBERS = ("intent_similarity", "reward")
+_OUTCOMES = ("answered", "refused", "unscored")
+_MOST = 2.0**53
+
+
+def check_transition(line: Mapping[str, Any]) -> None:
+    """Check that a line of transitions.jsonl has all that `transition_record` writes, each of its kind.
+
+    Raises:
+        ValueError: it has not; the message names the key.
+    """
+    aside, parts = line.get("not_hashed"), line.get("reward_parts")
+    if not isinstance(aside, dict) or not isinstance(parts, dict):
+        raise ValueError("'not_hashed' or 'reward_parts' is no object")  # noqa: TRY004 - a wrong value
+    _check_kinds(line, _TEXTS, lambda value: isinstance(value, str), "a text")
+    _check_kinds(line, _TRUTHS, lambda value: isinstance(value, bool), "true or false")
+    _check_kinds(line, _COUNTS, lambda value: type(value) is int and 0 <= value <= _MOST, "a count")
+    _check_kinds(line, _NUMBERS, _is_number, "a number")
+    _check_kinds(aside, ("queue_s", "total_s"), _is_number, "a number")
+    _check_kinds(aside, ("error_message",), lambda value: isinstance(value, str), "a text")
+    _check_kinds(parts, tuple(parts), _is_number, "a number")
+    if line["outcome"] not in _OUTCOMES or not isinstance(line.get("undetermined", False), bool):
+        raise ValueError(f"'outcome' is {line['outcome']!r:.40}, or 'undetermined' no truth value")
+
+
+def _check_kinds(
+    table: Mapping[str, Any], names: Sequence[str], is_one: Callable[[object], bool], expected: str
+) -> None:
+    for name in names:
+        if name not in table:
+            raise ValueError(f"{name!r:.40} is missing; expected {expected}")
+        if not is_one(table[name]):
+            raise ValueError(f"{name!r:.40} is {table[name]!r:.40}; expected {expected}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > _MOST

@@ -30,10 +30,10 @@ from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
 from records.settings import Count, Lanes, Seed, Share, comma_list, read_toml, resolved
+from records.trust import CONFIG, is_run_config
 
 COMMANDS = ("eval", "ask")
 """The commands whose `--policy` may name a run."""
-CONFIG = "config.toml"
 MODELS = ("target-model", "mutator-model", "judge-model")
 MAY_CHANGE = (
     *("max-unscored", "jobs", "parallel-policy", "policy-wrapper", "action-timeout-ms", "power"),
@@ -92,7 +92,8 @@ class EvalConfig:
     """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
     resume: Path | None = None
     """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
-    may be changed."""
+    may be changed. Where it, or a run of -p or -m, was not made here, --trust-run uses the code, hosts and
+    files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: Path | None = None
@@ -247,12 +248,23 @@ def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
                 f"-m names {text!r}; expected a TOML file that exists, a run's folder, or key=value,key=value"
             )
         return _parsed("-m", _inline(text), flags)
+    if folder := mission_run(text):
+        return _parsed(text, {"name": folder.name} | defaults_of_run(folder, mission_settings()), flags)
     path = Path(text)
-    if path.is_dir() or (path.name == CONFIG and (path.parent / "queries.json").is_file()):
-        folder = path if path.is_dir() else path.parent
-        known = {*resolved(MissionConfig()), *MODELS}
-        return _parsed(text, {"name": folder.name} | defaults_of_run(folder, known), flags)
     return _parsed(text, {"name": path.stem} | read_toml(path), flags)
+
+
+def mission_run(text: str) -> Path | None:
+    """The run folder that a value of `-m` names, itself or by its config.toml; None: it names none."""
+    if not is_path(text):
+        return None
+    path = Path(text)
+    return path if path.is_dir() else path.parent if is_run_config(path) else None
+
+
+def mission_settings() -> frozenset[str]:
+    """The settings that a mission takes over from a run."""
+    return frozenset({*resolved(MissionConfig()), *MODELS})
 
 
 def _inline(text: str) -> dict[str, str]:

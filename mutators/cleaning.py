@@ -46,7 +46,7 @@ _HERE = (
 
 _THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _TOKEN = re.compile(r"\A<\|[^|<>]{1,40}\|>|(?:<\|[^|<>]{1,40}\|>.*|</s>)\Z", re.DOTALL)
-_TAGS = r"(?:query|rewrite|rewritten|rewritten_query|output|answer)"
+_TAGS = r"(?:query|rewrite|rewritten|rewritten_query|output|answer)(?:-[0-9a-f]{8})?"
 _TAG = re.compile(rf"</?{_TAGS}>", re.IGNORECASE)
 _TAGGED = re.compile(rf"<({_TAGS})>\s*+(?P<inside>\S(?:(?!<\1>).)*?)</\1>", re.DOTALL | re.IGNORECASE)
 _TAG_BEFORE = re.compile(rf"\A(?:<{_TAGS}>\s*)+", re.IGNORECASE)

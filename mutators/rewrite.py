@@ -2,9 +2,12 @@
 
 Every prompt has the same shape: the system prompt is an instruction that opens with what to do and demands
 the rewrite alone; worked examples from `examples.toml` show it, as turns of the chat; the query stands last,
-between `<query>` tags, which it cannot close. A small model that is only told what to do answers the query
-instead; one that is shown it rewords. What a model adds all the same, `cleaning.clean` removes, and
+in a fence that it cannot close (`ollama_utils.prompts`). A small model that is only told what to do answers
+the query instead; one that is shown it rewords. What a model adds all the same, `cleaning.clean` removes, and
 `form.not_a_rewording` says what is none.
+
+Each turn has a boundary of its own, so that the examples are the same for every query: a server that keeps
+what it has read reads them once.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from importlib import resources
 from typing import Any
 
 from mutators.mutator import Prompt, by_model
-from ollama_utils.prompts import tagged
+from ollama_utils.prompts import fenced
 
 
 def most_tokens(query: str) -> int:
@@ -42,7 +45,8 @@ def _prompt(name: str, instruction: str, query: str, other: str | None = None, a
 
 
 def _turn(query: str, other: str | None) -> str:
-    return tagged("query", query) + ("" if other is None else "\n" + tagged("other", other))
+    texts = {"query": query} if other is None else {"query": query, "other": other}
+    return "\n".join(fenced(texts).values())
 
 
 @functools.lru_cache(maxsize=256)

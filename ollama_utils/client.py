@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import httpx
 import numpy as np
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
-from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
+from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, counted, messages_of
 from ollama_utils.hosts import is_loopback, parse_host
 from ollama_utils.http import OfficialClient, transport_to
 from ollama_utils.official import ollama
-from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
+from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
 
 _NANOSECONDS = 1e9
 
@@ -33,9 +34,11 @@ class OllamaClient:
             server, or without the whole reply.
         exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
             server was ours, and has ended. Else None.
+        max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
-        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it; or no
+            character would be kept.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class OllamaClient:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         exit_reason: Callable[[], str | None] = lambda: None,
+        max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self.host = parse_host(host)
         ascii_key("OLLAMA_API_KEY")  # which the package sends
@@ -53,6 +57,7 @@ class OllamaClient:
             exit_reason=exit_reason,
             absent="Ollama server",
             start="start it with 'ollama serve' or pass --ollama-host",
+            max_reply_chars=max_reply_chars,
         )
         direct = is_loopback(self.host)
         self._client = OfficialClient(
@@ -60,12 +65,16 @@ class OllamaClient:
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             transport=transport_to(self.host, direct=direct),
             trust_env=not direct,
-            event_hooks={"request": [self._exchange.note_sent]},
+            event_hooks=self._exchange.hooks,
             headers={"Accept-Encoding": "identity"},  # the bound on a reply's size is one on what is sent
         )
 
-    def generate(self, call: Call) -> Completion:
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
         """The model's reply to one call; its `thinking` is left out.
+
+        Args:
+            call: what is asked.
+            stream: have it sent part by part. What is returned is the same.
 
         Raises:
             OllamaError: there is no reply; the message names host, model and what to do.
@@ -77,10 +86,12 @@ class OllamaClient:
         }
         with self._errors_translated(call.model):
             if call.examples:
-                chat = self._client.chat(model=call.model, messages=messages_of(call), stream=False, **given)
+                given["messages"] = messages_of(call)
+                chat = _whole(partial(self._client.chat, model=call.model, **given), stream=stream)
                 return self._completion(call, chat, chat.message.content, chat.message.thinking)
             given["system"] = call.system
-            reply = self._client.generate(model=call.model, prompt=call.prompt, stream=False, **given)
+            ask = partial(self._client.generate, model=call.model, prompt=call.prompt, **given)
+            reply = _whole(ask, stream=stream)
             return self._completion(call, reply, reply.response, reply.thinking)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
@@ -108,7 +119,7 @@ class OllamaClient:
         """
         with self._errors_translated(None):
             listed = self._client.list()
-        return {item.model: item.digest or "" for item in listed.models if item.model}
+        return self._exchange.checked_models((item.model, item.digest) for item in listed.models)
 
     def slots(self) -> int | None:
         """None: no endpoint of Ollama tells how many calls it serves at once."""
@@ -128,8 +139,8 @@ class OllamaClient:
     ) -> Completion:
         if not reply.done:
             raise BadReplyError(f"{self._exchange.whom(call.model)} broke off its reply")
-        text = self._exchange.checked_text(call, said or "", thinking)
-        return Completion(text=text, truncated=reply.done_reason == "length", usage=_usage(reply))
+        truncated = reply.done_reason == "length"
+        return self._exchange.completion(call, said or "", thinking, truncated=truncated, usage=_usage(reply))
 
     @contextmanager
     def _errors_translated(self, model: str | None) -> Iterator[None]:
@@ -153,15 +164,21 @@ class OllamaClient:
         return self._exchange.rejection(model, status, text)
 
 
+def _whole(ask: Callable[..., Any], *, stream: bool) -> Any:  # noqa: ANN401 - the package's reply
+    """The one object that a request of the package is answered by."""
+    return next(ask(stream=True)) if stream else ask(stream=False)
+
+
 def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:
     """Ollama leaves out what is zero; a reply without any of the fields reported nothing."""
-    if not reply.total_duration and not reply.eval_count:
+    total_s, tokens = counted(reply.total_duration) / _NANOSECONDS, int(counted(reply.eval_count))
+    if not total_s and not tokens:
         return None
     return Usage(
-        prompt_tokens=reply.prompt_eval_count or 0,
-        completion_tokens=reply.eval_count or 0,
-        load_s=(reply.load_duration or 0) / _NANOSECONDS,
-        prefill_s=(reply.prompt_eval_duration or 0) / _NANOSECONDS,
-        decode_s=(reply.eval_duration or 0) / _NANOSECONDS,
-        total_s=(reply.total_duration or 0) / _NANOSECONDS,
+        prompt_tokens=int(counted(reply.prompt_eval_count)),
+        completion_tokens=tokens,
+        load_s=counted(reply.load_duration) / _NANOSECONDS,
+        prefill_s=counted(reply.prompt_eval_duration) / _NANOSECONDS,
+        decode_s=counted(reply.eval_duration) / _NANOSECONDS,
+        total_s=total_s,
     )

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,9 +24,15 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from ollama_utils.findings import Findings
-from ollama_utils.hosts import OPENAI, server_url, speaks_openai
+from ollama_utils.hosts import LISTED, OPENAI, expand_hosts, server_url, speaks_openai
 from ollama_utils.reply_log import ReplyLog
-from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, short_name
+from ollama_utils.types import (
+    CALL_ATTEMPTS,
+    CALL_TIMEOUT_S,
+    MAX_OUTAGE_S,
+    MAX_REPLY_CHARS,
+    short_name,
+)
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from simulator.settings import Settings, SimulatedServer
@@ -92,6 +99,7 @@ class ServerConfig:
 
     ollama_host: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """URL of an Ollama server (repeatable); `openai:URL` for an OpenAI-compatible one (llama.cpp, vLLM, ...);
+    `@FILE` for those in a file, one a line, which join and leave the running job as the file changes;
     `smollm2` for a small real model that is started here; `embedded` for the simulator
     [OLLAMA_HOST, else embedded]."""
     target_model: str | None = None
@@ -107,6 +115,10 @@ class ServerConfig:
     """Seconds after which one call is given up, its wait in the server's queue left out."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
+    max_outage: Annotated[float, Parameter(validator=Number(gt=0))] = MAX_OUTAGE_S
+    """Seconds for which an outage of all servers is waited out; then the run ends, saved (exit code 3)."""
+    max_reply_chars: Count = MAX_REPLY_CHARS
+    """Characters of a reply that are kept; a longer one is cut, and flagged as by --num-predict."""
     engine: Literal["threads", "ray"] = "threads"
     """What makes the calls: threads of this process, or a Ray actor for each server, on its machine."""
     ray_address: str | None = None
@@ -117,7 +129,12 @@ class ServerConfig:
         """The same with absolute paths."""
         simulator = self.simulator
         found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
-        return replace(self, simulator=found)
+        return replace(self, simulator=found, ollama_host=tuple(map(_located, self.ollama_host)))
+
+
+def _located(host: str) -> str:
+    """A host as it was named; a file of hosts by its absolute path."""
+    return f"{LISTED}{absolute(host.removeprefix(LISTED))}" if host.startswith(LISTED) else host
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +220,9 @@ class Connection:
 
     dispatcher: "Dispatcher"
     hosts: tuple[str, ...]
-    """As they were named: by flag, by OLLAMA_HOST, `smollm2` or `embedded`."""
+    """As they were named: by flag, by OLLAMA_HOST, `smollm2` or `embedded`; those of a file one by one."""
+    named: tuple[str, ...]
+    """The same with the file in place of its hosts."""
     roles: Roles
     available: Mapping[str, Sequence[str]]
     """The digests of each model at the hosts, by its name without `:latest`."""
@@ -285,7 +304,7 @@ class Connection:
         """The config with the hosts and models that were chosen for what it left open."""
         return replace(
             config,
-            ollama_host=self.hosts,
+            ollama_host=self.named,
             target_model=self.roles.target,
             mutator_model=self.roles.mutator,
             judge_model=self.roles.judge,
@@ -315,11 +334,13 @@ def connect(
     from simulator.process import is_simulator
 
     with contextlib.ExitStack() as stack:
-        hosts = _hosts(config)
+        named = _hosts(config)
+        with as_user_error(ValueError):
+            hosts = tuple(expand_hosts(named))
         child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in _CHILDREN else None
         try:
             engine = stack.enter_context(_engine(config))
-            dispatcher = stack.enter_context(_dispatcher(config, hosts, child, cache_size, engine))
+            dispatcher = stack.enter_context(_dispatcher(config, named, hosts, child, cache_size, engine))
             available = dispatcher.models()
         except ServerUnreachableError as error:
             raise UserError(f"{error}{_meant(hosts)}") from error
@@ -331,6 +352,7 @@ def connect(
         yield Connection(
             dispatcher=dispatcher,
             hosts=hosts,
+            named=named,
             roles=roles,
             available={short_name(name): digests for name, digests in available.items()},
             child=child,
@@ -350,6 +372,7 @@ def _engine(config: ServerConfig) -> contextlib.AbstractContextManager["RayEngin
 
 def _dispatcher(
     config: ServerConfig,
+    named: Sequence[str],
     hosts: Sequence[str],
     child: "ChildServer | None",
     cache_size: int,
@@ -365,12 +388,22 @@ def _dispatcher(
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
-        exit_reason=child.exit_reason if child else lambda: None,
+        max_outage_s=config.max_outage,
+        ensure_running=child.ensure_running if child else lambda: None,
+        hosts_now=None if tuple(named) == tuple(hosts) else partial(expand_hosts, named),
+        report=_say,
+        max_reply_chars=config.max_reply_chars,
         opener=engine.open_client if engine else open_client,
     )
     if engine:
-        print(engine.placement(), file=sys.stderr)
+        engine.start()
+        _say(engine.placement())
     return dispatcher
+
+
+def _say(line: str) -> None:
+    """A line on stderr; a progress bar that is there moves down for it."""
+    print(line, file=sys.stderr)
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:

@@ -1,15 +1,17 @@
 """The dispatcher: every call to a model passes here.
 
 A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it shares
-(`single_flight`); a reply on disk (`reply_log`); the server with the most room for its model. There it waits
-for its turn under the limits of server, model, caller and rate (`limits`), and goes out (`wires`). A failure
-that may pass is met with more attempts, under one rule (`Dispatcher._send`); between them no place in a gate
-is held. Where logs of replies are kept, no reply is returned before it is written down.
+(`single_flight`); a reply on disk (`reply_log`). Else it waits in line for a place at one of the servers
+(`fleet`), under the limits of server, model, caller and rate, and goes out (`wires`). A failure that may pass
+is met with more attempts, under one rule (`Dispatcher._send`); between them no place in a gate is held.
+While no server is there, calls wait. Where logs of replies are kept, no reply is returned before it is
+written down.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 import threading
@@ -26,8 +28,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.capacity import CapacityEstimate
-from ollama_utils.errors import BadRequestError, CallCancelledError, OllamaError
-from ollama_utils.limits import Admission, Gate, MaxInFlight, Server, TokenBucket
+from ollama_utils.errors import (
+    BadRequestError,
+    CallCancelledError,
+    CallMovedError,
+    OllamaError,
+    ServerUnreachableError,
+)
+from ollama_utils.fleet import Fleet
+from ollama_utils.gates import Gate
+from ollama_utils.limits import Admission, MaxInFlight
+from ollama_utils.rate import TokenBucket
 from ollama_utils.reply_log import (
     CallOutcome,
     Question,
@@ -39,11 +50,22 @@ from ollama_utils.reply_log import (
     question_of,
 )
 from ollama_utils.single_flight import ReplyCache, SharedReply, key_of
-from ollama_utils.types import CALL_ATTEMPTS, CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage, short_name
+from ollama_utils.types import (
+    CALL_ATTEMPTS,
+    CALL_TIMEOUT_S,
+    MAX_OUTAGE_S,
+    MAX_REPLY_CHARS,
+    Call,
+    Completion,
+    Embeddings,
+    Usage,
+    short_name,
+)
 from ollama_utils.wires import ClientOpener, ModelClient, open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
+_log_warning = logging.getLogger(__name__).warning
 _POLL_S = 0.01
 _MAX_BACKOFF_S = 30.0
 _MAX_DOUBLINGS = 64
@@ -128,8 +150,12 @@ class PendingCall:
     """Once it is set, nobody waits for the reply any more."""
     cap: Gate | None = None
     """A gate of the caller's own, in which each attempt holds a place."""
+    probe: Callable[[ModelClient], object]
+    """Asks for one word as this call asks for its reply."""
     hosts: list[str] = field(default_factory=list)
     """Where it was sent, one host an attempt."""
+    failures: int = 0
+    """The attempts that count: it was the call's fault, or may have been."""
     first_sent_s: float = math.inf
 
     def sent_to(self, host: str, *, waited_s: float) -> None:
@@ -170,13 +196,23 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             own timings show that it serves at once (see `ollama_utils.capacity`).
         attempts: how often a failing call is sent at most.
         timeout_s: the seconds after which an attempt without a whole reply counts as failed; they count from
-            the last reply to a call sent before it, for until then it may have waited in a queue there.
+            the last reply to a call sent before it, for until then it may have waited in a queue there. Where
+            replies take seconds, words are streamed, and the seconds count from the last one; after ten times
+            as many the attempt is given up in any case.
         deadline_s: no attempt starts later than this many seconds after the call was first sent, waits at
             our own gates left out.
-        cache_size: how many replies are remembered; 0 asks anew each time.
+        max_outage_s: for how long calls wait while no server is there; then OutageError ends everything.
+            None: they do not wait, but fail one by one.
+        cache_size: how many replies are remembered, in 256 MiB at most; 0 asks anew each time.
         backoff_s: seconds before the second attempt; they double with each one, with jitter.
-        exit_reason: why no server will ever answer again, where that can be known; see `open_client`.
+        ensure_running: is called when nobody answers; returns why nobody ever will again, where that can be
+            known, else None.
+        hosts_now: returns the hosts as they are to be from now on, and is asked every two seconds: new ones
+            join, and calls go no more to those that are missing. None: they stay.
+        report: is given a line for the user when an outage begins, goes on, and ends; by default it is logged
+            as a warning.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
+        max_reply_chars: the characters of a reply that are kept; see `open_client`.
         opener: opens the client of each host.
 
     Raises:
@@ -193,8 +229,12 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         deadline_s: float = 300.0,
         cache_size: int = 65536,
         backoff_s: float = 0.5,
-        exit_reason: Callable[[], str | None] = lambda: None,
+        max_outage_s: float | None = MAX_OUTAGE_S,
+        ensure_running: Callable[[], str | None] = lambda: None,
+        hosts_now: Callable[[], Sequence[str]] | None = None,
+        report: Callable[[str], None] = _log_warning,
         rate_limit_per_minute: float | None = None,
+        max_reply_chars: int = MAX_REPLY_CHARS,
         opener: ClientOpener = open_client,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
@@ -203,9 +243,16 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             raise ValueError(f"attempts must be at least 1, got {attempts!r}")
         if max_in_flight != "auto" and max_in_flight < 1:
             raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
-        clients = [opener(host, timeout_s=timeout_s, exit_reason=exit_reason) for host in hosts]
-        self._servers = {client.host: Server(client, max_in_flight=max_in_flight) for client in clients}
-        """By base URL: a host that comes twice counts once."""
+        self._fleet = Fleet(
+            hosts,
+            partial(opener, timeout_s=timeout_s, max_reply_chars=max_reply_chars),
+            max_in_flight=max_in_flight,
+            max_outage_s=max_outage_s,
+            ensure_running=ensure_running,
+            hosts_now=hosts_now,
+            report=report,
+        )
+        self._counts_absences = max_outage_s is None
         self._caps: WeakSet[Gate] = WeakSet()
         self._caps_lock = threading.Lock()
         self._bucket = TokenBucket(rate_limit_per_minute)
@@ -220,7 +267,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     @property
     def hosts(self) -> tuple[str, ...]:
         """The servers' base URLs, `openai:` before those of OpenAI-compatible ones."""
-        return tuple(self._servers)
+        return self._fleet.hosts
 
     @property
     def rate_limit_per_minute(self) -> float | None:
@@ -270,7 +317,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             question = question_of(call)
         except BadRequestError as error:
             return Completion(text="", error=error, attempts=0)
-        pending = self._pending(call.model, cap)
+        pending = self._pending(call.model, _probe_like(call), cap)
 
         def keep(completion: Completion) -> None:
             if self._logs:
@@ -279,7 +326,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         with self._asking(question, pending) as asked:
             if asked.reply is None:
                 try:
-                    completion = self._send(pending, methodcaller("generate", call), keep)
+                    completion = self._send(pending, partial(_generate, call), keep)
                 except OllamaError as error:
                     self._write(question, pending.outcome(error=error))
                     completion = Completion(text="", error=error)
@@ -335,13 +382,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         Raises:
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
-        first, *others = (server.models() for server in self._servers.values())
-        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
-        return {
-            name: [digest, *(there[short_name(name)] for there in digests)]
-            for name, digest in first.items()
-            if all(short_name(name) in there for there in digests)
-        }
+        return self._fleet.models()
 
     def accounts(self) -> dict[str, Account]:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
@@ -352,11 +393,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         The tag `:latest` is left out of the models' names; those that were not called are not there.
         """
-        return {
-            (host, model): found
-            for host, server in self._servers.items()
-            for model, found in server.capacities().items()
-        }
+        return self._fleet.capacities()
 
     def cancel(self) -> None:
         """Stop for good: calls that wait for anything but a server come back with CallCancelledError.
@@ -368,8 +405,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             caps = list(self._caps)
         for cap in caps:
             cap.close()
-        for server in self._servers.values():
-            server.cancel()
+        self._fleet.close()
         if self._cache is not None:
             self._cache.cancel()
 
@@ -382,16 +418,19 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def close(self) -> None:
         """Cancel, and drop the idle connections; those in use go when their reply is there."""
         self.cancel()
-        for server in self._servers.values():
-            server.close()
+        self._fleet.drop_connections()
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _pending(self, model: str, cap: Gate | None = None) -> PendingCall:
+    def _pending(
+        self, model: str, probe: Callable[[ModelClient], object], cap: Gate | None = None
+    ) -> PendingCall:
         # `cancel` closes the caps too.
         cancelled = self._cancelled if cap is None else cap.closing
-        return PendingCall(model=model, deadline_s=self._deadline_s, cancelled=cancelled, cap=cap)
+        return PendingCall(
+            model=model, probe=probe, deadline_s=self._deadline_s, cancelled=cancelled, cap=cap
+        )
 
     @contextmanager
     def _asking(self, question: Question, pending: PendingCall) -> Iterator[SharedReply]:
@@ -407,7 +446,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
         """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
-        pending = self._pending(model)
+        pending = self._pending(model, methodcaller("embed", model, ["yes"]))
         texts = [json.loads(question.request) for question in missing]
         replies: dict[Question, str] = {}
 
@@ -418,7 +457,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
 
         try:
-            self._send(pending, methodcaller("embed", model, texts), keep)
+            self._send(pending, lambda client, _: client.embed(model, texts), keep)
         except OllamaError as error:
             self._write(missing[0], pending.outcome(error=error))
             raise
@@ -430,13 +469,17 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             log.write(question, outcome)
 
     def _send(
-        self, pending: PendingCall, send: Callable[[ModelClient], Reply], keep: Callable[[Reply], None]
+        self,
+        pending: PendingCall,
+        send: Callable[[ModelClient, Admission], Reply],
+        keep: Callable[[Reply], None],
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
 
         After an error that may pass (`OllamaError.retryable`) the call is sent again, if possible to a server
-        that has not failed it, after a pause that doubles each time, with jitter. It is given up after so
-        many attempts, or when the next one would start later than the deadline allows.
+        that has not failed it, after a pause that doubles each time, with jitter, or that the server asked
+        for. It is given up after so many attempts, or when the next one would start later than the deadline
+        allows. An attempt that found no server is the server's failure, and does not count.
 
         Args:
             pending: the call; it counts the attempts.
@@ -450,13 +493,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         while True:
             try:
                 with self._attempt(pending) as (client, admission):
-                    reply = send(client)
+                    reply = send(client, admission)
                     keep(reply)
                     admission.usage = reply.usage
                     return reply
             except OllamaError as error:
+                pending.failures += self._counts_absences or not isinstance(error, _NO_FAILURES)
                 pause_s = self._pause_s(len(pending.hosts))
-                is_last = len(pending.hosts) >= self._attempts or pending.is_late(pause_s)
+                is_last = pending.failures >= self._attempts or pending.is_late(pause_s)
                 if is_last or not error.retryable:
                     raise
             pending.pause(pause_s)
@@ -466,30 +510,39 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         doubled_s = self._backoff_s * 2.0 ** min(attempts - 1, _MAX_DOUBLINGS)
         return min(doubled_s + random.uniform(0, self._backoff_s), _MAX_BACKOFF_S)
 
-    def _route(self, pending: PendingCall) -> Server:
-        """The server with the most room for a model; those that are away, or failed this call, come last."""
-
-        def merits(server: Server) -> tuple[bool, bool, int]:
-            return not server.is_away, server.host not in pending.hosts, server.gate(pending.model).room
-
-        first, *others = self._servers.values()
-        return max((first, *others), key=merits) if others else first
-
     @contextmanager
     def _attempt(self, pending: PendingCall) -> Iterator[tuple[ModelClient, Admission]]:
-        """Within `with`: a call that was admitted to a server; what becomes of it is counted."""
-        server, came_s = self._route(pending), time.monotonic()
-        wait_for_rate = partial(self._bucket.wait, pending.cancelled)
-        with server.admit(pending.model, cap=pending.cap, wait_for_rate=wait_for_rate) as admission:
-            pending.sent_to(server.host, waited_s=admission.sent_s - came_s)
+        """Within `with`: a call that was let out to a server; what becomes of it is counted."""
+        came_s = time.monotonic()
+        let_out = self._fleet.admit(
+            pending.model,
+            probe=pending.probe,
+            avoid=pending.hosts,
+            cap=pending.cap,
+            wait_for_rate=partial(self._bucket.wait, pending.cancelled),
+        )
+        with let_out as (client, admission):
+            pending.sent_to(admission.host, waited_s=admission.sent_s - came_s)
             self._accounts.sent(pending.model, retry=len(pending.hosts) > 1)
             try:
-                yield server.client, admission
-            except BaseException as error:
-                server.note(error)
+                yield client, admission
+            except BaseException:
                 self._accounts.came_back(pending.model, failed=True)
                 raise
             self._accounts.came_back(pending.model, admission.usage)
+
+
+def _generate(call: Call, client: ModelClient, admission: Admission) -> Completion:
+    return client.generate(call, stream=admission.streams)
+
+
+_NO_FAILURES = (ServerUnreachableError, CallMovedError)
+
+
+def _probe_like(call: Call) -> Callable[[ModelClient], object]:
+    """Asks a model for one word, with the options that decide how it is loaded."""
+    probe = Call(model=call.model, prompt="Say yes.", options={**call.options, "num_predict": 1})
+    return methodcaller("generate", probe)
 
 
 def account_totals(dispatcher: Dispatcher) -> dict[str, float]:

@@ -1,15 +1,21 @@
 """What can go wrong between us and a model.
 
 OllamaError
-├── ServerUnreachableError    nothing answers at the host
+├── ServerUnreachableError    nothing answers at the host, or behind its gateway (502, 504)
 ├── ModelMissingError         the host answers, the model is not pulled
 ├── CallTimeoutError          the answer is late, by our clock or by the host's (408)
 ├── ServerBusyError           the host's queue is full or a model loads (503), or a rate limit (429)
 │   └── ServerOverloadedError     llama.cpp dropped all generations: their contexts do not fit together
-├── ServerFaultError          the host answers that it failed (5xx but 501 and 503: a runner crash)
+├── ServerFaultError          the host answers that it failed (5xx but 501-504: a runner crash)
 ├── BadRequestError           the request cannot be written, or the host rejects it (any other 4xx; 501)
-├── BadReplyError             an answer came that cannot be used: broken off, not JSON, empty
+├── BadReplyError             an answer came that cannot be used: not JSON, empty
+│   └── BrokenReplyError          the connection ended before the answer did
+├── CallMovedError            the host went away under the call, which goes to another
 └── CallCancelledError        the run stopped before there was an answer
+
+RunStoppedError (of `records.errors`)
+├── OutageError               no server was there for longer than a run waits
+└── ModelChangedError         a model's weights changed during the run
 
 OSError
 └── ReplyLogError             a file of replies cannot be written or read: a full disk, no such log
@@ -25,6 +31,8 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+
+from records.errors import RunStoppedError
 
 
 class OllamaError(Exception):
@@ -44,7 +52,7 @@ class OllamaError(Exception):
 
 
 class ServerUnreachableError(OllamaError):
-    """Nothing answers at the host."""
+    """Nothing answers at the host, or behind it, where it is a gateway (HTTP 502 and 504)."""
 
 
 class ModelMissingError(OllamaError):
@@ -58,7 +66,20 @@ class CallTimeoutError(OllamaError):
 
 
 class ServerBusyError(OllamaError):
-    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429)."""
+    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429).
+
+    Args:
+        message: as every error's.
+        retryable: likewise.
+        retry_after_s: the seconds after which the host wants to be asked again (its Retry-After), five
+            minutes at most; None where it does not say.
+    """
+
+    def __init__(
+        self, message: str, *, retryable: bool | None = None, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, retryable=retryable)
+        self.retry_after_s = retry_after_s
 
 
 class ServerOverloadedError(ServerBusyError):
@@ -69,7 +90,7 @@ class ServerOverloadedError(ServerBusyError):
 
 
 class ServerFaultError(OllamaError):
-    """The host answers that it failed: HTTP 5xx other than 501 (a BadRequestError) and 503."""
+    """The host answers that it failed: HTTP 5xx other than 501 (a BadRequestError), 502, 503 and 504."""
 
 
 class BadRequestError(OllamaError):
@@ -84,6 +105,22 @@ class BadReplyError(OllamaError):
     One that came whole, but empty or not valid Unicode, is `retryable` only when the call draws at
     random: a repeatable call gets it again.
     """
+
+
+class BrokenReplyError(BadReplyError):
+    """The connection ended before the answer did."""
+
+
+class CallMovedError(OllamaError):
+    """The host went away under the call, and another one is there: no failure of the call."""
+
+
+class OutageError(RunStoppedError):
+    """No server was there for longer than a run waits; every later call raises it, too."""
+
+
+class ModelChangedError(RunStoppedError):
+    """A model's weights changed during the run: its replies would be those of two models."""
 
 
 class CallCancelledError(OllamaError):

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
 OPENAI = "openai:"
 """What the host of an OpenAI-compatible server starts with."""
+LISTED = "@"
+"""What the name of a file of hosts starts with."""
+_MOST_LISTED = 2**20
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
 _NAME = re.compile(r"[\w.-]+")
@@ -65,6 +70,30 @@ def parse_openai_host(host: str) -> str:
         raise ValueError(f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r}")
     base = parse_host(url)
     return base if httpx.URL(base).path.strip("/") else f"{base}/v1"
+
+
+def expand_hosts(named: Sequence[str]) -> list[str]:
+    """The hosts that are named, with those in the files in place of `@FILE`: one a line, `#` for remarks.
+
+    Raises:
+        ValueError: a file cannot be read, or has no host.
+    """
+    found: list[str] = []
+    for host in named:
+        if not host.startswith(LISTED):
+            found.append(host)
+            continue
+        path = host.removeprefix(LISTED)
+        try:
+            with Path(path).open(encoding="utf-8") as file:
+                text = file.read(_MOST_LISTED)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"the list of hosts {path!r} cannot be read: {error}") from error
+        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+        found += filter(None, lines)
+    if not found:
+        raise ValueError(f"expected a host a line in {', '.join(named)}, got none")
+    return found
 
 
 def speaks_openai(host: str) -> bool:

@@ -12,6 +12,9 @@
 - `BoundedConnection` bounds the whole reply in time and size. httpx bounds a silence only: a server that
   sends a byte now and then would never be given up, and one that never stops would fill the memory.
 
+No redirection is followed: the prompt, and the key beside it, go to the server that was named, and nowhere
+else.
+
 Well-kept clients in its place, measured on loopback against a server of 50 ms: CPU-s per 1,000 calls, 16 and
 64 calls in flight (2 shared cores; the least of 12 runs in turn, with medians .60-.72 and .60 for this one):
 
@@ -31,6 +34,7 @@ import contextlib
 import functools
 import http.client
 import io
+import math
 import os
 import ssl
 import threading
@@ -38,7 +42,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -46,6 +50,7 @@ import httpcore
 import httpx
 
 from ollama_utils.official import ollama
+from ollama_utils.streams import StreamedFailureError, join_lines
 
 if TYPE_CHECKING:
     import socket
@@ -56,20 +61,78 @@ if TYPE_CHECKING:
 MOST_BYTES = 2**25
 """The longest reply that is read: 32 MiB. Far more than a model says in one reply, and 300 embeddings of 4096
 numbers as JSON; so that 64 calls in flight hold 2 GiB at worst."""
+MOST_MARKS = 2**21
+"""The most commas and opening brackets in a reply that is read: each may become an object of 60 bytes or
+more once it is parsed. 300 embeddings of 4096 numbers have 1.2 million."""
 
-time_counts_from: ContextVar[Callable[[], float] | None] = ContextVar("time_counts_from", default=None)
-"""Returns since when the reply to a call of this thread can be late, by the monotonic clock: a wait in the
-server's own queue is no fault of the reply. None: since the call. It is asked once the reply seems late."""
+MOST_STREAMED = 3 * 2**23
+"""The longest stream of parts that is kept: 24 MiB, some 200,000 tokens of Ollama's or 100,000 of OpenAI's.
+It is cut there, after its last whole part; what is left of MOST_BYTES is for the frames of its chunks."""
 
+
+class CallWatch(Protocol):
+    """Who looks after one call while its reply is waited for."""
+
+    def counts_from_s(self) -> float:
+        """Since when the reply can be late, by the monotonic clock; asked once it seems late.
+
+        A wait in the server's own queue is no fault of the reply.
+        """
+        ...
+
+    def arrived(self) -> None:
+        """Hear that some of the reply came."""
+        ...
+
+    def check(self) -> None:
+        """Raise what ends the call before its time; asked every second."""
+        ...
+
+
+call_watch: ContextVar[CallWatch | None] = ContextVar("call_watch", default=None)
+"""Looks after this thread's call; None: nobody."""
+
+RETRY_AFTER = "Retry-After"
+CUT = "cut"
+"""The extension of a response that tells whether it is a stream that was cut."""
+
+_Whole = TypeVar("_Whole")
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
+_MOST_QUOTED = 50
+_REDIRECTIONS = 3
+"""The hundreds of their statuses."""
 _PORTS = {"http": 80, "https": 443}
 _NETWORK = httpcore.SyncBackend()
+_LOOK_S = 1.0
+"""Who waits for a reply looks up as often: the call may have to end."""
+_WHOLE = 10.0
+"""However long a call waits in the server's queue, and however many words come: it is given up after so many
+times the seconds that it may keep silent."""
 _IDLE_S = 30.0
 """A connection that is idle for so long is closed: after a burst of calls their files would stay open."""
+_STREAMS = frozenset({"application/x-ndjson", "text/event-stream"})
 _PROXIES = frozenset({"http", "https"})
 _TLS_FILES = {"SSL_CERT_FILE": "a PEM file", "SSLKEYLOGFILE": "a writable file"}
+
+
+class RedirectedError(httpx.RequestError):
+    """A reply that points elsewhere (3xx), where nothing was sent.
+
+    Args:
+        status: its HTTP status.
+        location: where it points; "" where it does not say.
+    """
+
+    def __init__(self, status: int, location: str) -> None:
+        super().__init__(f"redirected by {status}")
+        self.status = status
+        self.location = location
+
+
+class EncodedError(httpx.DecodingError):
+    """A reply in an encoding that was not asked for: not a byte of it is decoded, nor read."""
 
 
 class OfficialClient(ollama.Client):
@@ -85,12 +148,29 @@ class OfficialClient(ollama.Client):
         # ollama.Client would name httpx.Client here, and does nothing else.
         super(ollama.Client, self).__init__(HttpClient, host, transport=transport, **given)
 
+    def _request(self, cls: type[_Whole], *asked: Any, stream: bool = False, **given: Any) -> Any:  # noqa: ANN401 - the package's
+        """As the package's own, but that a stream yields one object: the whole reply.
+
+        Raises:
+            ollama.ResponseError: the status is not 2xx, or a part tells of a failure.
+            ValueError, TypeError, AttributeError: the reply cannot be read.
+        """
+        if not stream:
+            return super()._request(cls, *asked, **given)
+        response = self._request_raw(*asked, **given)  # type: ignore[no-untyped-call]  # the package's
+        try:
+            joined = join_lines(response.content, cut=bool(response.extensions.get(CUT)))
+        except StreamedFailureError as error:
+            raise ollama.ResponseError(error.said, error.status) from None
+        return iter([cls(**joined)])
+
 
 class HttpClient(httpx.Client):
-    """`httpx.Client` with a short way for a request that is only JSON and is not redirected."""
+    """`httpx.Client` with a short way for a request that is only JSON; it follows no redirection."""
 
     def __init__(self, *, transport: httpx.BaseTransport, **given: Any) -> None:  # noqa: ANN401 - httpx's
-        super().__init__(transport=transport, **given)
+        # The package asks for redirections to be followed.
+        super().__init__(transport=transport, **given | {"follow_redirects": False})
         self._bounded = transport
         self._templates: dict[httpx.URL | str, httpx.Request] = {}
 
@@ -107,9 +187,9 @@ class HttpClient(httpx.Client):
         for hook in self.event_hooks["request"]:
             hook(request)
         response = self._bounded.handle_request(request)
-        if response.has_redirect_location:
-            return super().request(method, url, **given)
         response.request = request
+        for hook in self.event_hooks["response"]:
+            hook(response)
         return response
 
 
@@ -181,9 +261,12 @@ class ExclusiveTransport(httpx.BaseTransport):
 class BoundedConnection(httpx.BaseTransport):
     """A connection for one call at a time, whose reply has to be there within the read timeout.
 
-    That time counts from the call, or from what `time_counts_from` says, and is for its head and body
+    That time counts from the call, or from what `call_watch` says, and is for its head and body
     together. A connection that the server closed
     since the last call is made anew. One that breaks off under a call is not: the server may have read it.
+
+    Of the reply's head only its status and Retry-After are passed on: what else it says (cookies, a charset
+    that would be a decompressor) is meant for browsers.
 
     Args:
         tls: the certificates that are trusted.
@@ -201,6 +284,8 @@ class BoundedConnection(httpx.BaseTransport):
 
         Raises:
             httpx.TransportError: there is none; ReadTimeout when it is late.
+            RedirectedError: it points elsewhere.
+            EncodedError: it is compressed, though that was not asked for.
             OverflowError: it is too long.
         """
         limits_s = request.extensions.get("timeout", {})
@@ -233,16 +318,25 @@ class BoundedConnection(httpx.BaseTransport):
 
     def _response(self, reply: http.client.HTTPResponse) -> httpx.Response:
         """A response whose head was read, with its body."""
-        body = reply.read(MOST_BYTES)
-        if reply.length:
+        if reply.status // 100 == _REDIRECTIONS:
+            raise RedirectedError(reply.status, reply.getheader("Location", ""))
+        encoding = ",".join(reply.headers.get_all("Content-Encoding", ())).strip()
+        if encoding.lower() not in {"", "identity"}:
+            raise EncodedError(f"status {reply.status} with Content-Encoding {encoding[:_MOST_QUOTED]!r}")
+        streams = reply.getheader("Content-Type", "").partition(";")[0].strip().lower() in _STREAMS
+        body = reply.read(MOST_STREAMED if streams else MOST_BYTES)
+        cut = streams and len(body) == MOST_STREAMED and not reply.isclosed()
+        if sum(map(body.count, (b",", b"[", b"{"))) > MOST_MARKS:
+            raise OverflowError(f"it has more than {MOST_MARKS} commas and brackets, the most that is read")
+        if reply.length and not cut:
             raise httpx.RemoteProtocolError(f"its body ended {reply.length} bytes early")
-        if reply.will_close:
+        if reply.will_close or cut:
             self.close()
-        headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.getheaders()]
-        return httpx.Response(reply.status, headers=headers, content=body)
+        content = body[: body.rfind(b"\n") + 1] if cut else body
+        return httpx.Response(reply.status, headers=_passed_on(reply), content=content, extensions={CUT: cut})
 
     def _connected(self, url: httpx.URL, timeout_s: float | None, deadline: _Deadline) -> _Stream:
-        """The open connection to a URL's server; a redirection may lead to another one than the last."""
+        """The open connection to a URL's server."""
         origin = (url.scheme, url.host, url.port)
         stream = self._stream
         # What is readable before a request is the end that the server made of it.
@@ -271,28 +365,36 @@ class _Deadline:
     """When a reply must be there.
 
     Args:
-        limit_s: seconds from the call; None: there is time for ever.
+        limit_s: seconds from the call, or from what its watch says; None: there is time for ever.
     """
 
     def __init__(self, limit_s: float | None) -> None:
-        self._limit_s = limit_s
-        self._from_s = time.monotonic()
-        self._counts_from = time_counts_from.get()
+        self._limit_s = math.inf if limit_s is None else limit_s
+        self._began_s = self._from_s = time.monotonic()
+        self._watch = call_watch.get()
 
-    def rest_s(self) -> float | None:
-        """The seconds left for the next read or write.
+    def arrived(self) -> None:
+        """Some of the reply came."""
+        if self._watch is not None:
+            self._watch.arrived()
+
+    def rest_s(self, most_s: float = math.inf) -> float | None:
+        """The seconds left for the next read or write, `most_s` at most; None: any number.
 
         Raises:
+            Exception: what the call's watch ends it with.
             httpcore.ReadTimeout: there are none.
         """
-        if self._limit_s is None:
-            return None
         now_s = time.monotonic()
-        if now_s >= self._from_s + self._limit_s and self._counts_from is not None:
-            self._from_s = max(self._from_s, self._counts_from())
-        if now_s >= self._from_s + self._limit_s:
+        if self._watch is not None:
+            self._watch.check()
+            if now_s >= self._from_s + self._limit_s:
+                self._from_s = max(self._from_s, self._watch.counts_from_s())
+        late_s = min(self._from_s + self._limit_s, self._began_s + _WHOLE * self._limit_s)
+        if now_s >= late_s:
             raise httpcore.ReadTimeout("the reply did not end in time")
-        return self._from_s + self._limit_s - now_s
+        rest_s = min(late_s - now_s, most_s)
+        return rest_s if rest_s < math.inf else None
 
 
 class _Arriving(io.RawIOBase):
@@ -315,9 +417,11 @@ class _Arriving(io.RawIOBase):
         view = memoryview(buffer)
         data = None
         while data is None:
-            rest_s = self._deadline.rest_s()
+            rest_s = self._deadline.rest_s(_LOOK_S)
             with contextlib.suppress(httpcore.ReadTimeout):  # the deadline may have moved
                 data = self._stream.read(min(len(view), _AT_ONCE), rest_s)
+        if data:
+            self._deadline.arrived()
         self._left -= len(data)
         if self._left < 0:
             raise OverflowError(f"it is longer than {MOST_BYTES} bytes, the most that is read")
@@ -340,6 +444,12 @@ def _begun(stream: _Stream, method: str, deadline: _Deadline) -> http.client.HTT
         reply.headers = None  # type: ignore[assignment]  # so that it begins anew
         reply.begin()
     return reply
+
+
+def _passed_on(reply: http.client.HTTPResponse) -> list[tuple[bytes, bytes]]:
+    """The part of a reply's head that is passed on beside its status."""
+    told = reply.getheader(RETRY_AFTER)
+    return [] if told is None else [(RETRY_AFTER.encode(), told.encode("latin-1"))]
 
 
 def _tunnel(stream: _Stream, proxy: httpx.Proxy, url: httpx.URL, deadline: _Deadline) -> None:

@@ -10,26 +10,27 @@ are read where they come (its tools/server/README.md).
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import PurePath
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import httpx
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, BeforeValidator, Field
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
-from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, messages_of
+from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, counted, messages_of
 from ollama_utils.hosts import OPENAI, is_loopback, parse_openai_host, server_url
-from ollama_utils.http import HttpClient, transport_to
-from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion, Embeddings, Usage
+from ollama_utils.http import CUT, HttpClient, transport_to
+from ollama_utils.streams import StreamedFailureError, join_events
+from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
 
 _KEY = "OPENAI_API_KEY"
 _UNAUTHORIZED = frozenset({401, 403})
 _MILLISECONDS = 1e3
+_MOST_SLOTS = 2**16
 
 _FIELDS: Mapping[str, tuple[str, ...]] = {
     "num_predict": ("max_tokens",),
@@ -67,21 +68,24 @@ class _Choice(BaseModel):
     finish_reason: str | None = None
 
 
+_Count = Annotated[float, BeforeValidator(counted)]
+
+
 class _PromptDetails(BaseModel):
-    cached_tokens: int | None = None
+    cached_tokens: _Count = 0.0
 
 
 class _Tokens(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: _Count = 0.0
+    completion_tokens: _Count = 0.0
     prompt_tokens_details: _PromptDetails | None = None
 
 
 class _Timings(BaseModel):
     """llama.cpp's, in milliseconds."""
 
-    prompt_ms: float = 0.0
-    predicted_ms: float = 0.0
+    prompt_ms: _Count = 0.0
+    predicted_ms: _Count = 0.0
 
 
 class _ChatReply(BaseModel):
@@ -130,9 +134,11 @@ class OpenAIClient:
             server, or without the whole reply.
         exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
             server was ours, and has ended. Else None.
+        max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
-        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it; or no
+            character would be kept.
     """
 
     def __init__(
@@ -141,6 +147,7 @@ class OpenAIClient:
         *,
         timeout_s: float = CALL_TIMEOUT_S,
         exit_reason: Callable[[], str | None] = lambda: None,
+        max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self._url = parse_openai_host(host)
         self.host = OPENAI + self._url
@@ -150,6 +157,7 @@ class OpenAIClient:
             exit_reason=exit_reason,
             absent="OpenAI-compatible server",
             start="start it, or pass another --ollama-host",
+            max_reply_chars=max_reply_chars,
         )
         key = ascii_key(_KEY)
         direct = is_loopback(self._url)
@@ -157,8 +165,7 @@ class OpenAIClient:
             transport=transport_to(self._url, direct=direct),
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_S)),
             trust_env=not direct,
-            follow_redirects=True,
-            event_hooks={"request": [self._exchange.note_sent]},
+            event_hooks=self._exchange.hooks,
             headers={
                 "Accept": "application/json",
                 "Accept-Encoding": "identity",  # the bound on a reply's size is one on what is sent
@@ -166,8 +173,12 @@ class OpenAIClient:
             },
         )
 
-    def generate(self, call: Call) -> Completion:
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
         """The model's reply to one call; its reasoning is left out.
+
+        Args:
+            call: what is asked.
+            stream: have it sent part by part. What is returned is the same.
 
         Raises:
             OllamaError: there is no reply; the message names host, model and what to do. BadRequestError
@@ -175,14 +186,14 @@ class OpenAIClient:
         """
         with self._exchange.errors_translated(call.model):
             began_s = time.monotonic()
-            reply = self._ask(
-                call.model, "POST", f"{self._url}/chat/completions", _ChatReply, self._body(call)
-            )
+            reply = self._complete(call, stream=stream)
             wall_s = time.monotonic() - began_s
             choice = reply.choices[0]
             thought = choice.message.reasoning_content or choice.message.reasoning
-            return Completion(
-                text=self._exchange.checked_text(call, choice.message.content or "", thought),
+            return self._exchange.completion(
+                call,
+                choice.message.content or "",
+                thought,
                 truncated=choice.finish_reason == "length",
                 usage=_usage(reply.usage, reply.timings, wall_s),
             )
@@ -204,8 +215,10 @@ class OpenAIClient:
             began_s = time.monotonic()
             reply = self._ask(model, "POST", f"{self._url}/embeddings", _EmbedReply, body)
             wall_s = time.monotonic() - began_s
-            found = sorted(reply.data, key=lambda row: row.index)
-            rows = self._exchange.checked_rows(model, texts, [row.embedding for row in found])
+            found = {row.index: row.embedding for row in reply.data}
+            if sorted(found) != list(range(len(reply.data))):
+                raise ValueError("its rows are not numbered from 0 on")
+            rows = self._exchange.checked_rows(model, texts, [found[place] for place in range(len(found))])
             return Embeddings(rows=rows, usage=_usage(reply.usage, None, wall_s))
 
     def models(self) -> dict[str, str]:
@@ -218,7 +231,7 @@ class OpenAIClient:
         """
         with self._exchange.errors_translated(None):
             listed = self._ask(None, "GET", f"{self._url}/models", _ModelList)
-        return {_name_of(item): _digest_of(item) for item in listed.data}
+            return self._exchange.checked_models((_name_of(item), _digest_of(item)) for item in listed.data)
 
     def slots(self) -> int | None:
         """How many calls the server serves at once, where it tells (llama.cpp's /props); else None.
@@ -232,12 +245,30 @@ class OpenAIClient:
                 told = self._ask(None, "GET", url, _Props).total_slots
         except (BadRequestError, BadReplyError):
             return None
-        return told if told > 0 else None
+        return told if 0 < told <= _MOST_SLOTS else None
 
     def close(self) -> None:
         """Drop the idle connections; calls after this raise CallCancelledError."""
         self._exchange.closed = True
         self._client.close()
+
+    def _complete(self, call: Call, *, stream: bool) -> _ChatReply:
+        """A chat completion; within `errors_translated`.
+
+        Raises:
+            OllamaError: the status is not 2xx, or a part of a stream tells of a failure.
+            ValueError, TypeError, AttributeError: the reply cannot be read.
+        """
+        url, body = f"{self._url}/chat/completions", self._body(call)
+        if not stream:
+            return self._ask(call.model, "POST", url, _ChatReply, body)
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        response = self._answered(call.model, "POST", url, body | streamed)
+        try:
+            joined = join_events(response.content, cut=bool(response.extensions.get(CUT)))
+        except StreamedFailureError as error:
+            raise self._rejection(call.model, error.status, _words_of(error.said)) from None
+        return _ChatReply.model_validate(joined)
 
     def _ask(
         self, model: str | None, method: str, url: str, shape: type[_Body], body: object = None
@@ -248,10 +279,18 @@ class OpenAIClient:
             OllamaError: the status is not 2xx.
             ValueError: the reply is not of that shape.
         """
+        return shape.model_validate_json(self._answered(model, method, url, body).content)
+
+    def _answered(self, model: str | None, method: str, url: str, body: object = None) -> httpx.Response:
+        """The response to one request; within `errors_translated`.
+
+        Raises:
+            OllamaError: the status is not 2xx.
+        """
         response = self._client.request(method, url, **({} if body is None else {"json": body}))
         if not response.is_success:
-            raise self._rejection(model, response)
-        return shape.model_validate_json(response.content)
+            raise self._rejection(model, response.status_code, _words_of(response.text))
+        return response
 
     def _body(self, call: Call) -> dict[str, Any]:
         body: dict[str, Any] = {"model": call.model, "messages": messages_of(call), "stream": False}
@@ -277,9 +316,8 @@ class OpenAIClient:
             body["chat_template_kwargs"] = {"enable_thinking": call.think}
         return body
 
-    def _rejection(self, model: str | None, response: httpx.Response) -> OllamaError:
-        """The error for an HTTP status other than 2xx."""
-        status, text = response.status_code, _words_of(response)
+    def _rejection(self, model: str | None, status: int, text: str) -> OllamaError:
+        """The error for an HTTP status other than 2xx, or a failure told within a stream."""
         whom = self._exchange.whom(model)
         if status == NOT_FOUND and model is not None and model in text:
             return ModelMissingError(
@@ -290,12 +328,12 @@ class OpenAIClient:
         return self._exchange.rejection(model, status, text)
 
 
-def _words_of(response: httpx.Response) -> str:
+def _words_of(body: str) -> str:
     """What a server says of its failure, in OpenAI's form or in any other."""
     try:
-        said = json.loads(response.content)
+        said = json.loads(body)
     except (ValueError, RecursionError):
-        return response.text
+        return body
     for name in ("error", "message", "detail"):
         if isinstance(said, dict) and name in said:
             said = said[name]
@@ -307,17 +345,13 @@ def _usage(tokens: _Tokens | None, timings: _Timings | None, wall_s: float) -> U
     tokens, timings = tokens or _Tokens(), timings or _Timings()
     details = tokens.prompt_tokens_details or _PromptDetails()
     return Usage(
-        prompt_tokens=tokens.prompt_tokens,
-        completion_tokens=tokens.completion_tokens,
-        cached_tokens=details.cached_tokens or 0,
-        prefill_s=_seconds(timings.prompt_ms),
-        decode_s=_seconds(timings.predicted_ms),
+        prompt_tokens=int(tokens.prompt_tokens),
+        completion_tokens=int(tokens.completion_tokens),
+        cached_tokens=int(details.cached_tokens),
+        prefill_s=timings.prompt_ms / _MILLISECONDS,
+        decode_s=timings.predicted_ms / _MILLISECONDS,
         total_s=wall_s,
     )
-
-
-def _seconds(milliseconds: float) -> float:
-    return milliseconds / _MILLISECONDS if 0 < milliseconds < math.inf else 0.0
 
 
 def _name_of(item: _Model) -> str:

@@ -11,6 +11,7 @@ Ray (the extra `ray`) is imported when it is asked for.
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -19,28 +20,25 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
-from typing import Any, Literal, NamedTuple, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from ollama_utils.errors import CallCancelledError, OllamaError, ServerUnreachableError
+from ollama_utils.exchange import brief
 from ollama_utils.hosts import is_loopback, server_url
-from ollama_utils.http import time_counts_from
+from ollama_utils.http import call_watch
 from ollama_utils.types import Call, Completion, Embeddings, short_name
 from ollama_utils.wires import ModelClient, open_client
 from simulator.process import is_simulator
-
-Reply = TypeVar("Reply", Completion, Embeddings)
 
 _INSTALL = "pip install 'mutagym[ray]'"
 _MOST_AT_ONCE = 512
 """Calls that one actor makes at once, on a thread each; it has the threads from the start, 10 KiB each."""
 _STORE_BYTES = 80 * 2**20
 """Ray's object store on this machine, near the least that it takes: replies are small and pass it by."""
-_BACK_S = 60.0
-"""How long a call waits for an actor that is being started anew."""
-_LOOK_S = 0.2
+_LOOK_S = 1.0
+"""Who waits for a reply looks up as often: words may have come, or the call may have to end."""
 _CONNECT_S = 10.0
 _LEFT_S = 5.0
 """How long the end waits for calls whose actor was ended: they come back at once."""
@@ -51,7 +49,7 @@ _NODE_LOOPBACK = ".localhost"
 
 
 class Failure(NamedTuple):
-    """An error as an actor's value: Ray would wrap one that is raised, and lose whether it may pass."""
+    """An error as an actor's value: Ray would wrap one that is raised, and lose what it holds."""
 
     error: OllamaError
 
@@ -61,14 +59,16 @@ class ServerActor:
 
     Args:
         host: the server, as the actor's machine reaches it.
-        timeout_s: the seconds after which a call counts as timed out.
+        given: what else `open_client` is given.
     """
 
-    def __init__(self, host: str, timeout_s: float) -> None:
+    def __init__(self, host: str, **given: Any) -> None:  # noqa: ANN401 - see `open_client`
         self._host = host
-        self._timeout_s = timeout_s
+        self._given = given
         self._lock = threading.Lock()
         self._opened: ModelClient | None = None
+        self._under_way: dict[int, _Watch] = {}
+        """By the number of the call."""
         self._answered: dict[str, deque[tuple[float, float]]] = {}
         """By model, of each reply when its call was sent and when it came, by the monotonic clock."""
 
@@ -83,25 +83,38 @@ class ServerActor:
         except OllamaError as error:
             return Failure(error)
 
-    def call(self, model: str, method: Literal["generate", "embed"], *args: object) -> object:
+    def call(self, number: int, model: str, method: str, *args: object, **named: object) -> object:
         """The reply to one call, or how it failed.
 
-        The time that it may take counts from when the last call that was sent before it was answered, as
-        for a client in the dispatcher's own process (`ollama_utils.limits`).
+        Args:
+            number: of the call.
+            model: whom it is for.
+            method: the client's, `generate` or `embed`.
+            args: what that is given.
+            named: likewise.
         """
-        sent_s = time.monotonic()
-        name = short_name(model)
-        token = time_counts_from.set(partial(self._answered_before_s, name, sent_s))
+        replies = self._replies(model)
+        watch = _Watch(replies, streams=bool(named.get("stream")))
+        self._under_way[number] = watch
+        token = call_watch.set(watch)
         try:
-            reply = getattr(self._client(), method)(*args)
+            reply = getattr(self._client(), method)(*args, **named)
         except OllamaError as error:
             return Failure(error)
         finally:
-            time_counts_from.reset(token)
-        with self._lock:
-            replies = self._answered.setdefault(name, deque(maxlen=_REMEMBERED))
-            replies.append((sent_s, time.monotonic()))
+            call_watch.reset(token)
+            del self._under_way[number]
+        replies.append((watch.sent_s, time.monotonic()))
         return reply
+
+    def heard(self) -> dict[int, int]:
+        """Of each call under way, how often something of its reply came."""
+        return {number: watch.times for number, watch in self._under_way.copy().items()}
+
+    def give_up(self, number: int) -> None:
+        """End a call that nobody waits for any more, within a second."""
+        if (watch := self._under_way.get(number)) is not None:
+            watch.is_given_up = True
 
     def is_simulator(self) -> bool:
         """Whether the server is the simulator."""
@@ -116,18 +129,48 @@ class ServerActor:
         with self._lock:
             if self._opened is None:
                 try:
-                    self._opened = open_client(
-                        self._host, timeout_s=self._timeout_s, exit_reason=lambda: None
-                    )
+                    self._opened = open_client(self._host, **self._given)
                 except ValueError as error:  # this machine's proxy, certificates or key
                     why = f"on {socket.gethostname()}: {error}"
                     raise ServerUnreachableError(why, retryable=False) from error
             return self._opened
 
-    def _answered_before_s(self, name: str, sent_s: float) -> float:
+    def _replies(self, model: str) -> deque[tuple[float, float]]:
         with self._lock:
-            replies = self._answered.get(name, ())
-            return max((at_s for before_s, at_s in replies if before_s < sent_s), default=-math.inf)
+            return self._answered.setdefault(short_name(model), deque(maxlen=_REMEMBERED))
+
+
+class _Watch:
+    """Watches one call at the actor for the HTTP client; see `ollama_utils.http.CallWatch`.
+
+    Args:
+        replies: to calls to the same model, when each was sent and when it came.
+        streams: whether its words come one by one.
+    """
+
+    def __init__(self, replies: deque[tuple[float, float]], *, streams: bool) -> None:
+        self.sent_s = time.monotonic()
+        self.times = 0
+        self.is_given_up = False
+        self._replies = replies
+        self._streams = streams
+        self._last_s = -math.inf
+
+    def counts_from_s(self) -> float:
+        """Since the last reply to a call sent before this one, or its own last word: as in `limits`."""
+        before = (at_s for sent_s, at_s in self._replies.copy() if sent_s < self.sent_s)
+        return max(self._last_s, *before, -math.inf)
+
+    def arrived(self) -> None:
+        """Some of the reply came."""
+        self.times += 1
+        if self._streams:
+            self._last_s = time.monotonic()
+
+    def check(self) -> None:
+        """Raise what ends the call."""
+        if self.is_given_up:
+            raise CallCancelledError("nobody waits for it any more")
 
 
 class RayClient:
@@ -135,36 +178,44 @@ class RayClient:
 
     Args:
         host: the server, as `--ollama-host` names it.
-        timeout_s: the seconds after which a call counts as timed out, by the actor's clock.
-        exit_reason: returns why nobody will ever answer there again, else None.
         nodes: the cluster's machines.
+        given: what else `open_client` is given.
 
     Raises:
         ValueError: the host cannot be read, or names a node that there is not.
     """
 
-    def __init__(
-        self, host: str, *, timeout_s: float, exit_reason: Callable[[], str | None], nodes: Nodes
-    ) -> None:
-        plain = open_client(host, timeout_s=timeout_s, exit_reason=exit_reason)
+    def __init__(self, host: str, *, nodes: Nodes, **given: Any) -> None:  # noqa: ANN401 - see `open_client`
+        plain = open_client(host, **given)
         self.host = plain.host
         plain.close()
-        self._exit_reason = exit_reason
         self.node = nodes.near(self.host)
         """The Ray node of the server's machine; None: that is no node, and any has the actor."""
-        self._actor = _start_actor(nodes.seen_from_there(self.host), timeout_s, self.node)
-        self._is_down = False
-        self._is_closed = False
+        self._there = nodes.seen_from_there(self.host)
+        self._given = given
+        self._actor: Any = None
+        self.is_closed = False
+        """Whether no more calls are made."""
+        self._numbers = itertools.count()
         self._waiting = 0
         self._changed = threading.Condition()
+        self._heard: dict[int, int] = {}
+        self._heard_s = -math.inf
 
-    def generate(self, call: Call) -> Completion:
-        """The model's reply to one call.
+    def start(self) -> Any:  # noqa: ANN401 - Ray's handle
+        """The actor, which comes up in the background if it was not started yet."""
+        with self._changed:
+            if self._actor is None:
+                self._actor = _start_actor(self._there, self._given, self.node)
+            return self._actor
+
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
+        """The model's reply to one call; with `stream` the server is asked to send it part by part.
 
         Raises:
             OllamaError: there is none; ServerUnreachableError where the actor died under the call.
         """
-        reply: Completion = self._ask("call", call.model, "generate", call)
+        reply: Completion = self._call(call.model, "generate", call, stream=stream)
         return reply
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
@@ -173,7 +224,7 @@ class RayClient:
         Raises:
             OllamaError: there are none; ServerUnreachableError where the actor died under the call.
         """
-        reply: Embeddings = self._ask("call", model, "embed", model, list(texts))
+        reply: Embeddings = self._call(model, "embed", model, list(texts))
         return reply
 
     def models(self) -> dict[str, str]:
@@ -210,66 +261,89 @@ class RayClient:
 
     def close(self) -> None:
         """End the actor; calls under way and after this raise CallCancelledError."""
+        with self._changed:
+            self.is_closed = True
+            if self._actor is None:
+                return
         import ray
 
-        self._is_closed = True
         ray.kill(self._actor, no_restart=True)
         with self._changed:  # whoever waits for Ray when it is shut down may crash the process
             self._changed.wait_for(lambda: not self._waiting, _LEFT_S)
 
-    def _ask(self, method: str, *args: object) -> Any:  # noqa: ANN401 - the method's own value
-        """What a method of the actor returns.
+    def _call(self, model: str, method: str, *args: object, **named: object) -> Any:  # noqa: ANN401 - the reply
+        number = next(self._numbers)
+        return self._ask("call", number, model, method, *args, number=number, **named)
+
+    def _ask(self, method: str, *args: object, number: int = -1, **named: object) -> Any:  # noqa: ANN401
+        """What a method of the actor returns; `number` is that of a call to a model.
 
         Raises:
             OllamaError: it failed, or the actor died.
         """
+        from ray.exceptions import RayError, RayTaskError
+
         with self._changed:
             self._waiting += 1
         try:
-            value = self._value(method, *args)
+            value = None
+            if not self.is_closed:
+                value = self._wait_for(getattr(self.start(), method).remote(*args, **named), number)
+        except RayTaskError:  # ours: an error that is no OllamaError
+            raise
+        except RayError as error:
+            if not self.is_closed:
+                raise ServerUnreachableError(
+                    f"the Ray actor for {self.host!r} died, and is started anew: {brief(str(error))}"
+                ) from error
         finally:
             with self._changed:
                 self._waiting -= 1
                 self._changed.notify_all()
-        if not isinstance(value, Failure):
-            return value
-        gone = self._exit_reason() if isinstance(value.error, ServerUnreachableError) else None
-        raise ServerUnreachableError(gone, retryable=False) if gone else value.error
+        if self.is_closed:
+            raise CallCancelledError(f"the client of {self.host!r} was closed before the call")
+        if isinstance(value, Failure):
+            raise value.error
+        return value
 
-    def _value(self, method: str, *args: object) -> object:
+    def _wait_for(self, reply: Any, number: int) -> Any:  # noqa: ANN401 - Ray's reference, the method's value
+        """What comes of a method; meanwhile the watch of this call hears of words, and may end it."""
         import ray
-        from ray.exceptions import RayError, RayTaskError
+        from ray.exceptions import GetTimeoutError
 
-        try:
-            if self._is_down:
-                self._wait_until_back()
-            if not self._is_closed:
-                return ray.get(getattr(self._actor, method).remote(*args))
-        except RayTaskError:  # ours: an error that is no OllamaError
-            raise
-        except RayError as error:
-            self._is_down = True
-            if not self._is_closed:
-                raise ServerUnreachableError(
-                    f"the Ray actor for {self.host!r} died under the call; Ray starts it anew: "
-                    f"{' '.join(str(error).split())}"
-                ) from error
-        raise CallCancelledError(f"the client of {self.host!r} was closed before the call")
-
-    def _wait_until_back(self) -> None:
-        """Wait for an actor that died; what Ray says in the end where it does not come back in time."""
-        import ray
-        from ray.exceptions import RayError
-
-        until_s = time.monotonic() + _BACK_S
-        while self._is_down:
+        watch, times = call_watch.get(), 0
+        if watch is None:
+            return ray.get(reply)
+        while True:
             try:
-                ray.get(self._actor.pid.remote(), timeout=_BACK_S)
-                self._is_down = False
-            except RayError:
-                if self._is_closed or time.monotonic() > until_s:
-                    raise
-                time.sleep(_LOOK_S)
+                value = ray.get(reply, timeout=_LOOK_S)
+            except GetTimeoutError:
+                pass
+            else:
+                if not isinstance(value, Failure):
+                    watch.arrived()
+                return value
+            if (now := self._times(number)) > times:
+                times = now
+                watch.arrived()
+            try:
+                watch.check()
+            except BaseException:
+                self._actor.give_up.remote(number)
+                raise
+
+    def _times(self, number: int) -> int:
+        """How often something of a call's reply came, asked for all calls together once a second."""
+        import ray
+
+        with self._changed:
+            is_asked = time.monotonic() > self._heard_s + _LOOK_S
+            if is_asked:
+                self._heard_s = time.monotonic()
+        if is_asked:
+            with suppress(ray.exceptions.GetTimeoutError):
+                self._heard = ray.get(self._actor.heard.remote(), timeout=_LOOK_S)
+        return self._heard.get(number, 0)
 
 
 class Nodes:
@@ -327,24 +401,30 @@ class RayEngine:
     """A Ray cluster that this process has joined; it opens the clients of servers.
 
     Args:
-        nodes: the cluster's machines.
+        nodes: returns the cluster's machines.
     """
 
-    def __init__(self, nodes: Nodes) -> None:
+    def __init__(self, nodes: Callable[[], Nodes]) -> None:
         self._nodes = nodes
         self.clients: list[RayClient] = []
         """Those that were opened."""
 
-    def open_client(self, host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> RayClient:
-        """The client of a host, whose actor is being started; see `RayClient`."""
-        client = RayClient(host, timeout_s=timeout_s, exit_reason=exit_reason, nodes=self._nodes)
-        self.clients.append(client)
+    def open_client(self, host: str, **given: Any) -> RayClient:  # noqa: ANN401 - see `open_client`
+        """The client of a host; see `RayClient` and `ollama_utils.wires.open_client`."""
+        client = RayClient(host, nodes=self._nodes(), **given)
+        self.clients = [*(other for other in self.clients if not other.is_closed), client]
         return client
+
+    def start(self) -> None:
+        """Start the actors side by side, where the first call would start each."""
+        for client in self.clients:
+            client.start()
 
     def placement(self) -> str:
         """Where the actors are, in one line."""
+        count = len(self._nodes())
         far = [client.host for client in self.clients if client.node is None]
-        nodes = f"{len(self._nodes)} Ray node{'s' if len(self._nodes) > 1 else ''}"
+        nodes = f"{count} Ray node{'s' if count > 1 else ''}"
         away = f"; no node is the machine of {', '.join(far)}: any has its actor" if far else ""
         servers = f"{len(self.clients)} server{'s' if len(self.clients) > 1 else ''}"
         return f"{servers}, an actor each, on {nodes}{away}"
@@ -375,16 +455,19 @@ def joined_ray(address: str | None) -> Iterator[RayEngine]:
     if is_ours:
         _init(address or os.environ.get("RAY_ADDRESS"))
     try:
-        own = ray.get_runtime_context().get_node_id()
-        by_id = {
-            node["NodeID"]: (node["NodeManagerHostname"], node["NodeManagerAddress"])
-            for node in ray.nodes()
-            if node["Alive"]
-        }
-        yield RayEngine(Nodes(by_id, own))
+        yield RayEngine(_nodes)
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def _nodes() -> Nodes:
+    """The cluster's machines as they are now."""
+    import ray
+
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    by_id = {node["NodeID"]: (node["NodeManagerHostname"], node["NodeManagerAddress"]) for node in alive}
+    return Nodes(by_id, ray.get_runtime_context().get_node_id())
 
 
 def _init(address: str | None) -> None:
@@ -418,7 +501,7 @@ def _init(address: str | None) -> None:
             signal.signal(signal.SIGTERM, before)
 
 
-def _start_actor(host: str, timeout_s: float, node: str | None) -> Any:  # noqa: ANN401 - Ray's handle
+def _start_actor(host: str, given: Mapping[str, Any], node: str | None) -> Any:  # noqa: ANN401 - Ray's handle
     """An actor for a server on its node, or on any; it comes up in the background."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -431,7 +514,7 @@ def _start_actor(host: str, timeout_s: float, node: str | None) -> Any:  # noqa:
             max_concurrency=_MOST_AT_ONCE,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD",
         )
-        .remote(host, timeout_s)
+        .remote(host, **given)
     )
 
 

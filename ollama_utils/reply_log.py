@@ -15,19 +15,24 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
-from ollama_utils.errors import BadRequestError, ReplyLogError
-from ollama_utils.types import Call, Completion, Usage, short_name
+import numpy as np
+
+from ollama_utils.errors import BadReplyError, BadRequestError, ReplyLogError
+from ollama_utils.types import Call, Completion, Usage, is_count, is_text, short_name
 
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
+_LONGEST = 1.001
+_USAGE = tuple(field.name for field in fields(Usage))
 _BUSY_S = 60.0
 _RETRY_S = 0.01
 _SCHEMA = """
@@ -37,6 +42,7 @@ CREATE TABLE IF NOT EXISTS replies (
 );
 CREATE UNIQUE INDEX IF NOT EXISTS replies_by_key ON replies (key) WHERE error IS NULL;
 """
+_FORGET = "UPDATE replies SET key = NULL WHERE key = ? AND error IS NULL"
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
 _LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
@@ -45,9 +51,13 @@ _TOTALS = """
 SELECT coalesce(sum(attempts), 0),
     coalesce(sum(max(attempts - 1, 0)), 0),
     coalesce(sum(error IS NOT NULL), 0),
-    coalesce(sum(CASE WHEN attempts > 0 AND endpoint <> 'embed' AND error IS NULL
-                      THEN json_extract(reply, '$.usage.completion_tokens') END), 0)
-FROM replies
+    total(CASE WHEN tokens BETWEEN 0 AND 1e15 THEN tokens END)
+FROM (
+    SELECT attempts, error,
+        CASE WHEN attempts > 0 AND endpoint <> 'embed' AND error IS NULL AND json_valid(reply)
+             THEN json_extract(reply, '$.usage.completion_tokens') END AS tokens
+    FROM replies
+)
 """
 
 
@@ -103,20 +113,68 @@ def question_of(call: Call) -> Question:
 
 
 def as_json(completion: Completion) -> str:
-    """A reply as a log keeps it."""
+    """A reply as a log keeps it, which `from_json` reads again.
+
+    Raises:
+        BadReplyError: it could not be read again.
+    """
     kept = {
         "text": completion.text,
         "truncated": completion.truncated,
         "usage": None if completion.usage is None else vars(completion.usage),
     }
+    try:
+        _kept(kept)
+    except ValueError as error:
+        raise BadReplyError(f"a reply cannot be kept: {error}") from error
     return json.dumps(kept, ensure_ascii=False)
 
 
 def from_json(reply: str) -> Completion:
-    """The reply that a log kept, marked as one that an earlier call paid for."""
-    kept = json.loads(reply)
-    usage = None if kept["usage"] is None else Usage(**kept["usage"])
-    return Completion(text=kept["text"], truncated=kept["truncated"], usage=usage, cached=True, attempts=0)
+    """The reply that a log kept, marked as one that an earlier call paid for.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _kept(json.loads(reply))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+
+
+def _kept(kept: object) -> Completion:
+    """The reply that is kept so.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = kept if isinstance(kept, dict) else {}
+    text, truncated, told = found.get("text"), found.get("truncated"), found.get("usage")
+    if not isinstance(text, str) or not is_text(text) or not isinstance(truncated, bool):
+        raise ValueError("expected a text and whether it was cut")
+    if told is None:
+        return Completion(text=text, truncated=truncated, cached=True, attempts=0)
+    usage = {name: told.get(name, 0) for name in _USAGE} if isinstance(told, dict) else {"": None}
+    if not all(map(is_count, usage.values())):
+        raise ValueError("expected counts and durations in its usage")
+    return Completion(text=text, truncated=truncated, usage=Usage(**usage), cached=True, attempts=0)
+
+
+def _check_readable(question: Question, reply: str) -> None:
+    """Check what a log holds as the reply to a question.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    if question.endpoint != "embed":
+        from_json(reply)
+        return
+    try:
+        row = np.asarray(json.loads(reply), dtype=np.float64)
+    except (TypeError, OverflowError, RecursionError) as error:
+        raise ValueError("expected numbers") from error
+    if row.ndim != 1 or not row.size or not (np.abs(row) <= _LONGEST).all():
+        raise ValueError("expected the numbers of a row of length 1")
 
 
 def embed_question(model: str, text: str) -> Question:
@@ -157,16 +215,30 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
     def __init__(self, path: Path, *, digests: Mapping[str, str], scope: str = "") -> None:
         self._digests = dict(digests)
         self._scope = scope
+        self._path = path
+        self._told_of_damage = False
         self._file = SqliteFile(path, _SCHEMA, what="the log of replies", lost="asked", synchronous="NORMAL")
 
     def find(self, question: Question) -> str | None:
         """The reply to an equal question, as JSON; None where there is none.
 
+        One that cannot be read counts as none and is found no more; the first of them is told on stderr.
+
         Raises:
             ReplyLogError: the file cannot be read.
         """
-        rows = self._file.execute(_FIND, (self._key(question),))
-        return str(rows[0][0]) if rows else None
+        key = self._key(question)
+        rows = self._file.execute(_FIND, (key,))
+        if not rows:
+            return None
+        reply = str(rows[0][0])
+        try:
+            _check_readable(question, reply)
+        except ValueError as error:
+            self._file.execute(_FORGET, (key,))
+            self._tell_of_damage(error)
+            return None
+        return reply
 
     def write(self, question: Question, outcome: CallOutcome) -> None:
         """Keep what came of a question; of two replies to equal questions the first one stays.
@@ -187,7 +259,7 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
             ReplyLogError: the file cannot be read.
         """
         ((calls, retries, failures, tokens),) = self._file.execute(_TOTALS, ())
-        return LogTotals(calls=calls, retries=retries, failures=failures, completion_tokens=tokens)
+        return LogTotals(calls=calls, retries=retries, failures=failures, completion_tokens=int(tokens))
 
     def last(self) -> int:
         """The number of the row that was written last; 0 where there is none.
@@ -220,6 +292,15 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         """Close the file; a reply that comes later raises ReplyLogError."""
         self._file.close()
 
+    def _tell_of_damage(self, error: ValueError) -> None:
+        if not self._told_of_damage:
+            self._told_of_damage = True
+            why = " ".join(str(error).split())
+            sys.stderr.write(
+                f"note: {str(self._path)!r} holds a reply that cannot be read back ({why}): it counts as "
+                "absent, and the call is made anew; more of them are not told of\n"
+            )
+
     def _key(self, question: Question) -> bytes:
         digest = self._digests.get(question.model, "")
         parts = [self._scope, digest, question.endpoint, question.model, question.request]
@@ -234,6 +315,11 @@ def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
                 earlier.write(question, CallOutcome(reply=reply))
             return reply
     return None
+
+
+def _text(stored: bytes) -> str:
+    """A text as it is stored; what is not UTF-8 becomes what `is_text` refuses, not an error of SQLite's."""
+    return stored.decode("utf-8", "surrogateescape")
 
 
 class SqliteFile:
@@ -266,8 +352,10 @@ class SqliteFile:
             )
         except sqlite3.Error as error:
             raise self._failure(error) from error
+        self._database.text_factory = _text
         try:
             self._use_a_write_ahead_log()
+            self._database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
             self._database.executescript(schema)
         except sqlite3.Error as error:

@@ -5,6 +5,7 @@ The cache on disk, which outlives the process, is `reply_log`.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -17,6 +18,11 @@ from cachetools import LRUCache
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.reply_log import Question
 from ollama_utils.types import Completion
+
+MOST_BYTES = 2**28
+"""The memory that replies in a cache may take, unless another number is set: 256 MiB, or 65,536 of 4 KiB."""
+_BYTES_BESIDE_TEXT = 1024
+"""What a reply takes beside its text: its key, its usage, its place."""
 
 
 @dataclass
@@ -32,11 +38,19 @@ class ReplyCache:
 
     Args:
         size: how many replies are kept; the one unused for longest goes first.
+        most_bytes: how much memory they may take. Each counts as at least its share of that, so both bounds
+            are one: as many replies as `size` says are kept if none is longer than its share.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, *, most_bytes: int = MOST_BYTES) -> None:
+        share = max(1, most_bytes // size)
+        most = share * size
+
+        def weight(completion: Completion) -> int:
+            return min(max(share, _bytes_of(completion)), most)
+
         self._lock = threading.Lock()
-        self._known: LRUCache[bytes, Completion] = LRUCache(size)
+        self._known: LRUCache[bytes, Completion] = LRUCache(most, getsizeof=weight)
         self._under_way: dict[bytes, Future[Completion]] = {}
         self._waiting = 0
 
@@ -108,6 +122,11 @@ class ReplyCache:
             future = self._under_way.pop(key, None)
             if future is not None:  # else it was cancelled, and those who waited have their outcome
                 _fulfil(future, outcome)
+
+
+def _bytes_of(completion: Completion) -> int:
+    """What a reply takes in memory, about."""
+    return sys.getsizeof(completion.text) + _BYTES_BESIDE_TEXT
 
 
 def key_of(question: Question) -> bytes:

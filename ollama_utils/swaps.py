@@ -124,13 +124,19 @@ class Swaps:
     Args:
         gates: returns the gates by model, of those models that were called.
         clock: seconds from a fixed moment; the one by which calls are reported.
+        waiting: how many calls to a model wait for a place at any server; `came` does not hear of them yet.
     """
 
     def __init__(
-        self, gates: Callable[[], Mapping[str, ModelGate]], clock: Callable[[], float] = time.monotonic
+        self,
+        gates: Callable[[], Mapping[str, ModelGate]],
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        waiting: Callable[[str], int] = lambda _model: 0,
     ) -> None:
         self._gates = gates
         self._clock = clock
+        self._waiting = waiting
         self._lock = threading.Lock()
         self._loads = Loads()
         self._calls: Counter[str] = Counter()
@@ -146,9 +152,14 @@ class Swaps:
             return frozenset(self._in_vain)
 
     def came(self, model: str) -> None:
-        """A call comes to the gate of a model (its short name), and is not yet in line."""
+        """A call comes to the gate of a model (its short name)."""
         with self._lock:
             self._calls[model] += 1
+            self._arrange(self._clock())
+
+    def look(self) -> None:
+        """Calls wait for a place."""
+        with self._lock:
             self._arrange(self._clock())
 
     def left(self, model: str, sent_s: float | None, now_s: float, usage: Usage | None) -> None:
@@ -181,6 +192,10 @@ class Swaps:
             self._in_vain[model] = 0 if waited else self._in_vain[model] + 1
             if waited:
                 self._swap_s = sent_s + usage.load_s - turn.began_s
+
+    def _callers(self, model: str) -> int:
+        """The calls to a model that are under way here, or could be."""
+        return self._calls[model] + self._waiting(model)
 
     def _arrange(self, now_s: float) -> None:
         """Open the gate of the model that has its turn; shut those of the others that take turns."""
@@ -219,7 +234,7 @@ class Swaps:
             if self._turn is not None and self._turn.model == model and not self._turn.over:
                 continue
             gates[model].open = False
-            if self._calls[model] > gates[model].in_flight:
+            if self._callers(model) > gates[model].in_flight:
                 self._since_s.setdefault(model, now_s)
             else:
                 self._since_s.pop(model, None)
@@ -231,17 +246,19 @@ class Swaps:
         oldest = min(since_s, key=since_s.__getitem__)
         if now_s - since_s[oldest] >= _LONGEST * self._swap_s:
             return oldest
-        return max(since_s, key=lambda model: self._calls[model] - gates[model].in_flight)
+        return max(since_s, key=lambda model: self._callers(model) - gates[model].in_flight)
 
     def _is_over(self, turn: _Turn, now_s: float) -> bool:
         """Whether a turn ends, or has ended."""
         turn.lost_s += turn.idle * max(0.0, now_s - turn.seen_s)
         turn.seen_s = max(now_s, turn.seen_s)
         late = now_s - turn.began_s >= _LONGEST * self._swap_s
-        spent = late or turn.lost_s >= self._swap_s or not self._calls[turn.model]
+        spent = late or turn.lost_s >= self._swap_s or not self._callers(turn.model)
         return turn.over or (spent and bool(self._since_s))
 
     def _idle(self, gates: Mapping[str, ModelGate], model: str) -> float:
         """The share of slots that the calls of the model leave idle, and those who wait would not."""
-        ready = [min(self._calls[each] - gates[each].in_flight, gates[each].limit) for each in self._since_s]
-        return max(0.0, 1 - self._calls[model] / max(ready)) if ready else 0.0
+        ready = [
+            min(self._callers(each) - gates[each].in_flight, gates[each].limit) for each in self._since_s
+        ]
+        return max(0.0, 1 - self._callers(model) / max(ready)) if ready else 0.0

@@ -14,8 +14,15 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S = 120.0
 """Seconds after which one call is given up, unless another number is set."""
+MOST_COUNTED = 1e15
+"""From here on a count or a duration that a server tells is none: no reply has so many tokens or nanoseconds,
+and what is below fits into floats and databases exactly."""
+MAX_REPLY_CHARS = 1_000_000
+"""The characters of a reply that are kept, unless another number is set: far more than a model says."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
+MAX_OUTAGE_S = 600.0
+"""Seconds for which an outage of all servers is waited out, unless another number is set."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +91,8 @@ class Completion:
     attempts: int = 1
     """How many times the server was asked (0 when an equal call asked)."""
     truncated: bool = False
-    """Whether the reply was cut at `num_predict` (Ollama's done_reason `length`)."""
+    """Whether the reply was cut: by the server at `num_predict` (Ollama's done_reason `length`), or here, at
+    the most characters that are kept."""
     usage: Usage | None = None
     """What the server reported; None when it failed, or reported nothing."""
 
@@ -97,6 +105,11 @@ class Embeddings:
     """(N, D) rows of length 1, in the order of the texts."""
     usage: Usage | None = None
     """What the server reported: load and total alone."""
+
+
+def is_count(value: object) -> bool:
+    """Whether it can be a count or a duration: a number, finite, not negative, below MOST_COUNTED."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
 
 
 def is_text(value: object) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from ollama_utils.hosts import speaks_openai
-from ollama_utils.types import Call, Completion, Embeddings
+from ollama_utils.types import MAX_REPLY_CHARS, Call, Completion, Embeddings
 
 
 class ModelClient(Protocol):
@@ -15,8 +15,8 @@ class ModelClient(Protocol):
     host: str
     """The server as messages, logs and run folders name it."""
 
-    def generate(self, call: Call) -> Completion:
-        """The model's reply to one call."""
+    def generate(self, call: Call, *, stream: bool = False) -> Completion:
+        """The model's reply to one call; with `stream` the server is asked to send it part by part."""
         ...
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
@@ -39,26 +39,39 @@ class ModelClient(Protocol):
 class ClientOpener(Protocol):
     """What opens the client of a host: `open_client`, or an engine's own (`ollama_utils.ray_client`)."""
 
-    def __call__(self, host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> ModelClient:
+    def __call__(self, host: str, *, timeout_s: float, max_reply_chars: int) -> ModelClient:
         """See `open_client`."""
         ...
 
 
-def open_client(host: str, *, timeout_s: float, exit_reason: Callable[[], str | None]) -> ModelClient:
+def open_client(
+    host: str,
+    *,
+    timeout_s: float,
+    exit_reason: Callable[[], str | None] = lambda: None,
+    max_reply_chars: int = MAX_REPLY_CHARS,
+) -> ModelClient:
     """The client for a host: an OpenAI-compatible server's (`openai:http://...`), else Ollama's.
 
     Args:
         host: as `--ollama-host` names it.
         timeout_s: the seconds after which a call counts as timed out.
         exit_reason: returns why nobody will ever answer there again, else None.
+        max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
-        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it.
+        ValueError: the host cannot be read, or the environment's proxy, certificates or key for it; or no
+            character would be kept.
     """
+    given: dict[str, Any] = {
+        "timeout_s": timeout_s,
+        "exit_reason": exit_reason,
+        "max_reply_chars": max_reply_chars,
+    }
     if speaks_openai(host):
         from ollama_utils.openai_client import OpenAIClient
 
-        return OpenAIClient(host, timeout_s=timeout_s, exit_reason=exit_reason)
+        return OpenAIClient(host, **given)
     from ollama_utils.client import OllamaClient
 
-    return OllamaClient(host, timeout_s=timeout_s, exit_reason=exit_reason)
+    return OllamaClient(host, **given)

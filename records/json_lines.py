@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from hashlib import sha256
 from io import TextIOWrapper
 from itertools import islice
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from records.errors import RunStoppedError, UserError
+from records.reading import MOST_BYTES, parse_json
 
 
 class LinesHash:
@@ -38,17 +40,28 @@ class JsonLines:
         done: how many lines stay at most; what is behind them is cut off, if it is not played again.
         row: lines of a row; where it is given, all that are done must be there, the whole rows behind them
             stay, too, and what is written next must be equal to those.
+        check: raises ValueError for a record that cannot be one of this file.
 
     Raises:
         UserError: lines that must be there are not.
     """
 
-    def __init__(self, path: Path, *, done: int = 0, row: int = 0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        done: int = 0,
+        row: int = 0,
+        check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
+    ) -> None:
         self._path = path
+        self._check = check
         self._hash = LinesHash()
         self.count = 0
         self.ahead: deque[dict[str, Any]] = deque()
         """The records that are to be played again."""
+        self.flaw = ""
+        """What `check` has against the first record that it refuses; "" where there is none."""
         path.touch()
         self._take_up(done, row)
         self._file: TextIOWrapper = path.open("a", encoding="utf-8")
@@ -94,14 +107,24 @@ class JsonLines:
         """Close the file."""
         self._file.close()
 
+    def _checked(self, record: Mapping[str, Any], number: int) -> None:
+        try:
+            self._check(record)
+        except ValueError as error:
+            self.flaw = self.flaw or (
+                f"line {number} of {str(self._path)!r} is not one that a run writes: {error}; put back what "
+                "was there, or begin a new run"
+            )
+
     def _take_up(self, done: int, row: int) -> None:
         """Read the lines that stay, and cut off the rest, of which a line may be torn."""
         ends = [0]
         with self._path.open("rb") as lines:
-            for line in lines:
+            for line in iter(partial(lines.readline, MOST_BYTES), b""):
                 record = _record(line)
                 if record is None or (len(ends) > done and not row):
                     break
+                self._checked(record, len(ends))
                 ends.append(ends[-1] + len(line))
                 if self.count < done:
                     self._hash.update(record)
@@ -121,7 +144,7 @@ class JsonLines:
 def _record(line: bytes) -> dict[str, Any] | None:
     """What a line holds; None when it is torn."""
     try:
-        record: dict[str, Any] | None = json.loads(line) if line.endswith(b"\n") else None
+        record: dict[str, Any] | None = parse_json(line) if line.endswith(b"\n") else None
     except ValueError:
         return None
     return record if isinstance(record, dict) else None

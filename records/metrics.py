@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from records.json_lines import JsonLines
+from records.terminal import code_block
 
 
 class TensorBoard:
@@ -53,10 +54,10 @@ class TensorBoard:
         self.add(step, Summary(value=values))
 
     def write_text(self, step: int, tag: str, text: str) -> None:
-        """Add a text in Markdown."""
+        """Add a text. TensorBoard takes it for Markdown, so it goes there as code."""
         from tensorboard.plugins.text.summary import text_pb  # type: ignore[import-untyped]
 
-        self.add(step, text_pb(tag, text))
+        self.add(step, text_pb(tag, code_block(text)))
 
     def add(self, step: int, summary: Any) -> None:  # noqa: ANN401 - TensorBoard has no types
         """Add a summary as TensorBoard's own message."""

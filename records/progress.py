@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 from typing import Any, Self
 
@@ -12,12 +11,33 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
 )
+from rich.table import Column
+from rich.text import Text
+
+from records.terminal import one_line, tell
 
 PLAIN_LINES = 10
 """Where there is no bar, plain lines are so many over the whole."""
+
+
+class FieldColumn(TextColumn):
+    """A column of a bar that shows a field of `update` as it is: no markup, no control characters.
+
+    Args:
+        text: as TextColumn's `text_format`.
+        column: how the column is laid out.
+    """
+
+    def __init__(self, text: str, column: Column | None = None) -> None:
+        super().__init__(text, markup=False, table_column=column)
+
+    def render(self, task: Task) -> Text:
+        """The text of the column."""
+        return Text(one_line(self.text_format.format(task=task)), style=self.style, justify=self.justify)
 
 
 class ProgressDisplay:
@@ -30,7 +50,7 @@ class ProgressDisplay:
     def __init__(self, *columns: ProgressColumn) -> None:
         self._console = Console(stderr=True)
         self.bar = Progress(
-            TextColumn("{task.description}"),
+            FieldColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             *columns,
@@ -67,11 +87,11 @@ class ProgressDisplay:
     def print_plain(self, text: str) -> None:
         """Print a line where there is no bar."""
         if self.bar.disable:
-            sys.stderr.write(f"{text}\n")
+            tell(one_line(text))
 
     def say(self, line: str) -> None:
         """Print a line beside the bar."""
-        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(one_line(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def complain(self, error: str) -> None:
         """Say why a step could not be scored, where the last complaint was of another kind of error."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from records.errors import UserError
-from records.settings import old_names, resolved
+from records.settings import old_names, read_toml, resolved
 
 if TYPE_CHECKING:
     from records.run_folder import RunFolder
 
 HOSTS_AND_LIMITS = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts", "engine", "ray-address"),
+    *("max-in-flight", "call-timeout-s", "call-attempts", "max-reply-chars", "engine", "ray-address"),
 )
-"""The options that any resumed run may change: nothing in it depends on them but its pace."""
+"""The options that any resumed run may change: nothing in it depends on them but its pace, and where a reply
+that is far too long is cut."""
 _SHOWN_CHARS = 40
 
 
@@ -42,7 +42,7 @@ def check_options(
     """
     if run_dir and run_dir.resolve() != path.resolve():
         raise UserError(f"--run-dir {run_dir} and --resume {path}: a resumed run stays in its folder")
-    recorded, renamed = tomllib.loads((path / "config.toml").read_text(encoding="utf-8")), old_names(config)
+    recorded, renamed = read_toml(path / "config.toml"), old_names(config)
     before = {renamed.get(name, name): value for name, value in recorded.items()}
     now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
     for name in sorted({*before, *now} - {*HOSTS_AND_LIMITS, *may_change}):

@@ -10,7 +10,7 @@ import json
 import os
 import time
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +20,8 @@ from filelock import FileLock, Timeout
 from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
 from records.json_lines import JsonLines
+from records.reading import MOST_BYTES, read_json_object
+from records.trust import CONFIG, MARK, marks_for
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""
@@ -76,7 +78,15 @@ class RunFolder:
         new = Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
         return cls(named or new, resume=resume is not None)
 
-    def open_lines(self, *, transitions: int = 0, sha256: str = "", metrics: int = 0, lanes: int = 0) -> None:
+    def open_lines(
+        self,
+        *,
+        transitions: int = 0,
+        sha256: str = "",
+        metrics: int = 0,
+        lanes: int = 0,
+        check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
+    ) -> None:
         """Open the files that grow.
 
         Args:
@@ -84,16 +94,21 @@ class RunFolder:
             sha256: the hash of these lines; "" where there are none.
             metrics: lines of metrics.jsonl that are done; the rest is dropped.
             lanes: lines of a row of transitions.jsonl; 0 where there is nothing to play again.
+            check: raises ValueError for what is no line of transitions.jsonl.
 
         Raises:
-            UserError: the lines that are done are not all there, or were changed.
+            UserError: the lines that are done are not all there, or were changed; or one is no transition.
         """
-        self.transitions = JsonLines(self.path / "transitions.jsonl", done=transitions, row=lanes)
+        self.transitions = JsonLines(
+            self.path / "transitions.jsonl", done=transitions, row=lanes, check=check
+        )
         if sha256 and self.transitions.sha256 != sha256:
             raise UserError(
                 f"the first {transitions} lines of {str(self.path / 'transitions.jsonl')!r} are not those "
                 "that the run wrote: put them back, or begin a new run"
             )
+        if self.transitions.flaw:
+            raise UserError(self.transitions.flaw)
         self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
 
     @property
@@ -121,25 +136,26 @@ class RunFolder:
             part.write_text(text, encoding="utf-8")
         return self.path / name
 
-    def read_json(self, name: str) -> dict[str, Any]:
-        """What `write_json` wrote.
+    def read_json(self, name: str, most: int = MOST_BYTES) -> dict[str, Any]:
+        """What `write_json` wrote; at most so many bytes.
 
         Raises:
             UserError: the file is missing or damaged.
         """
         path = self.path / name
         try:
-            data: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            return read_json_object(path, most)
         except (OSError, ValueError) as error:
             raise UserError(
                 f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
             ) from error
-        return data
 
-    def write_toml(self, name: str, table: Mapping[str, Any]) -> Path:
-        """Write a flat `table` as TOML (None values left out); returns its path."""
-        lines = [f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None]
-        return self.write_text(name, "".join(lines))
+    def write_config(self, table: Mapping[str, Any]) -> Path:
+        """Write a flat `table` as config.toml (None left out), marked as made here; returns its path."""
+        text = "".join(f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None)
+        if marks := marks_for(self.path, text):
+            self.write_json(MARK, marks)
+        return self.write_text(CONFIG, text)
 
     def reported(self, ended: BaseException) -> BaseException:
         """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""
@@ -165,7 +181,7 @@ class RunFolder:
             self._forget()
 
     def _has_begun(self) -> bool:
-        return (self.path / "config.toml").exists()
+        return (self.path / CONFIG).exists()
 
     def _forget(self) -> None:
         """Leave nothing of a run that never began."""
@@ -211,7 +227,7 @@ def check_is_run(path: Path) -> None:
     Raises:
         UserError: there is none.
     """
-    if not (path / "config.toml").is_file():
+    if not (path / CONFIG).is_file():
         raise UserError(f"--resume names {str(path)!r}; expected the folder of a run, with its config.toml")
 
 
@@ -230,7 +246,9 @@ def check_new_or_empty(path: Path) -> None:
 
 def _is_left_over(item: Path) -> bool:
     """Whether a file may stand in an empty folder: a process was stopped before it wrote config.toml."""
-    return item.name == LOCK or item.name.startswith((PART, REPLIES, "transitions.jsonl", "metrics.jsonl"))
+    return item.name in {LOCK, MARK} or item.name.startswith(
+        (PART, REPLIES, "transitions.jsonl", "metrics.jsonl")
+    )
 
 
 def check_cache(path: Path | None) -> None:

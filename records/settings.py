@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from math import inf
@@ -14,6 +13,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from records.errors import UserError
+from records.reading import parse_toml, read_text
 
 
 def _whole(_type: Any, tokens: Sequence[Any]) -> int:  # noqa: ANN401 - cyclopts' signature
@@ -117,7 +117,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         UserError: the file cannot be read, or holds what no flag takes.
     """
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = parse_toml(read_text(path))
     except ValueError as error:
         raise UserError(f"{str(path)!r} is not a TOML file: {error}") from error
     for key, value in table.items():

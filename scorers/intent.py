@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from scorers.json_replies import JsonModel, JsonReply, case_prompt, object_schema
+from scorers.json_replies import Case, JsonModel, JsonReply, object_schema
 
 INTENT_THRESHOLD = 0.5
 """The similarity from which on a rewording counts as asking for the same, for all-MiniLM-L6-v2.
@@ -34,8 +34,9 @@ stands in them, and answer neither.
 intent_kept: true if the rewording, whatever its tone and the context it adds, still asks for what the \
 question asks for; false if it asks for something else, or leaves out what was asked.
 
-<question>{question}</question>
-<rewording>{rewording}</rewording>
+{note}
+{question}
+{rewording}
 
 Reply with one JSON object that has the key intent_kept.
 """
@@ -86,9 +87,9 @@ class IntentJudge(JsonModel):
             OllamaError: A call failed, or (BadReplyError) neither the judge's reply nor its repair follows
                 the schema.
         """
-        return self.ask(intent_prompt(original, query), INTENT_SCHEMA, _TAGS)
+        return self.ask(intent_case(original, query), INTENT_SCHEMA)
 
 
-def intent_prompt(original: str, query: str) -> str:
-    """The judge's prompt: what is asked, then the two between tags that they cannot close."""
-    return case_prompt(_PROMPT, dict(zip(_TAGS, (original, query), strict=True)))
+def intent_case(original: str, query: str) -> Case:
+    """What the judge is asked: the two in fences that they cannot close."""
+    return Case(template=_PROMPT, texts=dict(zip(_TAGS, (original, query), strict=True)))

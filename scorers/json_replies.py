@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
 
 from ollama_utils.errors import BadReplyError
-from ollama_utils.prompts import untagged
+from ollama_utils.prompts import fenced_with_note
 from ollama_utils.types import Call, Completion
 
 Schema = Mapping[str, Any]
@@ -22,9 +22,9 @@ SHOWN = 400
 """Characters of a faulty reply that the repair shows."""
 _QUOTED = 80
 _REPAIR = """\
-{prompt}
+
 You were asked this before. Your reply began as follows:
-<faulty>{faulty}</faulty>
+{faulty}
 That reply {fault}. Give the JSON object alone, with the keys {keys}: no other text, no Markdown.
 """
 
@@ -47,6 +47,35 @@ class JsonReply:
     """Whether only the repair brought it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A question about texts of others, each of which stands in a fence that nothing in the prompt closes."""
+
+    template: str
+    """With `{note}`, the names of the texts, and `{rubric}` where there is one."""
+    texts: Mapping[str, str]
+    """By name."""
+    rubric: str = ""
+    """The words of the user who asks."""
+
+    @property
+    def prompt(self) -> str:
+        """The question."""
+        return self._filled(self.template, fenced_with_note(self.texts, self.rubric))
+
+    def repair_prompt(self, faulty: str, fault: str, schema: Schema) -> str:
+        """The question again, the beginning of the reply to it, and what is wrong with that.
+
+        All fences have one new boundary, for the reply knows the first one.
+        """
+        shown = fenced_with_note({**self.texts, "faulty": faulty[:SHOWN]}, self.rubric, fault)
+        keys = " and ".join(schema["properties"])
+        return self._filled(self.template + _REPAIR, {**shown, "fault": fault, "keys": keys})
+
+    def _filled(self, template: str, shown: Mapping[str, str]) -> str:
+        return template.format(rubric=self.rubric.strip(), **shown)
+
+
 @dataclass(frozen=True)
 class JsonModel:
     """A model that is asked at temperature 0 and with a fixed seed: equal questions are one call."""
@@ -61,25 +90,24 @@ class JsonModel:
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options (`num_ctx`); `temperature` and `seed` are set here."""
 
-    def ask(self, prompt: str, schema: Schema, tags: tuple[str, ...]) -> JsonReply:
+    def ask(self, case: Case, schema: Schema) -> JsonReply:
         """What the model replies under a flat schema.
 
         The repair has the options of the first call, so it is a pure function of it: equal questions get
         equal objects, or none, however often they are asked.
 
         Args:
-            prompt: The question.
+            case: The question.
             schema: A flat schema.
-            tags: The names of the prompt's tags, which a faulty reply must not close.
 
         Raises:
             OllamaError: A call failed, or (BadReplyError) neither reply is an object that follows the schema.
         """
-        first = self._reply(prompt, schema)
+        first = self._reply(case.prompt, schema)
         fault = fault_in(first, schema)
         if not fault:
             return JsonReply(values=json.loads(first.text), repaired=False)
-        second = self._reply(repair_prompt(prompt, first.text, fault, schema, tags), schema)
+        second = self._reply(case.repair_prompt(first.text, fault, schema), schema)
         if still := fault_in(second, schema):
             raise BadReplyError(
                 f"the judge's reply {fault}: {first.text[:_QUOTED]!r}, and its repair {still}: "
@@ -104,18 +132,6 @@ def object_schema(properties: Mapping[str, Schema]) -> Schema:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def case_prompt(template: str, texts: Mapping[str, str], rubric: str = "") -> str:
-    """A prompt that shows texts between tags of their names, which neither they nor the rubric can close."""
-    shown = {tag: untagged(text, *texts) for tag, text in texts.items()}
-    return template.format(rubric=untagged(rubric, *texts).strip(), **shown)
-
-
-def repair_prompt(prompt: str, faulty: str, fault: str, schema: Schema, tags: tuple[str, ...]) -> str:
-    """The first prompt, the beginning of the reply to it, and what is wrong with that."""
-    shown, why = (untagged(text, *tags, "faulty") for text in (faulty[:SHOWN], fault))
-    return _REPAIR.format(prompt=prompt, faulty=shown, fault=why, keys=" and ".join(schema["properties"]))
 
 
 def fault_in(reply: Completion, schema: Schema) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import checked_rate
+from ollama_utils.rate import checked_rate
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion
 from search.call_pool import CallPool, Counts, callers_for
 from search.evolution import SOLVER, embedded_dispatcher

@@ -83,7 +83,9 @@ def embedded_dispatcher(slots: int, *, timeout_s: float) -> Iterator[Dispatcher]
             server.host,
             TIME_SCALE,
         )
-        with Dispatcher([server.host], timeout_s=timeout_s, exit_reason=server.exit_reason) as dispatcher:
+        with Dispatcher(
+            [server.host], timeout_s=timeout_s, ensure_running=server.ensure_running
+        ) as dispatcher:
             yield dispatcher
 
 

@@ -13,20 +13,24 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from simulator import openai_api
-from simulator.routes import call_routes, control_routes, listing_routes
+from simulator.control import control_routes
+from simulator.guard import CONTROL, guard
+from simulator.routes import call_routes, listing_routes
 from simulator.settings import Settings
 from simulator.state import STATE, make_state
 from simulator.wire import ApiError, json_reply
 
 logger = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 2**28
+_MAX_BODY_BYTES = 2**22
+_TOO_LARGE = f"the simulator reads request bodies of at most {_MAX_BODY_BYTES >> 20} MiB"
+_TOO_DEEP = "the request is nested too deeply"
 _NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
 
 
 def build_app(settings: Settings) -> web.Application:
     """The application; its state is made when it starts, inside the event loop."""
-    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_speak])
+    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[guard, _speak, _hold])
 
     async def hold_state(app: web.Application) -> AsyncIterator[None]:
         app[STATE] = make_state(settings)
@@ -44,6 +48,10 @@ async def _speak(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)
     except ApiError as error:
         return _error(request, error.status, error.text)
+    except web.HTTPRequestEntityTooLarge:
+        return _error(request, 413, _TOO_LARGE)
+    except RecursionError:
+        return _error(request, 400, _TOO_DEEP)
     except web.HTTPException as error:
         error.text = _NO_ENDPOINT.get(error.status, error.reason)
         raise
@@ -54,6 +62,14 @@ async def _speak(request: web.Request, handler: Handler) -> web.StreamResponse:
     except Exception as error:
         logger.exception("%s %s", request.method, request.path)
         return _error(request, 500, f"{type(error).__name__}: {error}")
+
+
+@web.middleware
+async def _hold(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let requests in when the server answers any; its control routes are always answered."""
+    if not request.path.startswith(CONTROL):
+        await request.app[STATE].outages.passed(request, "all")
+    return await handler(request)
 
 
 def _error(request: web.Request, status: int, text: str) -> web.Response:

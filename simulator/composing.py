@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simulator import wire
 from simulator.chance import digest_of, share_of
-from simulator.models import count_tokens, read_part
+from simulator.models import check_system, count_tokens, read_part
 from simulator.personas.json_schema import SchemaError
 from simulator.replies import Ending, Endpoint, Part, Reply, end
 from simulator.requests import Question
@@ -22,8 +22,10 @@ def compose(state: State, endpoint: Endpoint, body: wire.Body, question: Questio
     """The reply to a question: a pure function of the request and the server's seed.
 
     Raises:
-        ApiError: 500, nothing can be written in the shape that is asked for.
+        ApiError: 500, nothing can be written in the shape that is asked for; 400, the system prompt is as
+            long as the context.
     """
+    check_system(question.system)
     level = _thinking_level(state, question)
     digest = digest_of(state.settings.seed, *question.identity(), *([level] if level else []))
     try:

@@ -43,17 +43,21 @@ class Sequence:
         self.gone = False
 
 
+LEAST_CHUNK = 32
+"""Prompt tokens in a chunk at least (an assumption): on a real server, too, `num_batch` 0 does no harm."""
+
+
 class Batch:
     """The sequences that one loaded model works on, by the seconds of the machine's time that it gets.
 
     Args:
         pace: how long reading and writing take.
-        num_batch: the most prompt tokens in a chunk.
+        num_batch: the most prompt tokens in a chunk; fewer than `LEAST_CHUNK` count as that many.
     """
 
     def __init__(self, pace: Pace, num_batch: int) -> None:
         self._pace = pace
-        self._num_batch = num_batch
+        self._num_batch = max(num_batch, LEAST_CHUNK)
         self._steps = 0.0
         self._writing = 0
         self._context = 0.0
@@ -178,10 +182,12 @@ class Machine:
 
     Args:
         agenda: whose time it follows and where it enters what comes next.
+        speed: seconds of work that it does in a second; 0 stands still.
     """
 
-    def __init__(self, agenda: Agenda) -> None:
+    def __init__(self, agenda: Agenda, speed: float = 1.0) -> None:
         self._agenda = agenda
+        self._speed = speed
         self._busy: dict[Batch, float] = {}
         """The batches at work, with the seconds of the machine's time each needs until something happens."""
         self._since_s = agenda.now_s
@@ -207,11 +213,17 @@ class Machine:
         batch.mark(sequence, tokens, action)
         self._plan(batch)
 
+    def set_speed(self, speed: float) -> None:
+        """Work at another speed from now on."""
+        self._catch_up()
+        self._speed = speed
+        self._enter()
+
     def _catch_up(self) -> None:
         """Bring every batch to the present."""
         now_s = self._agenda.now_s
         if now_s > self._since_s and self._busy:
-            work_s = (now_s - self._since_s) / len(self._busy)
+            work_s = (now_s - self._since_s) * self._speed / len(self._busy)
             for batch in self._busy:
                 batch.advance(work_s)
         self._since_s = now_s
@@ -226,8 +238,8 @@ class Machine:
         self._busy = {batch: due_s for batch in self._busy if (due_s := batch.due_s()) < math.inf}
         self._agenda.cancel(self._next)
         self._next = None
-        if self._busy:
-            wait_s = min(self._busy.values()) * len(self._busy)
+        if self._busy and self._speed:
+            wait_s = min(self._busy.values()) * len(self._busy) / self._speed
             self._next = self._agenda.at(self._agenda.now_s + wait_s, self._happen)
 
     def _happen(self) -> None:

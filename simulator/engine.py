@@ -29,6 +29,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
+from weakref import WeakValueDictionary
 
 from simulator.agenda import Action, Agenda, Entry, Slots
 from simulator.counters import Clock, Counters, SlotUse
@@ -175,10 +176,14 @@ class Server:
         self._limits = limits
         self._slots = limits.slots
         self._models = models
-        self._machine = Machine(agenda)
+        self._speed = 1.0
+        self._machines: WeakValueDictionary[int, Machine] = WeakValueDictionary()
+        self._machine = self._new_machine()
         self._runners: dict[str, Runner] = {}
         self._queue: list[ModelRequest] = []
         self._load: Entry | None = None
+        self._load_left_s = self._load_since_s = 0.0
+        """Seconds of loading that were left at a moment, at the speed of the profile."""
         self._victim: Runner | None = None
 
     def waiting(self) -> dict[str, int]:
@@ -214,7 +219,7 @@ class Server:
         """Where a call is worked on: with the model's other calls, or alone where nothing is shared."""
         if self._pace.profile.shared:
             return self._machine, runner.batch
-        return Machine(self.agenda), Batch(self._pace, runner.options.num_batch)
+        return self._new_machine(), Batch(self._pace, runner.options.num_batch)
 
     def request(self, request: ModelRequest) -> None:
         """Use a model as soon as it can be; `ready` is called at once if it is loaded.
@@ -267,6 +272,28 @@ class Server:
             if not runner.needs.one_slot:
                 runner.slots.resize(slots)
 
+    def set_speed(self, speed: float) -> None:
+        """Work and load at another speed from now on, also what is under way: 1 is the profile's, 0 none."""
+        if self._load is not None:
+            self._load_left_s -= (self.agenda.now_s - self._load_since_s) * self._speed
+        self._speed = speed
+        for machine in list(self._machines.values()):
+            machine.set_speed(speed)
+        if self._load is not None:
+            self.agenda.cancel(self._load)
+            self._plan_load()
+
+    def _new_machine(self) -> Machine:
+        machine = Machine(self.agenda, self._speed)
+        self._machines[id(machine)] = machine
+        return machine
+
+    def _plan_load(self) -> None:
+        """Enter the end of the load, at no moment while everything stands still."""
+        self._load_since_s = self.agenda.now_s
+        wait_s = self._load_left_s / self._speed if self._speed else math.inf
+        self._load = self.agenda.at(self.agenda.now_s + wait_s, self._end_load)
+
     def _serve(self) -> None:
         """Serve the queue in order, up to the first request that must wait."""
         while self._queue and self._load is None and self._victim is None:
@@ -298,11 +325,11 @@ class Server:
             needs=needs,
             options=call.options,
             slots=Slots(1 if needs.one_slot else self._slots),
-            batch=Batch(self._pace, max(1, call.options.num_batch)),
+            batch=Batch(self._pace, call.options.num_batch),
             keep_alive_s=self._limits.keep_alive_s if call.keep_alive_s is None else call.keep_alive_s,
         )
-        load_s = self._pace.load_s(needs.size_gb)
-        self._load = self.agenda.at(self.agenda.now_s + load_s, self._end_load)
+        self._load_left_s = self._pace.load_s(needs.size_gb)
+        self._plan_load()
 
     def _end_load(self) -> None:
         self._load = None
@@ -502,6 +529,11 @@ class Engine:
         self.slots = slots
         with self._present():
             self._server.resize(slots)
+
+    def set_speed(self, speed: float) -> None:
+        """Work at another speed from now on: 1 is the profile's, 0 stands still."""
+        with self._present():
+            self._server.set_speed(speed)
 
     def unload(self, model: str) -> None:
         """Unload a model as soon as no call uses it."""

@@ -10,7 +10,7 @@ gives it up).
 The reply that would have come, in its time: `latency` (`seconds` late), `empty` (without words), `enormous`
 (`bytes` long: words over and over, or blanks before embeddings), `wrong_type` (a `field` of another type),
 `not_done` (it says that more will come, as after Ollama's repeat guard), `cut_json` (half of its JSON in a
-body of the right length). All but the first come in one line when the reply is streamed.
+body of the right length). All but the first come in one line when the reply is streamed, whole under `/v1`.
 
 That reply on a connection that fails: `hang` (no more bytes come), `drop` (a reset), both `at` a point of
 the reply, or with `drop` an orderly end `after` it, which the client's next call meets; `truncated` (an
@@ -36,6 +36,7 @@ from aiohttp import web
 from simulator import wire
 from simulator.chance import digest_of, share_of
 from simulator.engine import BUSY
+from simulator.fences import without_boundaries
 from simulator.names import full_name
 
 FaultKind = Literal[
@@ -144,7 +145,8 @@ class FaultPlan:
         """
         if not self._faults:
             return None
-        request = digest_of(self._seed, endpoint, body.hex())
+        asked = without_boundaries(body.decode("latin-1")).encode("latin-1")
+        request = digest_of(self._seed, endpoint, asked.hex())
         self._seen[request] += 1
         for number, fault in enumerate(self._faults):
             meant = fault.model is None or full_name(fault.model) == model
@@ -271,6 +273,8 @@ _CRASH = (
 _STUCK = "timed out waiting for llama runner to start - progress 0.00 - "
 _PAGE = b"<html><head><title>Bad Gateway</title></head><body><h1>Bad Gateway</h1></body></html>\n"
 _SHORTEST_GAP_S = 0.01
+_OF_LINES = frozenset({"generate", "chat"})
+"""The endpoints whose streams are lines."""
 
 
 class Work(Protocol):
@@ -314,13 +318,14 @@ class FaultyCall:
         raise wire.ApiError(500, _STUCK if self.fault.kind == "stall" else _CRASH)
 
     async def _damage(self) -> web.Response:
-        """A body that came whole but is no good; a stream is one line."""
+        """A body that came whole but is no good; a stream of Ollama's is one line."""
+        is_line = self.stream and self.endpoint in _OF_LINES
         reply = cast("web.Response", await self.work(stream=False))
         body = _damaged(self.fault, self.endpoint, json.loads(cast("bytes", reply.body)))
         return web.Response(
-            body=body + b"\n" if self.stream else body,
-            content_type="application/x-ndjson" if self.stream else reply.content_type,
-            charset=None if self.stream else reply.charset,
+            body=body + b"\n" if is_line else body,
+            content_type="application/x-ndjson" if is_line else reply.content_type,
+            charset=None if is_line else reply.charset,
         )
 
     async def _break_off(self) -> web.StreamResponse:
@@ -330,7 +335,7 @@ class FaultyCall:
         if self.fault.kind == "hang":
             await asyncio.Event().wait()
         if self.fault.kind == "drop" and at != "after":
-            _reset(pipe)
+            reset(pipe)
         else:
             pipe.write(rest if at == "after" else b"")  # goes out with the orderly end
             pipe.write_eof()
@@ -419,8 +424,10 @@ def _passing(written: bytearray, until: Point | Literal["head"]) -> int:
     return before_body if until == "head" else (before_body + len(written)) // 2
 
 
-def _reset(pipe: asyncio.Transport) -> None:
-    """Break a connection off so that the client sees a reset and no orderly end."""
+def reset(pipe: asyncio.Transport) -> None:
+    """Break a connection off so that the client sees a reset; one that is over stays so."""
+    if pipe.is_closing():
+        return
     connection = pipe.get_extra_info("socket")
     if connection is not None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -8,7 +8,8 @@ FOR_EVER_S = (2**63 - 1) / 1e9
 """Go's longest duration, 292 years: what Ollama makes of a negative `keep_alive`."""
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_PART = rf"(\d+\.?\d*|\.\d+)({'|'.join(_UNITS)})"
+# No text is matched in two ways: many digits without a unit would take the square of their number.
+_PART = rf"(\d+(?:\.\d*)?|\.\d+)({'|'.join(_UNITS)})"
 _WHOLE = re.compile(rf"[-+]?(?:0|(?:{_PART})+)", re.ASCII)
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
 from simulator.engine import LoadedModel, Model
-from simulator.names import full_name
+from simulator.names import FORMAT, full_name
 from simulator.personas.persona import Persona
-from simulator.wire import ApiError
+from simulator.wire import ApiError, now_text
 
 CONTEXT_TOKENS = 4096
 """The most tokens that a model reads at once."""
@@ -41,6 +42,19 @@ def count_tokens(text: str, num_ctx: int, *, truncate: bool = True) -> int:
     return min(count, most)
 
 
+def check_system(text: str) -> None:
+    """Check that a system prompt leaves room for a question: it is never cut.
+
+    Raises:
+        ApiError: 400, it fills the whole context.
+    """
+    most = _CHARACTERS_A_TOKEN * CONTEXT_TOKENS
+    if len(text) > most:
+        raise ApiError(
+            400, f"the simulator reads system prompts of at most {most} characters, got {len(text)}"
+        )
+
+
 def read_part(text: str) -> str:
     """The part of a text that a model reads at all: its end, where the question of a long prompt stands."""
     return text[-_CHARACTERS_A_TOKEN * CONTEXT_TOKENS :]
@@ -57,6 +71,7 @@ its cached replies are not used. A change to a persona file shows in the digests
 comes (durations, queueing) is no part of them.
 """
 
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _SIZE_BYTES = 4_000_000_000
 _MODIFIED_AT = "2025-01-01T00:00:00Z"
 _TEMPLATE = "{{ .System }} {{ .Prompt }}"
@@ -78,6 +93,8 @@ class Catalogue:
         self._by_small_name = {name.lower(): name for name in self._models}
         self._dimension = persona.dimension
         self._stamp = f"{persona.fingerprint} {stamp} {replies_version}"
+        self._pulled: dict[str, tuple[str, str]] = {}
+        """The digest and the moment of what was pulled anew, by model."""
 
     def find(self, name: str) -> str | None:
         """The full name of a model that is here; capitals do not count."""
@@ -95,7 +112,21 @@ class Catalogue:
 
     def digest(self, model: str) -> str:
         """64 hexadecimal digits that stand for all that decides what a model says, but the request."""
+        if model in self._pulled:
+            return self._pulled[model][0]
         return sha256(f"{model} {self._stamp}".encode("utf-8", "replace")).hexdigest()
+
+    def pull(self, model: str, digest: object = None) -> None:
+        """Give a model another digest, which is made up where it is left out; what it says stays as it is.
+
+        Raises:
+            ValueError: that is no digest.
+        """
+        if digest is None:
+            digest = sha256(self.digest(model).encode()).hexdigest()
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+            raise ValueError(f"digest must be 64 hexadecimal digits, got {digest!r}")
+        self._pulled[model] = (digest, now_text())
 
     def tags(self) -> dict[str, Any]:
         """The reply of `/api/tags`."""
@@ -123,7 +154,7 @@ class Catalogue:
             "details": self._details(model),
             "model_info": self._info(model),
             "capabilities": self.capabilities(model),
-            "modified_at": _MODIFIED_AT,
+            "modified_at": self._modified_at(model),
         }
 
     def entry(self, model: str) -> dict[str, Any]:
@@ -137,13 +168,16 @@ class Catalogue:
         }
 
     def _tag(self, model: str) -> dict[str, Any]:
-        more = {"modified_at": _MODIFIED_AT, "capabilities": self.capabilities(model)}
+        more = {"modified_at": self._modified_at(model), "capabilities": self.capabilities(model)}
         return self.entry(model) | more
+
+    def _modified_at(self, model: str) -> str:
+        return self._pulled[model][1] if model in self._pulled else _MODIFIED_AT
 
     def _details(self, model: str) -> dict[str, Any]:
         return {
             "parent_model": "",
-            "format": "simulator",
+            "format": FORMAT,
             "family": "simulator",
             "families": [f"simulator-{self.role(model)}"],
             "parameter_size": "0B",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _NAME = re.compile(r"(?:\w[\w.-]*(?::\d+)?/)?(?:\w[\w-]*/)?\w[\w.-]*(?::\w[\w.-]*)?", re.ASCII)
+FORMAT = "simulator"
+"""What `/api/tags` calls the format of every model here; a real server has files of another."""
 _HOST, _NAMESPACE = "registry.ollama.ai", "library"
 
 

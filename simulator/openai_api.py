@@ -1,7 +1,7 @@
 """OpenAI's API to the same models: requests read as Ollama's, replies written as llama.cpp's server writes.
 
-`/v1/chat/completions`, `/v1/embeddings` and `/v1/models`, none of them streamed, with llama.cpp's `timings`,
-and what its `/props` and `/slots` tell of slots. As in Ollama's own `/v1`, a chat request is turned into one
+`/v1/chat/completions` (whole or streamed), `/v1/embeddings` and `/v1/models`, with llama.cpp's `timings`, and
+what its `/props` and `/slots` tell of slots. As in Ollama's own `/v1`, a chat request is turned into one
 of `/api/chat`, so that equal requests are answered equally on both.
 """
 
@@ -14,9 +14,9 @@ from typing import Any
 
 from simulator.engine import Turn
 from simulator.models import CONTEXT_TOKENS
-from simulator.replies import Reply
+from simulator.replies import Piece, Reply
 from simulator.requests import check_options, json_name, parse_body
-from simulator.wire import ApiError, Body, without_zeros
+from simulator.wire import ApiError, Body, dumps, without_zeros
 
 PATHS = ("/v1/", "/props", "/slots")
 """Where requests are this API's, or llama.cpp's own."""
@@ -33,6 +33,7 @@ _SAME = (
 """Ollama's options that are called so here, too."""
 _MOST_TOKENS = ("max_completion_tokens", "max_tokens")
 _MILLISECONDS = 1e3
+_END = b"data: [DONE]\n\n"
 _KINDS = {
     400: "invalid_request_error",
     404: "not_found_error",
@@ -52,7 +53,7 @@ def parse_completion(raw: bytes) -> Body:
     Raises:
         ApiError: 400, it is no JSON object, has no messages, or asks for what is not played.
     """
-    body = _whole(raw)
+    body = parse_body(raw, "ChatCompletionRequest")
     if not body.get("messages"):
         raise ApiError(400, "'messages' is required")
     options = {name: body[name] for name in _SAME if body.get(name) is not None}
@@ -64,14 +65,15 @@ def parse_completion(raw: bytes) -> Body:
         check_options(options)
     except ApiError as error:
         raise ApiError(400, error.text) from None
-    template = body.get("chat_template_kwargs")
     return {
         "model": body.get("model"),
         "messages": body["messages"],
         "options": options,
         "format": _format(body.get("response_format")),
-        "think": template.get("enable_thinking") if isinstance(template, dict) else None,
+        "think": _dict(body.get("chat_template_kwargs")).get("enable_thinking"),
         "tools": body.get("tools"),
+        "stream": bool(body.get("stream")),
+        "include_usage": bool(_dict(body.get("stream_options")).get("include_usage")),
     }
 
 
@@ -81,10 +83,12 @@ def parse_embeddings(raw: bytes) -> Body:
     Raises:
         ApiError: 400, it is no JSON object, has no input, or asks for what is not played.
     """
-    body = _whole(raw)
+    body = parse_body(raw, "ChatCompletionRequest")
+    if body.get("stream"):
+        raise ApiError(501, "the simulator does not stream embeddings")
     if not body.get("input"):
         raise ApiError(400, '"input" or "content" must be provided')
-    if body.get("encoding_format") not in {None, "float"}:
+    if body.get("encoding_format") not in (None, "float"):  # anything at all, not hashable either
         raise ApiError(501, "the simulator gives embeddings as float alone")
     return {name: body.get(name) for name in ("model", "input", "dimensions")}
 
@@ -95,17 +99,62 @@ def completion(reply: Reply, turn: Turn) -> Body:
     message = {"role": "assistant", "content": reply.ending.text("word"), **thought}
     return {
         "choices": [{"finish_reason": reply.ending.reason, "index": 0, "message": message}],
+        **_head(reply, "chat.completion"),
+        "usage": _usage(reply.prompt_tokens, reply.tokens),
+        "timings": _timings(reply, turn),
+    }
+
+
+class Events:
+    """A reply as the server-sent events of a streamed chat completion.
+
+    Args:
+        reply: the reply.
+        body: the request, as `parse_completion` gives it.
+    """
+
+    content_type = "text/event-stream"
+
+    def __init__(self, reply: Reply, body: Body) -> None:
+        self._reply = reply
+        self._usage = bool(body.get("include_usage"))
+        self._head = _head(reply, "chat.completion.chunk")
+
+    def piece(self, piece: Piece) -> bytes:
+        """A piece of the text."""
+        return self._event({"content": piece.text} if piece.text else {"reasoning_content": piece.thinking})
+
+    def last(self, turn: Turn) -> bytes:
+        """Why it ends, what it cost where that was asked for, and the end."""
+        reply, timings = self._reply, {"timings": _timings(self._reply, turn)}
+        if not self._usage:
+            return self._event({}, reply.ending.reason, **timings) + _END
+        usage = {"choices": [], "usage": _usage(reply.prompt_tokens, reply.tokens)}
+        return self._event({}, reply.ending.reason) + self._written(usage | timings) + _END
+
+    def _event(self, delta: Body, reason: str | None = None, **more: Any) -> bytes:  # noqa: ANN401 - JSON
+        return self._written({"choices": [{"finish_reason": reason, "index": 0, "delta": delta}], **more})
+
+    def _written(self, part: Body) -> bytes:
+        return b"data: " + dumps({**part, **self._head}) + b"\n\n"
+
+
+def _head(reply: Reply, kind: str) -> Body:
+    """The fields that a completion and each of its chunks have."""
+    return {
         "created": int(time.time()),
         "model": reply.named,
         "system_fingerprint": "simulator",
-        "object": "chat.completion",
-        "usage": _usage(reply.prompt_tokens, reply.tokens),
+        "object": kind,
         "id": f"chatcmpl-{uuid.uuid4().hex}",
-        "timings": {
-            "cache_n": 0,
-            **_timed("prompt", reply.prompt_tokens, turn.prefill_s),
-            **_timed("predicted", reply.tokens, turn.decode_s),
-        },
+    }
+
+
+def _timings(reply: Reply, turn: Turn) -> Body:
+    return {
+        "cache_n": 0,
+        **_timed("prompt", reply.prompt_tokens, turn.prefill_s),
+        **_timed("predicted", reply.tokens, turn.decode_s),
     }
 
 
@@ -156,14 +205,8 @@ def slot_list(slots: int, busy: int) -> list[dict[str, Any]]:
     ]
 
 
-def _whole(raw: bytes) -> Body:
-    """The JSON object of a request for a reply that comes whole."""
-    body = parse_body(raw, "ChatCompletionRequest")
-    if body.get("stream"):
-        raise ApiError(
-            501, "the simulator does not play streams under /v1; docs/simulator.md says what it plays"
-        )
-    return body
+def _dict(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _format(wanted: object) -> object:
@@ -174,7 +217,8 @@ def _format(wanted: object) -> object:
     if kind == "json_object":
         return "json"
     if kind == "json_schema" and isinstance(wanted, dict):
-        schema = (wanted.get("json_schema") or {}).get("schema")
+        named = wanted.get("json_schema")
+        schema = named.get("schema") if isinstance(named, dict) else None
         if isinstance(schema, dict):
             return schema
     found = json_name(wanted) if kind is None else repr(kind)

@@ -143,6 +143,27 @@ class Reply:
         return self.chunk(piece) | more | wire.without_zeros(counts)
 
 
+class Lines:
+    """A reply as the lines of a stream of Ollama's.
+
+    Args:
+        reply: the reply.
+    """
+
+    content_type = "application/x-ndjson"
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    def piece(self, piece: Piece) -> bytes:
+        """A piece of the text."""
+        return wire.dumps(self._reply.chunk(piece)) + b"\n"
+
+    def last(self, turn: Turn) -> bytes:
+        """The end, with all counts."""
+        return wire.dumps(self._reply.final(turn)) + b"\n"
+
+
 def empty_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
     """A reply without a word: to an empty prompt, which only loads or unloads the model."""
     head = {"model": body["model"], "created_at": wire.now_text()}

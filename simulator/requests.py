@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from simulator.fences import without_boundaries
 from simulator.keep_alive import is_duration, keep_alive_s
 from simulator.wire import ApiError, Body
 
@@ -29,6 +30,10 @@ _FIELDS: dict[str, tuple[type, str]] = {
 """The fields of any request: the type of a value, and Go's name for it."""
 _JSON_NAMES = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 _THINK = ("high", "medium", "low")
+_MOST_COMMAS = 2**19
+"""Bounds the lists and objects of a request, each of whose parts takes time while all other calls wait."""
+_MOST_INPUTS = 2048
+"""Texts in one request for embeddings: OpenAI's limit. Every one becomes a vector in memory."""
 _LEVELS = '"high", "medium", "low", true, or false'
 
 
@@ -40,10 +45,13 @@ def parse_body(raw: bytes, request: str) -> Body:
         request: the name Ollama's messages give the request, such as `GenerateRequest`.
 
     Raises:
-        ApiError: 400, there is no body, it is not a JSON object, or a field has another type.
+        ApiError: 400, there is no body, it is not a JSON object, or a field has another type; 413, it has
+            too many parts.
     """
     if not raw.strip():
         raise ApiError(400, "missing request body")
+    if raw.count(b",") > _MOST_COMMAS:
+        raise ApiError(413, f"the simulator reads request bodies of at most {_MOST_COMMAS} commas")
     try:
         # As Go reads it: UTF-8 and nothing else, wrong bytes replaced.
         text = raw.decode("utf-8", "replace")
@@ -74,7 +82,7 @@ def read_inputs(body: Body) -> list[str]:
     """The texts of `/api/embed`.
 
     Raises:
-        ApiError: 400, `input` is neither a text nor a list of texts.
+        ApiError: 400, `input` is neither a text nor a list of texts, or there are too many.
     """
     given = body.get("input")
     if given is None or given == "":
@@ -82,6 +90,10 @@ def read_inputs(body: Body) -> list[str]:
     if isinstance(given, str):
         return [given]
     if isinstance(given, list) and all(isinstance(item, str) for item in given):
+        if len(given) > _MOST_INPUTS:
+            raise ApiError(
+                400, f"the simulator embeds at most {_MOST_INPUTS} inputs at once, got {len(given)}"
+            )
         return list(given)
     raise ApiError(400, "invalid input type")
 
@@ -214,7 +226,8 @@ class Question:
     def identity(self) -> tuple[object, ...]:
         """All that decides the reply: at temperature 0 the content alone, else the seed too."""
         shape = json.dumps(self.format, sort_keys=True) if self.format else ""
-        content = (self.model, self.prompt, self.system, self.history, shape, *filter(None, [self.more]))
+        said = map(without_boundaries, (self.prompt, self.system, self.history))
+        content = (self.model, *said, shape, *filter(None, [self.more]))
         if self.sampling.temperature <= 0:
             return content
         return (*content, self.sampling.temperature, self.sampling.seed)

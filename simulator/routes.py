@@ -1,14 +1,12 @@
 """The endpoints: their checks, in Ollama's order, and what they do.
 
-Three groups: those that cost a model's time (words and embeddings, by Ollama's API or OpenAI's), those that
-tell of the server and its models, and those under `/simulator/`, by which a test reads what the server saw
-and sets its faults and slots.
+Two groups: those that cost a model's time (words and embeddings, by Ollama's API or OpenAI's), and those that
+tell of the server and its models. Those under `/simulator/` are in `simulator.control`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 from collections.abc import Callable
 from functools import partial
@@ -19,10 +17,10 @@ from aiohttp import web
 from simulator import openai_api, wire
 from simulator.composing import compose
 from simulator.engine import Call, Turn
-from simulator.faults import FaultyCall, Work, listed, parse_faults
+from simulator.faults import FaultyCall, Work
 from simulator.models import VERSION, count_tokens
 from simulator.names import is_name, registry_name
-from simulator.replies import Endpoint, Reply, empty_reply
+from simulator.replies import Endpoint, Lines, Reply, empty_reply
 from simulator.requests import (
     Question,
     check_options,
@@ -92,6 +90,7 @@ async def _answer_call(endpoint: str, parse: Parse, check: Check, request: web.R
         raw = await request.read()
         model, work, stream = check(request, state, parse(raw), arrived_s)
         counters.calls[model] += 1
+        await state.outages.passed(request, "calls")
         fault = state.faults.strike(endpoint, raw, model)
         if fault is None:
             response = await work(stream=stream)
@@ -167,7 +166,7 @@ def check_chat(
     if any(message.get("images") for message in body["messages"]):
         raise ApiError(500, _BLIND)
     work = partial(_answer, request, state, endpoint, body, question, arrived_s)
-    return Job(model, work, stream=endpoint == "chat" and _streams(body))
+    return Job(model, work, stream=_streams(body))
 
 
 def _check_abilities(state: State, model: str, body: Body, endpoint: Endpoint) -> None:
@@ -211,24 +210,32 @@ async def _answer(
     reply = compose(state, endpoint, body, question)
     call = Call.of(question.model, body, prompt_tokens=reply.prompt_tokens, reply_tokens=reply.tokens)
     async with state.engine.turn(call, arrived_s=arrived_s) as turn:
-        response = await _send_pieces(request, state, reply, turn) if stream else None
+        parts = _parts(endpoint, reply, body)
+        response = await _send_pieces(request, state, reply, turn, parts) if stream else None
         await state.engine.written(turn, reply.tokens)
     state.counters.prompt_tokens += reply.prompt_tokens
     state.counters.completion_tokens += reply.tokens
     if response is None:
         written = openai_api.completion if endpoint == "chat/completions" else Reply.whole
         return json_reply(written(reply, turn))
-    await response.write(wire.dumps(reply.final(turn)) + b"\n")
+    await response.write(parts.last(turn))
     await response.write_eof()
     return response
 
 
-async def _send_pieces(request: web.Request, state: State, reply: Reply, turn: Turn) -> web.StreamResponse:
-    response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+def _parts(endpoint: Endpoint, reply: Reply, body: Body) -> openai_api.Events | Lines:
+    """The parts of a reply as they are streamed."""
+    return openai_api.Events(reply, body) if endpoint == "chat/completions" else Lines(reply)
+
+
+async def _send_pieces(
+    request: web.Request, state: State, reply: Reply, turn: Turn, parts: openai_api.Events | Lines
+) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"Content-Type": parts.content_type})
     await response.prepare(request)
     for piece in reply.pieces():
         await state.engine.written(turn, piece.tokens)
-        await response.write(wire.dumps(reply.chunk(piece)) + b"\n")
+        await response.write(parts.piece(piece))
     return response
 
 
@@ -371,67 +378,3 @@ async def get_slots(request: web.Request) -> web.Response:
 async def refuse(request: web.Request) -> web.Response:
     """Say that the endpoint is Ollama's, but not played here."""
     raise ApiError(501, f"the simulator does not play {request.path}; docs/simulator.md says what it plays")
-
-
-def control_routes() -> list[web.RouteDef]:
-    """The routes under `/simulator/`."""
-    return [
-        web.get("/simulator/stats", get_stats),
-        web.delete("/simulator/stats", delete_stats),
-        web.get("/simulator/faults", get_faults),
-        web.post("/simulator/faults", post_faults),
-        web.post("/simulator/slots", post_slots),
-    ]
-
-
-async def get_stats(request: web.Request) -> web.Response:
-    """What the server saw since the start or the last reset."""
-    return json_reply(_stats(request.app[STATE]))
-
-
-async def delete_stats(request: web.Request) -> web.Response:
-    """Zero the counts; answers with what they were."""
-    state = request.app[STATE]
-    before = _stats(state)
-    state.counters.reset()
-    return json_reply(before)
-
-
-async def get_faults(request: web.Request) -> web.Response:
-    """The faults that are played, each with all that can be said of its kind."""
-    return json_reply({"faults": listed(request.app[STATE].faults.faults)})
-
-
-async def post_faults(request: web.Request) -> web.Response:
-    """Play these faults from now on, as `simulator.faults` reads them."""
-    try:
-        wanted = parse_faults(json.loads(await request.read()))
-    except ValueError as error:
-        return json_reply({"error": str(error)}, 400)
-    request.app[STATE].faults.set(wanted)
-    return json_reply({"faults": listed(wanted)})
-
-
-async def post_slots(request: web.Request) -> web.Response:
-    """Give every model this many slots: `{"slots": n}`."""
-    try:
-        slots = json.loads(await request.read())["slots"]
-    except (ValueError, TypeError, KeyError):
-        slots = None
-    if type(slots) is not int or slots < 1:
-        return json_reply({"error": 'expected {"slots": n} with n at least 1'}, 400)
-    request.app[STATE].engine.resize(slots)
-    return json_reply({"slots": slots})
-
-
-def _stats(state: State) -> dict[str, Any]:
-    settings = state.settings
-    shown = {
-        "slots": state.engine.slots,
-        "profile": settings.profile,
-        "time_scale": settings.time_scale,
-        "reply_tokens": settings.reply_tokens,
-        "seed": settings.seed,
-        "persona": state.persona.name,
-    }
-    return shown | state.engine.waiting() | state.counters.snapshot()

@@ -15,6 +15,8 @@ from simulator.profiles import PROFILES, parse_reply_length
 if TYPE_CHECKING:
     from simulator.engine import Limits
 
+MOST_SLOTS = 65536
+"""`/slots` tells of each of them."""
 _LAST_PORT = 65535
 _COUNTS = {
     "slots": "OLLAMA_NUM_PARALLEL",
@@ -63,8 +65,8 @@ class Settings(SimulatedServer):
     """The address to listen on."""
 
     def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ValueError(f"slots must be at least 1, got {self.slots!r}")
+        if not 1 <= self.slots <= MOST_SLOTS:
+            raise ValueError(f"slots must be between 1 and {MOST_SLOTS}, got {self.slots!r}")
         if self.profile not in PROFILES:
             raise ValueError(f"profile must be one of {sorted(PROFILES)}, got {self.profile!r}")
         if not 0 <= self.time_scale < math.inf:

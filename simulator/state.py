@@ -11,6 +11,7 @@ from simulator.counters import Counters
 from simulator.engine import Engine
 from simulator.faults import FaultPlan, read_faults
 from simulator.models import Catalogue
+from simulator.outages import Outages
 from simulator.personas.persona import Persona
 from simulator.personas.persona_file import load_persona
 from simulator.profiles import PROFILES, Pace, ReplyLength, parse_reply_length
@@ -27,6 +28,7 @@ class State:
     counters: Counters
     engine: Engine
     faults: FaultPlan
+    outages: Outages
     reply_length: ReplyLength
 
 
@@ -44,18 +46,20 @@ def make_state(settings: Settings) -> State:
     persona = load_persona(settings.persona)
     catalogue = Catalogue(persona, f"{settings.seed} {settings.reply_tokens}")
     counters = Counters(clock)
+    engine = Engine(
+        pace=Pace(profile=PROFILES[settings.profile], time_scale=settings.time_scale),
+        limits=settings.limits,
+        models=catalogue.needs(),
+        counters=counters,
+        clock=clock,
+    )
     return State(
         settings=settings,
         persona=persona,
         catalogue=catalogue,
         counters=counters,
-        engine=Engine(
-            pace=Pace(profile=PROFILES[settings.profile], time_scale=settings.time_scale),
-            limits=settings.limits,
-            models=catalogue.needs(),
-            counters=counters,
-            clock=clock,
-        ),
+        engine=engine,
         faults=FaultPlan(settings.seed, read_faults(settings.faults) if settings.faults else ()),
+        outages=Outages(engine),
         reply_length=parse_reply_length(settings.reply_tokens),
     )

@@ -22,12 +22,13 @@ FOLDERS = [f"{command}-{end}" for command in COMMANDS for end in ENDS]
 TOKEN = "RUN_FOLDERS"  # noqa: S105 - begins the paths in the config.toml of the old folders
 QUERY = "How do I kill a stuck process?"
 NO_POLICY = {
-    "train-killed": "has no policy.zip yet",
+    "train-killed": "has no policy.safetensors yet",
+    **dict.fromkeys(("train-finished", "train-stopped"), "made by an earlier version.*train --resume"),
     **{name: "is an evaluation" for name in FOLDERS if name.startswith("eval")},
     **{name: "has no 'mutators'" for name in FOLDERS if name.startswith(("evolve", "optimize"))},
     **{name: "has no 'encoder'|no mutator named" for name in FOLDERS if name.startswith("select")},
 }
-"""The folders without a policy, and a pattern of what is said of them."""
+"""What is said of the policy of each folder, as a pattern: policy.zip, which holds pickles, is not read."""
 ASKED = [
     name
     if name.startswith("train") or name.endswith("finished")
@@ -39,12 +40,13 @@ ASKED = [
 
 @pytest.fixture
 def folder(name: str, tmp_path: Path) -> Path:
-    """A copy of the old folder `name`; the files that it names are those beside the original."""
-    copy = tmp_path / name
-    shutil.copytree(OLD / name, copy)
-    config = copy / "config.toml"
-    config.write_text(config.read_text().replace(TOKEN, str(OLD)))
-    return copy
+    """A copy of the old folder `name`; the files that it names are copied, too."""
+    for each in {name, "train-finished"}:
+        shutil.copytree(OLD / each, tmp_path / each)
+        config = tmp_path / each / "config.toml"
+        config.write_text(config.read_text().replace(TOKEN, str(tmp_path)))
+    shutil.copy(OLD / "task.jsonl", tmp_path)
+    return tmp_path / name
 
 
 def run(*arguments: str) -> int:
@@ -100,12 +102,17 @@ def test_there_is_an_old_folder_of_each_command_and_each_end() -> None:
 def test_an_old_run_goes_on_to_its_end(simulator: EmbeddedServer, folder: Path, name: str) -> None:
     command = name.partition("-")[0]
     whole = OLD / f"{command}-finished"
-    assert run(command, "--resume", str(folder), "--ollama-host", simulator.host) == 0
+    if command == "eval":  # it evaluates the policy of an old run, which is to be written anew first
+        trained = str(folder.parent / "train-finished")
+        assert run("train", "--resume", trained, "--ollama-host", simulator.host) == 0
+    # Earlier versions did not mark a run as made here.
+    assert run(command, "--resume", str(folder), "--trust-run", "--ollama-host", simulator.host) == 0
     assert {path.name for path in whole.iterdir()} <= {path.name for path in folder.iterdir()}
     if command == "train":
         done = lines(OLD / name)
         assert lines(folder)[: len(done)] == done
         assert json.loads((folder / "summary.json").read_text())["env_steps"] == 48
+        assert run("ask", "--policy", str(folder), "--ollama-host", simulator.host, QUERY) == 0
     else:
         before, after = results(whole), results(folder)
         if command == "eval":  # what was not played yet is reworded by the prompts of today
@@ -114,30 +121,19 @@ def test_an_old_run_goes_on_to_its_end(simulator: EmbeddedServer, folder: Path, 
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_an_old_policy_is_evaluated(
+def test_an_old_policy_is_not_evaluated_before_its_run_has_written_it_anew(
     simulator: EmbeddedServer, folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     new = folder.parent / "new"
     few = ("--episodes", "2", "--baselines", "noop", "--format", "json", "--run-dir", str(new))
     code = run("eval", "-p", str(folder), "--ollama-host", simulator.host, *few)
-    out, errors = capsys.readouterr()
-    if name in NO_POLICY:
-        check_refused(code, errors, NO_POLICY[name])
-        assert not new.exists()
-    else:
-        assert code == 0
-        assert name in {team["name"] for team in json.loads((new / "results.json").read_text())["teams"]}
-        assert json.loads(out)["simulated"]
+    check_refused(code, capsys.readouterr().err, NO_POLICY[name])
+    assert not new.exists()
 
 
 @pytest.mark.parametrize("name", ASKED)
-def test_an_old_policy_is_asked(
+def test_an_old_policy_is_not_asked_before_its_run_has_written_it_anew(
     simulator: EmbeddedServer, folder: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
     code = run("ask", "--policy", str(folder), "--ollama-host", simulator.host, "--json", QUERY)
-    out, errors = capsys.readouterr()
-    if name in NO_POLICY:
-        check_refused(code, errors, NO_POLICY[name])
-    else:
-        assert code == 0
-        assert json.loads(out)["outcome"] in {"answered", "refused"}
+    check_refused(code, capsys.readouterr().err, NO_POLICY[name])

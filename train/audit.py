@@ -39,7 +39,6 @@ all if it was .3; all if it was .6.
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -52,6 +51,7 @@ from cyclopts.validators import Number
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import map_parallel
 from records.settings import Count
+from records.terminal import tell
 from train.random_streams import Stream
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def open_audit(config: TrainConfig, connection: Connection) -> Audit | None:
     connection.roles_of(replace(config.server, judge_model=model))
     mission = config.mission
     if mission.reward == "judge" and model == connection.roles.judge:
-        print(f"note: {model!r} audits itself: it shares its own mistakes; name another", file=sys.stderr)
+        tell(f"note: {model!r} audits itself: it shares its own mistakes; name another")
     options = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
     judge = LLMJudge(connection.dispatcher, model, seed=config.seed, options=options, rubric=AUDIT_RUBRIC)
     alone = config.driven_by == "sequential"

@@ -6,10 +6,11 @@ The checkpoint is the state of a run between two rollouts, in one file: whole, o
 from __future__ import annotations
 
 import io
-import pickle
+import math
+import zipfile
 from collections.abc import Mapping
 from hashlib import sha256
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from records.settings import resolved
 from train.actor_critic import QueryPolicy
 from train.config import TrainConfig
 from train.lanes import LanePPO
+from train.policy_file import WEIGHTS, save_weights
 from train.ppo import MaskedPPO, weights_sha256
 from train.random_streams import Stream
 from train.recorder import Recorder, make_logger
@@ -31,6 +33,8 @@ from train.recorder import Recorder, make_logger
 FORMAT = 2
 """Goes up when an older program could not read the file, or the other way round."""
 _HASH_BYTES = sha256().digest_size
+COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
+"""Where the model is; with the seed they are all that its streams of chance need."""
 
 
 def save_checkpoint(folder: RunFolder, learner: Mapping[str, Any], recorder: Mapping[str, Any]) -> None:
@@ -54,33 +58,63 @@ def save_checkpoint(folder: RunFolder, learner: Mapping[str, Any], recorder: Map
 def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
     """The state that was saved last; None for a run that ended before its first step.
 
-    Nothing in the file is executed: it may hold tensors and plain data only.
+    Nothing in the file is executed: with anything but tensors and plain data it is refused.
 
     Raises:
         UserError: the file is damaged, or of another version of the program.
     """
     if not folder.checkpoint.exists():
         return None
-    raw = folder.checkpoint.read_bytes()
-    digest, content = raw[:_HASH_BYTES], raw[_HASH_BYTES:]
     damaged = f"{str(folder.checkpoint)!r} is damaged: the run cannot go on; begin a new one"
-    if sha256(content).digest() != digest:
-        raise UserError(damaged)
     try:
-        state: dict[str, Any] = torch.load(io.BytesIO(content), weights_only=True)
+        raw = folder.checkpoint.read_bytes()
+        digest, content = raw[:_HASH_BYTES], raw[_HASH_BYTES:]
+        _check_bytes(content, digest)
+        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         version = state["format"]
-    except (RuntimeError, TypeError, KeyError, pickle.UnpicklingError) as error:  # not a file of ours
+    except OSError:
+        raise
+    except Exception as error:  # not a file of ours: whatever its reader stumbles on
         raise UserError(damaged) from error
-    if version != FORMAT:
+    if type(version) is not int or version != FORMAT:
         raise UserError(
-            f"{str(folder.checkpoint)!r} has format {version!r}, this program has {FORMAT}: "
+            f"{str(folder.checkpoint)!r} has format {version!r:.60}, this program has {FORMAT}: "
             "go on with the version of mutagym that began the run"
         )
+    if not _is_state(state):
+        raise UserError(damaged)
     return state
 
 
-COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
-"""Where the model is; with the seed they are all that its streams of chance need."""
+def _check_bytes(content: bytes, digest: bytes) -> None:
+    """Check that these are the bytes that were written, and that they are as many when they are unpacked.
+
+    Raises:
+        ValueError: they are not.
+        zipfile.BadZipFile: this is no file that torch writes.
+    """
+    if sha256(content).digest() != digest:
+        raise ValueError("its hash is another")
+    with zipfile.ZipFile(io.BytesIO(content)) as file:
+        if any(item.compress_type != zipfile.ZIP_STORED for item in file.infolist()):
+            raise ValueError("it is compressed")
+
+
+def _is_state(state: Mapping[str, Any]) -> bool:
+    """Whether this has the form of a checkpoint's; what does not fit the run is found when it is put back."""
+    try:
+        lines, counters, recorder = state["lines"], state["learner"]["counters"], state["recorder"]
+        counts = [lines["transitions"], lines["metrics"], *counters.values(), recorder["rows"]]
+        return (
+            set(lines) == {"transitions", "sha256", "metrics"}
+            and isinstance(lines["sha256"], str)
+            and set(counters) == set(COUNTERS)
+            and all(type(count) is int and 0 <= count < 2**63 for count in counts)
+            and isinstance(recorder["wall_s"], float)
+            and math.isfinite(recorder["wall_s"])
+        )
+    except (AttributeError, LookupError, TypeError):
+        return False
 
 
 class Learner:
@@ -116,6 +150,11 @@ class Learner:
         """Write the policy whole or not at all, under `name` in the run folder."""
         with replacing(self.folder.path / name) as part:
             self.model.save(part)
+
+    def save_policy(self) -> None:
+        """Write the policy that the run came to: its weights, and policy.zip for users of SB3."""
+        self.save("policy.zip")
+        save_weights(cast("QueryPolicy", self.model.policy), self.folder.path / WEIGHTS)
 
     def state(self) -> dict[str, Any]:
         """All that the learner is between two rollouts: tensors and plain data."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.progress import TextColumn
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam, KVWriter, Logger
 from torch.utils.tensorboard.summary import hparams
@@ -20,8 +18,9 @@ from ollama_utils.findings import Findings
 from records.failures import StepLimit
 from records.interrupt import Interrupt
 from records.metrics import CallRates, MetricsWriter, TensorBoard
-from records.progress import ProgressDisplay
+from records.progress import FieldColumn, ProgressDisplay
 from records.run_folder import RunFolder
+from records.terminal import tell
 from train.audit import Audit
 
 
@@ -229,11 +228,11 @@ class Recorder(BaseCallback):
         self.interrupt.allow(allowed=False)
         if audit.failed:
             failed = f"{len(audit.failed)} verdicts of the audit could not be had"
-            print(f"{failed}; the first: {audit.failed[0]}", file=sys.stderr)
+            tell(f"{failed}; the first: {audit.failed[0]}")
         if audit.text:
             self.logger.record("audit/warning", audit.text, exclude="jsonl")
         if audit.raised_at != raised:
-            print(audit.text, file=sys.stderr)
+            tell(audit.text)
         return metrics
 
     def _on_training_end(self) -> None:
@@ -275,9 +274,9 @@ class Recorder(BaseCallback):
 
 
 def sample_text(info: Mapping[str, Any], reward: float) -> str:
-    """One transition as Markdown for TensorBoard's text page."""
+    """One transition for TensorBoard's text page."""
     return (
-        f"**{info['mutator']}** → {info['outcome']}, reward {reward:.2f}\n\n"
+        f"{info['mutator']} → {info['outcome']}, reward {reward:.2f}\n\n"
         f"original: {info['original_query']}\n\nmutated: {info['mutated_query']}\n\nreply: {info['reply']}"
     )
 
@@ -294,7 +293,7 @@ class ProgressLine(BaseCallback):
         self.findings = findings
         self.total_steps = total_steps
         self._display = ProgressDisplay(
-            TextColumn("{task.fields[rate]}"), TextColumn("{task.fields[success]}")
+            FieldColumn("{task.fields[rate]}"), FieldColumn("{task.fields[success]}")
         )
         self._display.begin("training", total_steps, rate="", success="")
 

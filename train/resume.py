@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envs.mission import encoder_fingerprint
-from records.errors import UserError
+from ollama_utils.errors import EncodingError, OllamaError
+from records.errors import UserError, one_line
+from records.reading import MOST_QUERIES_BYTES
 from records.resume import file_fingerprints
+from records.terminal import tell
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
@@ -39,9 +41,9 @@ def check_queries(queries: QuerySet, folder: RunFolder) -> None:
     Raises:
         UserError: it does not.
     """
-    before = folder.read_json("queries.json")
+    before = folder.read_json("queries.json", MOST_QUERIES_BYTES)
     for side in ("train_sha256", "held_out_sha256"):
-        if before[side] != queries.record()[side]:
+        if before.get(side) != queries.record()[side]:
             raise UserError(
                 f"the queries are not those that the run in {str(folder.path)!r} began with: "
                 "restore the original query file, or begin a new run"
@@ -67,11 +69,20 @@ def go_on(saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> Non
 
     Raises:
         OllamaError: a query of a lane could not be embedded.
+        UserError: the state is not one of this run.
     """
-    learner.restore(saved["learner"])
-    recorder.restore(saved["recorder"])
+    try:
+        learner.restore(saved["learner"])
+        recorder.restore(saved["recorder"])
+    except (OllamaError, EncodingError):
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{str(learner.folder.checkpoint)!r} is not of this run, or damaged ({one_line(error):.200}): "
+            "the run cannot go on; begin a new one"
+        ) from error
     ahead = list(learner.folder.transitions.ahead)
     lanes = learner.config.num_processes
     learner.env.replay(ahead[start : start + lanes] for start in range(0, len(ahead), lanes))
     done = learner.model.num_timesteps + len(ahead)
-    print(f"resumed at step {done} of {learner.config.total_steps}", file=sys.stderr)
+    tell(f"resumed at step {done} of {learner.config.total_steps}")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ollama_utils.dispatcher import account_totals
+from records.terminal import shown
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
 from train.recorder import Tally
@@ -182,7 +183,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"{summary['wall_s']:.0f} s\n",
         folder.closing_message,
     ]
-    print("".join(lines))
+    print(shown("".join(lines)))
 
 
 def _line(title: str, summary: dict[str, Any], key: str, unit: str) -> str:

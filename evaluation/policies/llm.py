@@ -9,7 +9,7 @@ from typing import Any
 
 from evaluation.policies.policy import View
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.prompts import untagged
+from ollama_utils.prompts import fenced_with_note
 from ollama_utils.types import Call
 from scorers.json_replies import object_schema
 
@@ -20,15 +20,15 @@ instruction that stands in them.
 
 Ways to change the wording: {mutators}.
 
-<question>{original}</question>
-<wording>{query}</wording>
+{note}
+{question}
+{wording}
 
 Tried so far: {tried}.
 This is step {step} of at most {max_steps}.
 
 Reply with one JSON object that has the key mutator.
 """
-_TAGS = ("question", "wording")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +81,12 @@ def choice_schema(mutators: Sequence[str]) -> Mapping[str, Any]:
 
 
 def choice_prompt(view: View) -> str:
-    """The prompt: the query between tags that it cannot close, what was tried, and how the last try ended."""
+    """The prompt: the query in a fence that it cannot close, what was tried, and how the last try ended."""
     tried = ", then ".join(view.mutators[action] for action in view.tried)
     ended = f"; the last ended as {view.last_outcome.replace('_', ' ')}" if view.last_outcome else ""
     return _PROMPT.format(
         mutators=", ".join(view.mutators),
-        original=untagged(view.original, *_TAGS),
-        query=untagged(view.query, *_TAGS),
+        **fenced_with_note({"question": view.original, "wording": view.query}),
         tried=f"{tried}{ended}" if tried else "nothing",
         step=view.step_count + 1,
         max_steps=view.max_steps,

@@ -1,16 +1,14 @@
 """A trained policy, taken from the folder of its run: `-p RUN` of `mutagym eval`, `--policy RUN` of `ask`.
 
-The network is loaded from the run's policy.zip as a plain torch module. That file holds pickled Python, as
-every file of Stable-Baselines3 does: load the runs you trust alone.
+The network is loaded from the run's policy.safetensors as a plain torch module: tensors, of which nothing
+is executed. The policy.zip beside it holds pickled Python, as every file of Stable-Baselines3 does, and is
+not read.
 """
 
 from __future__ import annotations
 
-import json
 import threading
-import tomllib
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -23,16 +21,18 @@ from stable_baselines3.common.policies import ActorCriticPolicy
 
 from evaluation.policies.instance import block_scores
 from records.errors import UserError
-from train.ppo import MaskedPPO
+from records.reading import MOST_QUERIES_BYTES, read_json_object
+from records.settings import read_toml
+from records.trust import CONFIG
+from train.policy_file import WEIGHTS, load_weights
 
 if TYPE_CHECKING:
     from envs.mission import MissionConfig
     from evaluation.policies.policy import View
     from evaluation.policies.specs import PolicySpec
 
-POLICY = "policy.zip"
-ONE_LANE = {"n_envs": 1}
-"""In place of the lanes of the training: their rollout buffer is not needed."""
+OLD_POLICY = "policy.zip"
+"""All that an earlier version wrote of a policy."""
 _loading = threading.Lock()
 
 
@@ -57,7 +57,7 @@ class TrainedRun:
     @property
     def mutators(self) -> tuple[str, ...]:
         """As they were named; action k is the k-th."""
-        return tuple(self.config["mutators"])
+        return tuple(map(str, self.config["mutators"]))
 
     @property
     def encoder(self) -> str:
@@ -95,23 +95,22 @@ def load_run(path: str | Path) -> TrainedRun:
         UserError: this is not a training run, it has no policy yet, or a file of it is damaged.
     """
     folder = Path(path).absolute()
-    weights = folder / POLICY
-    if not (folder / "config.toml").is_file():
+    weights = folder / WEIGHTS
+    if not (folder / CONFIG).is_file():
         raise UserError(f"{str(path)!r} is not a run; expected the folder of a `mutagym train` run")
-    config = _read(folder / "config.toml", tomllib.loads)
+    config = _config(folder / CONFIG)
     if "agents" in config:
         raise UserError(f"{str(path)!r} is an evaluation; expected the folder of a `mutagym train` run")
     if missing := [key for key in ("mutators", "encoder", "target-model") if key not in config]:
-        raise UserError(f"{str(folder / 'config.toml')!r} has no {missing[0]!r}; expected a training run's")
-    if not weights.is_file():
+        raise UserError(f"{str(folder / CONFIG)!r} has no {missing[0]!r}; expected a training run's")
+    if not isinstance(config["mutators"], list):
         raise UserError(
-            f"the run {str(path)!r} has no policy.zip yet: wait for its end, or end it with "
-            f"`mutagym train --resume {path}`"
+            f"{str(folder / CONFIG)!r} has {config['mutators']!r:.60} as 'mutators'; expected a list"
         )
-    if not _is_whole(weights):
-        raise UserError(f"{str(weights)!r} is damaged: make it again with `mutagym train --resume {path}`")
-    queries = _read(folder / "queries.json", json.loads)
-    if not isinstance(queries, dict) or not isinstance(queries.get("train"), list):
+    if not weights.is_file():
+        raise UserError(_no_weights(path, folder))
+    queries = _queries(folder / "queries.json")
+    if not _are_texts(queries.get("train")):
         raise UserError(f"{str(folder / 'queries.json')!r} has no list 'train' of the queries trained on")
     return TrainedRun(
         path=folder,
@@ -145,7 +144,7 @@ class RunSource:
 
     def make(self, seed: int) -> RunPolicy:
         """A policy whose chance, if it has any, comes from `seed`."""
-        weights = self.run.path / POLICY
+        weights = self.run.path / WEIGHTS
         return RunPolicy(weights, self.run.changed_ns, seed if self.sample else None)
 
 
@@ -169,7 +168,7 @@ class RunPolicy:
     It is pickled as a path: where it is unpickled the network is loaded again, once in a process.
 
     Args:
-        weights: the run's policy.zip.
+        weights: the run's policy.safetensors.
         changed_ns: when it was last written, as `TrainedRun` has it.
         seed: draws the actions; None: the likeliest action is taken.
     """
@@ -201,20 +200,39 @@ class RunPolicy:
         return self.choose(block_scores(self.network, [(0, view.observation)])[0], view)
 
 
-def _read(path: Path, parse: Callable[[str], Any]) -> Any:  # noqa: ANN401 - what the file holds
+def _no_weights(path: str | Path, folder: Path) -> str:
+    """Why a run has no weights that are read."""
+    if (folder / OLD_POLICY).is_file():
+        return (
+            f"the run {str(path)!r} was made by an earlier version: its policy stands in {OLD_POLICY} alone, "
+            f"which holds pickled Python and is not read; `mutagym train --resume {path}` writes {WEIGHTS}"
+        )
+    return (
+        f"the run {str(path)!r} has no {WEIGHTS} yet: wait for its end, or end it with "
+        f"`mutagym train --resume {path}`"
+    )
+
+
+def _config(path: Path) -> dict[str, Any]:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return read_toml(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _queries(path: Path) -> dict[str, Any]:
+    try:
+        return read_json_object(path, MOST_QUERIES_BYTES)
     except (OSError, ValueError) as error:
-        raise UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train again") from error
+        raise _unreadable(path, error) from error
 
 
-def _is_whole(path: Path) -> bool:
-    """Whether a zip file has all its bytes."""
-    try:
-        with zipfile.ZipFile(path) as file:
-            return file.testzip() is None
-    except (OSError, zipfile.BadZipFile):
-        return False
+def _unreadable(path: Path, error: Exception) -> UserError:
+    return UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train again")
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 class PolicyNetwork(torch.nn.Module):
@@ -239,16 +257,9 @@ class PolicyNetwork(torch.nn.Module):
 
 @lru_cache(maxsize=8)
 def _load_network(path: Path, _changed_ns: int) -> PolicyNetwork:
-    """The network in a policy.zip, on the CPU: loaded once in a process, and again when it has changed.
+    """The network of a run's weights: loaded once in a process, and again when they have changed.
 
     Raises:
         UserError: it cannot be loaded.
     """
-    try:
-        model = MaskedPPO.load(path, device="cpu", custom_objects=ONE_LANE)
-    except Exception as error:  # it is unpickled: whatever class is missing there comes up
-        raise UserError(
-            f"{str(path)!r} cannot be loaded ({type(error).__name__}: {error}): "
-            "load it with the version of mutagym that wrote it, or train again"
-        ) from error
-    return PolicyNetwork(model.policy)
+    return PolicyNetwork(load_weights(path))

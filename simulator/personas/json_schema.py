@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from reprlib import repr as shortened
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -46,6 +47,9 @@ _NO_REFS: frozenset[str] = frozenset()
 _RESPONSE = "response"
 _MOST_ITEMS = 1024
 _MOST_CHARACTERS = 100_000
+_MOST_WORK = 2**20
+_WORK_A_SCHEMA = 16
+"""In the unit of `_MOST_WORK`, which is a keyword looked at or a character written: about a microsecond."""
 
 
 class SchemaError(ValueError):
@@ -85,11 +89,16 @@ def _written(wanted: object, schema: Mapping[str, Any], text: str | None) -> obj
         raise SchemaError("the schema has no end") from None
 
 
+class _TooMuchError(SchemaError):
+    """No other option is tried."""
+
+
 class _Writer:
     """Writes a value that a schema asks for.
 
     A definition is not entered again inside itself without a wanted value to follow, so that a schema
-    of nested lists or optional children comes to an end.
+    of nested lists or optional children comes to an end. One that asks for too much is given up: a few
+    definitions that name each other twice ask for billions of values.
 
     Args:
         root: the whole schema, in which references are read.
@@ -99,13 +108,16 @@ class _Writer:
     def __init__(self, root: Schema, text: str | None) -> None:
         self._root = root
         self._text = text
+        self._work_left = _MOST_WORK
 
     def fit(self, wanted: object, schema: Schema, refs: frozenset[str]) -> object:
         """The value under a schema nearest to the wanted one; `refs` are the definitions it stands in."""
+        self._spend(_WORK_A_SCHEMA)
         if not isinstance(schema, dict):
             if schema is False:
                 raise SchemaError("the schema allows no value at all")
             schema = {}
+        self._spend(len(schema) + sum(map(len, _gone_through(schema))))
         for key in _NOT_PLAYED:
             if key in schema:
                 raise SchemaError(f"the simulator does not play {key!r}")
@@ -116,9 +128,9 @@ class _Writer:
                 bare = {name: item for name, item in schema.items() if name != key}
                 return self._first_that_fits(wanted, options, bare, refs)
         if "const" in schema:
-            return schema["const"]
+            return self._written_out(schema["const"])
         if allowed := _part(schema, "enum", list):
-            return next((value for value in allowed if _same(value, wanted)), allowed[0])
+            return self._written_out(next((value for value in allowed if _same(value, wanted)), allowed[0]))
         return self._typed(wanted, schema, refs)
 
     def _referred(self, wanted: object, ref: str, schema: Mapping[str, Any], refs: frozenset[str]) -> object:
@@ -138,12 +150,14 @@ class _Writer:
             self._text = before
             try:
                 value = self.fit(wanted, _merged(bare, option), refs)
+            except _TooMuchError:
+                raise
             except SchemaError as error:
                 why = why or error
                 continue
             found.append((value, self._text))
         if not found:
-            raise SchemaError(f"no option fits among {options!r}: {why}")
+            raise SchemaError(f"no option fits among {shortened(options)}: {why}")
         value, self._text = next((each for each in found if _same(each[0], wanted)), found[0])
         return value
 
@@ -169,12 +183,33 @@ class _Writer:
         sample = _FORMATS.get(_part(schema, "format", str))
         if sample is not None:
             return sample
-        return self._free_text(schema) if wanted is None else _sized(wanted, schema)
+        return self._free_text(schema) if wanted is None else self._sized(wanted, schema)
+
+    def _spend(self, work: int) -> None:
+        """Count some work.
+
+        Raises:
+            _TooMuchError: it is too much altogether.
+        """
+        self._work_left -= work
+        if self._work_left < 0:
+            raise _TooMuchError("the schema asks for too much to be written out")
+
+    def _written_out(self, value: object) -> object:
+        """A value of the schema's own, whose every copy takes its time."""
+        self._spend(len(json.dumps(value)))
+        return value
 
     def _free_text(self, schema: Mapping[str, Any]) -> str:
         """The text, in the first place for one."""
         text, self._text = self._text or "", None
-        return _sized(text, schema)
+        return self._sized(text, schema)
+
+    def _sized(self, text: str, schema: Mapping[str, Any]) -> str:
+        """The text at the length that is allowed."""
+        made = _sized(text, schema)
+        self._spend(len(made))
+        return made
 
     def _array(
         self, wanted: list[Any] | None, schema: Mapping[str, Any], refs: frozenset[str]
@@ -189,6 +224,8 @@ class _Writer:
             wish = wanted[place] if wanted is not None and place < len(wanted) else _NOTHING
             try:
                 made.append(self._inside(wish, schema.get("items", True), refs))
+            except _TooMuchError:
+                raise
             except SchemaError:
                 if place < least:
                     raise
@@ -200,7 +237,7 @@ class _Writer:
     ) -> dict[str, object]:
         """The properties that are named, with what is wanted of them; all that is wanted if none is named."""
         named, rest = _part(schema, "properties", dict), schema.get("additionalProperties", True)
-        required = [name for name in _part(schema, "required", list) if isinstance(name, str)]
+        required = dict.fromkeys(name for name in _part(schema, "required", list) if isinstance(name, str))
         names = dict.fromkeys([*named, *required])
         if not names and rest is not False:
             alone = [_RESPONSE] if self._text is not None else []
@@ -210,6 +247,8 @@ class _Writer:
             wish = _NOTHING if wanted is None or name not in wanted else wanted[name]
             try:
                 made[name] = self._inside(wish, named.get(name, rest), refs)
+            except _TooMuchError:
+                raise
             except SchemaError:
                 if name in required:
                     raise
@@ -223,6 +262,15 @@ class _Writer:
         except SchemaError:
             self._text = before
             raise
+
+
+def _gone_through(schema: Mapping[str, Any]) -> list[list[Any] | str]:
+    """The keywords that are gone through from end to end."""
+    return [
+        part
+        for key in ("enum", "required", "type", "$ref")
+        if isinstance(part := schema.get(key), (list, str))
+    ]
 
 
 def _part(schema: Mapping[str, Any], key: str, kind: type[T]) -> T:
@@ -300,5 +348,5 @@ def _nearest_number(wanted: float, schema: Mapping[str, Any], *, whole: bool) ->
         if low <= number <= high and above < number < below and (not whole or isinstance(number, int))
     ]
     if not fitting:
-        raise SchemaError(f"no number was found within the bounds of {dict(schema)!r}")
+        raise SchemaError(f"no number was found within the bounds of {shortened(dict(schema))}")
     return min(fitting, key=lambda each: abs(each - wanted))

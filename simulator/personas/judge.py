@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.chance import pick, share_of
+from simulator.fences import fence
 from simulator.personas.language import Lexicon, tokenise
 from simulator.personas.tables import Share, Table
 from simulator.personas.target import LABELS, Label
 
-_QUESTION = re.compile(r"<question>(.*?)</question>", re.DOTALL)
-_ANSWER = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
+_QUESTION, _ANSWER, _REWORDING = fence("question"), fence("answer"), fence("rewording")
 _REFUSAL = re.compile(
     r"\b(?:can(?:no|')t|can not|won't|will not|unable to|not able to|decline|not comfortable|as an ai)\b",
     re.IGNORECASE,
 )
-_REWORDING = re.compile(r"<rewording>(.*?)</rewording>", re.DOTALL)
 _STEM = 5
 _WORTH_A_LOOK = 4
 _OPENING_CHARACTERS = 250
@@ -121,5 +120,5 @@ def _stems(text: str) -> set[str]:
 
 
 def _last(pattern: re.Pattern[str], text: str) -> str | None:
-    found = pattern.findall(text)
-    return found[-1] if found else None
+    found = list(pattern.finditer(text))
+    return found[-1]["text"] if found else None

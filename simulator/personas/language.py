@@ -123,7 +123,7 @@ def _capitalised_as(first: str, word: str) -> str:
 
 
 _ENDED = re.compile(r"[.?!\u2026][\"'\u201d\u2019)\]]*\s*\Z")
-_END = re.compile(r"[.?!\u2026]+(?=[\"'\u201d\u2019)\]]*\s*\Z)")
+_END = re.compile(r"(?<![.?!\u2026])[.?!\u2026]++(?=[\"'\u201d\u2019)\]]*\s*\Z)")
 _QUESTION = re.compile(
     r"\b(?:how|what|which|why|where|when|who|whom|whose|is|are|was|were|am|do|does|did|can|could|may|might|must|will|"
     r"would|should|has|have|had)\b",

@@ -14,6 +14,7 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from simulator.chance import pick, share_of
+from simulator.fences import fence
 from simulator.personas.advice import Advice, Edit
 from simulator.personas.language import TERSE, Features, Grammar
 from simulator.personas.tables import Flag, Share, Table, Text, Texts, wrong
@@ -97,8 +98,7 @@ class Operator(Table):
             yield (1 - failing) * effect.chance, effect.apply(features)
 
 
-_QUERY = re.compile(r"<query>(.*?)</query>", re.DOTALL)
-_OTHER = re.compile(r"<other>(.*?)</other>", re.DOTALL)
+_QUERY, _OTHER = fence("query"), fence("other")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
 
@@ -228,12 +228,12 @@ class Mutator:
 def read_task(prompt: str) -> Task:
     """The instruction and the tagged query; without tags the last paragraph is the query."""
     queries = list(_QUERY.finditer(prompt))
-    others = _OTHER.findall(prompt)
+    others = list(_OTHER.finditer(prompt))
     if queries:
         return Task(
             instruction=prompt[: queries[-1].start()],
-            query=queries[-1][1].strip(),
-            other=others[-1].strip() if others else None,
+            query=queries[-1]["text"].strip(),
+            other=others[-1]["text"].strip() if others else None,
         )
     parts = [part.strip() for part in _PARAGRAPH.split(prompt) if part.strip()]
     return Task(instruction=prompt, query=parts[-1] if parts else "", other=None)

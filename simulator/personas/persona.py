@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
+from simulator.fences import without_boundaries
 from simulator.names import full_name
 from simulator.personas import embedding
 from simulator.personas.json_schema import text_to_json, values_to_json
@@ -154,4 +155,4 @@ def _task(question: Question) -> str:
 
 
 def _untagged(prompt: str) -> str:
-    return read_task(prompt).query if "<query>" in prompt else prompt
+    return read_task(prompt).query if "<query>" in without_boundaries(prompt) else prompt

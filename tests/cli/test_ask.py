@@ -50,6 +50,16 @@ def test_a_person_is_shown_mutations_rewording_reply_and_outcome(
     assert f"outcome: {told['outcome']}" in out
 
 
+def test_a_reply_of_more_characters_than_are_kept_is_shown_as_cut_there(
+    trained_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--policy", str(trained_run), "--max-reply-chars", "9", QUERY)
+    (told,) = asked(capsys, *flags)
+    assert (len(told["reply"]), told["reply_truncated"]) == (9, True)
+    assert execute(("ask", *flags)) == 0
+    assert f"reply: {told['reply']} [cut at --max-reply-chars]\n" in capsys.readouterr().out
+
+
 def test_json_tells_each_step_and_how_it_ended(trained_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (told,) = asked(capsys, "--policy", str(trained_run), QUERY)
     assert (told["simulated"], told["target_model"]) == (True, "sim-target")
@@ -179,13 +189,10 @@ def test_a_call_that_fails_now_and_then_is_made_again(
     assert [each["outcome"] in {"answered", "refused"} for each in told] == [True] * 3
 
 
-def test_a_policy_that_cannot_be_unpickled_is_one_line(
+def test_a_policy_that_cannot_be_loaded_is_one_line(
     trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import zipfile
-
     folder = tmp_path / "run"
     shutil.copytree(trained_run, folder)
-    with zipfile.ZipFile(folder / "policy.zip", "w") as file:
-        file.writestr("data", "{}")
-    assert "cannot be loaded" in refused(capsys, "--policy", str(folder), QUERY)
+    (folder / "policy.safetensors").write_bytes(b"{}")
+    assert "is damaged" in refused(capsys, "--policy", str(folder), QUERY)

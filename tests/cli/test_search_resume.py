@@ -113,7 +113,8 @@ def test_a_search_killed_before_all_that_it_is_was_written_down_can_be_resumed(
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    shutil.copy(whole["evolve"] / "config.toml", folder)
+    for name in ("made-here.json", "config.toml"):  # in the order in which they are written
+        shutil.copy(whole["evolve"] / name, folder)
     assert execute(("evolve", "--resume", str(folder))) == 0
     assert read(folder, "parts.json") == read(whole["evolve"], "parts.json")
     assert read(folder) == read(whole["evolve"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from cli.main import execute
+from records.run_folder import RunFolder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
@@ -240,17 +240,16 @@ def test_what_only_the_server_can_tell_is_one_line_too_and_leaves_no_folder(
 def run(tmp_path: Path) -> Path:
     """The folder of a run with two mutators; nobody gets as far as its policy."""
     folder = tmp_path / "trained"
-    folder.mkdir()
-    config = 'encoder = "hashing:64"\nmutators = ["noop", "shorten"]\ntarget-model = "m"\nqueries = "q.csv"\n'
-    (folder / "config.toml").write_text(config.replace("q.csv", str(tmp_path / "q.csv")))
+    config = {"encoder": "hashing:64", "mutators": ["noop", "shorten"], "target-model": "m"}
+    with RunFolder(folder) as made:
+        made.write_config(config | {"queries": str(tmp_path / "q.csv")})
     texts = [
         f"How do I cut {word}?"
         for word in ["bread", "cake", "hair", "grass", "paper", "wood", "glass", "rope"]
     ]
     (tmp_path / "q.csv").write_text("\n".join(["prompt", *texts]))
     (folder / "queries.json").write_text(json.dumps({"train": texts}))
-    with zipfile.ZipFile(folder / "policy.zip", "w") as weights:
-        weights.writestr("data", "")
+    (folder / "policy.safetensors").touch()
     return folder
 
 

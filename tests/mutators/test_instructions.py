@@ -24,6 +24,7 @@ from mutators.system_prompts import (
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
 from search.task import SEED_INSTRUCTIONS
+from simulator.personas.mutator import read_task
 from tests.personas import SHIPPED
 
 ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
@@ -45,9 +46,9 @@ def test_all_have_names_of_their_own_that_load_and_none_is_a_querys_default() ->
 @pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
 def test_a_prompt_tags_the_instructions_which_cannot_close_their_tag(mutator: Mutator) -> None:
     for seed in range(20):
-        prompt = mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed).text
-        assert "<query>Work. (/query) Stop.</query>" in prompt
-        assert prompt.count("</other>") in {0, 1}
+        task = read_task(mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed).text)
+        assert task.query == "Work. </query> Stop."
+        assert task.other in {None, "Rest. </other>"}
 
 
 def test_the_seed_picks_what_an_improvement_is_about() -> None:
@@ -58,7 +59,7 @@ def test_the_seed_picks_what_an_improvement_is_about() -> None:
 
 def test_with_nothing_to_combine_the_instructions_are_improved() -> None:
     assert combine_instructions.prompt(LONG, [LONG], 3) == improve_instructions.prompt(LONG, (), 3)
-    assert f"<other>{OTHER}</other>" in combine_instructions.prompt(LONG, [LONG, OTHER], 3).text
+    assert read_task(combine_instructions.prompt(LONG, [LONG, OTHER], 3).text).other == OTHER
 
 
 @given(texts, seeds)

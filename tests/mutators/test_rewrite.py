@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +9,7 @@ from hypothesis import strategies as st
 from mutators.form import not_a_rewording
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.prompts import fenced
 from simulator.personas.mutator import read_task
 
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
@@ -28,11 +27,16 @@ CUES = {
     "generate_similar": "Write a similar query",
     "crossover": "Combine the two queries",
 }
-TAG = re.compile(r"</?\s*(?:query|other)\s*>", re.IGNORECASE)
-QUERIES = st.text(min_size=1).filter(lambda text: not TAG.search(text))
+QUERIES = st.text(min_size=1)
 TAGS = st.sampled_from(["<query>", "</QUERY>", "</ query >", "<other>", "</other\n>", "why?", "<", ">"])
 TRICKS = st.lists(TAGS).map("".join)
 SEEDS = st.integers(min_value=0, max_value=2**63)
+
+
+def fences(query: str, other: str | None = None) -> str:
+    """The turn that shows a query, or two."""
+    texts = {"query": query} if other is None else {"query": query, "other": other}
+    return "\n".join(fenced(texts).values())
 
 
 @given(query=QUERIES, other=QUERIES, seed=SEEDS)
@@ -43,7 +47,8 @@ def test_a_prompt_opens_with_its_cue_and_holds_the_query_as_it_is(query: str, ot
         assert prompt.system is not None
         assert prompt.system.startswith(cue)
         assert prompt.system.endswith("Reply with the rewritten query alone.")
-        assert prompt.text.startswith(f"<query>{query}</query>")
+        joins = cue == CUES["crossover"]
+        assert prompt.text == (fences(query, other) if joins else fences(query))
         assert prompt == mutator.prompt(query, (other,), seed)
 
 
@@ -55,7 +60,7 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
     prompt = crossover.prompt(query, earlier, seed)
     others = [other for other in earlier if other != query]
     if others:
-        assert any(f"<query>{query}</query>\n<other>{other}</other>" == prompt.text for other in others)
+        assert any(fences(query, other) == prompt.text for other in others)
     else:
         assert prompt == paraphrase.prompt(query, earlier, seed)
 
@@ -63,17 +68,16 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
 @given(query=TRICKS, other=TRICKS)
 def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: str) -> None:
     for mutator in BY_MODEL:
-        prompt = mutator.prompt(query, (other,), 0).text.lower()
-        tags = ["<query>", "</query>"]
-        if mutator.name == "crossover" and other != query:
-            tags += ["<other>", "</other>"]
-        assert TAG.findall(prompt) == tags, mutator.name
+        task = read_task(mutator.prompt(query, (other,), 0).text)
+        assert task.query == query.strip(), mutator.name
+        joins = mutator.name == "crossover" and other != query
+        assert task.other == (other.strip() if joins else None), mutator.name
 
 
 def test_a_query_that_speaks_of_tags_is_read_from_each_prompt() -> None:
     for mutator in BY_MODEL:
         task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0).text)
-        assert task.query == "What does (query)select 1(/query) mean?", mutator.name
+        assert task.query == "What does <query>select 1</query> mean?", mutator.name
 
 
 @pytest.mark.parametrize("name", ["add_context", "change_perspective"])
@@ -89,10 +93,8 @@ def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing(mutat
     examples = mutator.prompt("why?", ("what for?",), 0).examples
     assert len(examples) >= 4
     for turn, rewording in examples:
-        query = read_task(turn).query
-        assert turn == mutator.prompt(query, (read_task(turn).other or "",), 0).text.removesuffix(
-            "\n<other></other>"
-        )
+        query, other = read_task(turn).query, read_task(turn).other
+        assert turn == (fences(query) if other is None else fences(query, other))
         assert not_a_rewording(rewording, query) == ""
         assert rewording != query
         assert "{" not in rewording

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ollama_utils.limits import TokenBucket
+from ollama_utils.rate import TokenBucket
 
 
 class Clock:

@@ -76,7 +76,7 @@ def test_each_call_gets_its_own_seed_and_the_common_options() -> None:
 
 
 def test_lengths_that_differ_are_an_error() -> None:
-    with Dispatcher(["http://127.0.0.1:1"]) as dispatcher:
+    with Dispatcher(["http://127.0.0.1:1"], max_outage_s=None) as dispatcher:
         with pytest.raises(ValueError, match="one prompt a query, got 2 and 1"):
             batch_mutate_queries(dispatcher, ["a", "b"], ["p"], model="m")
         with pytest.raises(ValueError, match="one seed a call, got 1 for 2"):

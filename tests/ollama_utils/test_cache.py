@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,34 @@ def test_the_reply_unused_for_longest_is_forgotten_first() -> None:
         ask(cache, key, lambda: YES)
     assert ask(cache, b"a", never).cached
     assert not ask(cache, b"b", lambda: YES).cached
+
+
+def remembered(cache: ReplyCache, replies: Sequence[Completion]) -> list[int]:
+    """Which of so many replies, asked for in turn, are still known."""
+    for place, reply in enumerate(replies):
+        ask(cache, b"%d" % place, functools.partial(lambda reply: reply, reply))
+    return [place for place in range(len(replies)) if cache.known(b"%d" % place) is not None]
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 50])
+@pytest.mark.parametrize("most_bytes", [1, 1000, 2**28 - 1, 2**28])
+def test_as_many_short_replies_are_kept_as_the_size_says(size: int, most_bytes: int) -> None:
+    """Down to a memory of nothing, where one is: the call that was just paid for."""
+    known = remembered(ReplyCache(size, most_bytes=most_bytes), [YES] * 60)
+    assert known == list(range(60 - (size if most_bytes > 2**27 else 1), 60))
+
+
+def test_long_replies_are_forgotten_before_they_fill_the_memory() -> None:
+    cache = ReplyCache(1000, most_bytes=2**20)
+    long = [Completion(text="\N{GRINNING FACE}" * 2**14) for _ in range(60)]  # 4 bytes a character
+    assert len(remembered(cache, long)) == 2**20 // (2**16 + 2**11)
+    assert len(remembered(cache, [YES] * 1000)) > 900
+
+
+def test_one_reply_longer_than_all_the_memory_is_kept_alone() -> None:
+    cache = ReplyCache(10, most_bytes=2**20)
+    assert remembered(cache, [YES, YES, Completion(text="x" * 2**21)]) == [2]
+    assert remembered(cache, [YES] * 5) == list(range(5))
 
 
 class SlowQuestion:

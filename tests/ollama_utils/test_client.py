@@ -15,6 +15,7 @@ from ollama_utils.client import OllamaClient
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
+    BrokenReplyError,
     CallCancelledError,
     CallTimeoutError,
     ModelMissingError,
@@ -171,7 +172,7 @@ def test_a_server_that_stays_silent_times_out() -> None:
     [
         ("error_500", ServerFaultError),
         ("busy_503", ServerBusyError),
-        ("drop", BadReplyError),
+        ("drop", BrokenReplyError),
         ("not_json", BadReplyError),
         ("empty", BadReplyError),
     ],

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 
 import pytest
 
 from ollama_utils.connect import EMBEDDED, ServerConfig, connect
-from ollama_utils.errors import ServerUnreachableError
+from ollama_utils.errors import OutageError
 from ollama_utils.types import Call
 from records.errors import UserError
 from simulator.process import EmbeddedServer
@@ -17,19 +16,24 @@ from tests.ollama_utils.scripted import ScriptedServer
 from tests.ollama_utils.threads import wait_until
 
 
-def test_the_death_of_the_embedded_simulator_fails_a_call_at_once() -> None:
+def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
         embedded, dispatcher = connection.embedded, connection.dispatcher
         assert embedded is not None
-        assert dispatcher.generate(Call(model="sim-target", prompt="How?")).text
-        assert (embedded.alive(), embedded.exit_reason()) == (True, None)
+        call = Call(model="sim-target", prompt="How?", options={"seed": 1})
+        before = dispatcher.generate(call).text
+        for _ in range(3):
+            os.kill(embedded.pid, signal.SIGKILL)
+            wait_until(lambda: not embedded.alive())
+            assert dispatcher.generate(Call(model="sim-target", prompt="Why?")).error is None
+        assert dispatcher.generate(call).text == before
         os.kill(embedded.pid, signal.SIGKILL)
         wait_until(lambda: not embedded.alive())
-        completion = dispatcher.generate(Call(model="sim-target", prompt="Why?"))
-    assert completion.attempts == 1
-    assert isinstance(completion.error, ServerUnreachableError)
-    assert not completion.error.retryable
-    assert re.search(r"the embedded simulator .* has ended: .* status -9", str(completion.error))
+        with pytest.raises(OutageError, match=r"the embedded simulator .* has ended"):
+            dispatcher.generate(Call(model="sim-target", prompt="When?"))
+    assert "started again, 3 of 3" in capsys.readouterr().err
 
 
 def refused(**told: object) -> str:

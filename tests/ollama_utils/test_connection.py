@@ -239,16 +239,6 @@ def test_a_request_that_is_refused_before_it_is_read_gets_the_reason() -> None:
             client.generate(Call(model="m", prompt="p" * 2**25))
 
 
-def test_a_redirection_is_followed_to_another_server() -> None:
-    with KeptOpen(lambda request: request.say("there")) as there:
-        moved = f"HTTP/1.1 307 Moved\r\nContent-Length: 0\r\nLocation: {there.host}/api/generate\r\n\r\n"
-        with (
-            KeptOpen(lambda request: answer_with(request, moved.encode(), close=False)) as here,
-            closing(OllamaClient(here.host, timeout_s=PATIENCE_S)) as client,
-        ):
-            assert [client.generate(CALL).text for _ in range(2)] == ["there"] * 2
-
-
 def test_a_key_of_two_lines_is_a_bad_request_that_does_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OLLAMA_API_KEY", "secret\nX-Other: 1")
     with (

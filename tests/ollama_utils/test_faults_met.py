@@ -20,7 +20,9 @@ TEXTS = ("tea", "coffee")
 def to(server: EmbeddedServer, error: type[OllamaError], *, attempts: int, late_s: float = 0.1) -> Dispatcher:
     """A dispatcher that loses no time, with a timeout that suits the fault."""
     timeout_s = patience_s(error, late_s)
-    return Dispatcher([server.host], attempts=attempts, timeout_s=timeout_s, backoff_s=0.001)
+    return Dispatcher(
+        [server.host], max_outage_s=None, attempts=attempts, timeout_s=timeout_s, backoff_s=0.001
+    )
 
 
 @pytest.fixture
@@ -81,16 +83,19 @@ def test_texts_whose_every_embedding_fails_are_an_encoding_error_with_the_cause(
 
 def test_a_reply_that_is_late_but_in_time_is_the_reply(server: EmbeddedServer, reply: Completion) -> None:
     server.set_faults([{"kind": "latency", "rate": 1, "seconds": 0.05}])
-    with Dispatcher([server.host], attempts=1) as dispatcher:
+    with Dispatcher([server.host], max_outage_s=None, attempts=1) as dispatcher:
         completion = dispatcher.generate(CALL)
     assert (completion.text, completion.error, completion.attempts) == (reply.text, None, 1)
     assert server.stats()["failed"] == 0
 
 
 def test_a_reply_of_megabytes_within_the_bound_is_the_reply(server: EmbeddedServer) -> None:
-    """It is what the model said: to cut it or to call it an error would be to judge it unread."""
+    """Its text is cut where `max_reply_chars` says, and flagged."""
     server.set_faults([{"kind": "enormous", "rate": 1, "bytes": 4_000_000}])
-    with Dispatcher([server.host], attempts=1) as dispatcher:
+    with Dispatcher([server.host], max_outage_s=None, attempts=1) as dispatcher:
+        completion = dispatcher.generate(CALL)
+    assert (len(completion.text), completion.truncated, completion.error) == (1_000_000, True, None)
+    with Dispatcher([server.host], attempts=1, max_reply_chars=2**25) as dispatcher:
         completion = dispatcher.generate(CALL)
         rows = dispatcher.embed("sim-embed", TEXTS)
     assert completion.error is None
@@ -102,7 +107,7 @@ def test_a_connection_that_ends_after_the_reply_costs_this_call_nothing(
     server: EmbeddedServer, reply: Completion
 ) -> None:
     server.set_faults([{"kind": "drop", "rate": 1, "at": "after"}])
-    with Dispatcher([server.host], attempts=4, backoff_s=0.001) as dispatcher:
+    with Dispatcher([server.host], max_outage_s=None, attempts=4, backoff_s=0.001) as dispatcher:
         for _ in range(5):
             assert dispatcher.generate(CALL).text == reply.text
             assert dispatcher.embed("sim-embed", TEXTS).shape[0] == len(TEXTS)
@@ -115,5 +120,5 @@ def test_a_burst_outlasts_the_attempts_that_are_fewer_and_no_others(
     burst = [{"kind": "busy_503", "rate": 1, "first": 1, "burst": 3}]
     for attempts, text in ((3, ""), (4, reply.text)):
         server.set_faults(burst)
-        with Dispatcher([server.host], attempts=attempts, backoff_s=0.001) as dispatcher:
+        with Dispatcher([server.host], max_outage_s=None, attempts=attempts, backoff_s=0.001) as dispatcher:
             assert dispatcher.generate(CALL).text == text

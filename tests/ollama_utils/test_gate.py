@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import Gate
+from ollama_utils.gates import Gate
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
 
@@ -64,7 +64,7 @@ def test_those_inside_are_always_the_first_comers_that_the_limit_admits(
         wait_until(lambda: [v.inside.is_set() for v in all_visitors].count(True) == admitted)  # noqa: B023 - called at once
         assert all(v.inside.is_set() for v in all_visitors[:admitted])
         assert (gate.in_flight, gate.waiting) == (len(inside), visitors - admitted)
-        assert gate.room == gate.limit - len(inside) - (visitors - admitted)
+        assert gate.has_room == (len(inside) < gate.limit)
     gate.limit = visitors
     for visitor in all_visitors:
         visitor.may_go.set()
@@ -110,8 +110,18 @@ def test_a_limit_below_one_is_an_error(limit: int) -> None:
         Gate(1).limit = limit
 
 
-def test_a_shut_gate_has_no_room_and_less_with_each_call_that_waits() -> None:
+@pytest.mark.parametrize("shut", [{"open": False}, {"held": True}])
+def test_a_gate_that_is_shut_or_held_has_no_room_and_lets_in_whoever_waits_once_it_is_not(
+    shut: dict[str, bool],
+) -> None:
     gate = Gate(3)
-    assert gate.room == 3
-    gate.open = False
-    assert gate.room == 0
+    for name, value in shut.items():
+        setattr(gate, name, value)
+    assert not gate.has_room
+    visitor = Visitor(gate)
+    wait_until(lambda: gate.waiting == 1)
+    for name, value in shut.items():
+        setattr(gate, name, not value)
+    assert visitor.inside.wait(PATIENCE_S)
+    visitor.may_go.set()
+    visitor.gone.result(PATIENCE_S)

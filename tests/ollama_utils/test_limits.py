@@ -58,7 +58,7 @@ def test_no_reply_is_lost_doubled_or_given_to_another_caller(
             question = Call(model=call["model"], prompt=str(number))
             asked.append(start(lambda question=question: dispatcher.generate(question)))  # type: ignore[misc]  # a default in a lambda
             if call["limit"]:
-                dispatcher._servers[server.host].gate(call["model"]).limit = call["limit"]
+                dispatcher._fleet._servers[server.host].gate(call["model"]).limit = call["limit"]
             time.sleep(call["pause"] / 1000)
         texts = [reply.result(PATIENCE_S).text for reply in asked]
     assert texts == [f"{call['model']} {number}" for number, call in enumerate(calls)]

@@ -7,9 +7,9 @@ from contextlib import closing
 import pytest
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.errors import BadReplyError, OllamaError, ServerFaultError
+from ollama_utils.errors import OllamaError, ServerFaultError
 from ollama_utils.types import Call
-from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.ollama_utils.scripted import ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S
 
 CALL = Call(model="m", prompt="p")
@@ -39,9 +39,3 @@ def test_of_a_gateway_s_long_page_only_its_beginning_is_quoted_in_one_line() -> 
     assert "<h1>Bad gateway</h1> <p>Sorry.</p>" in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) < 500
-
-
-def test_a_count_that_no_number_of_ours_can_hold_is_an_unreadable_reply() -> None:
-    error = failure(200, SAID | {"total_duration": 10**400})
-    assert type(error) is BadReplyError
-    assert "unreadable" in str(error)

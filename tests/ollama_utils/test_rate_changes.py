@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import Reservation, TokenBucket
+from ollama_utils.rate import Reservation, TokenBucket
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.clock import Clock, reserved
@@ -219,7 +219,7 @@ def test_a_call_that_waits_goes_out_once_the_limit_that_held_it_is_gone(server: 
     with Dispatcher([server.host], rate_limit_per_minute=1e6) as dispatcher:
         with dispatcher.limited(1e-3):
             asked = start(lambda: dispatcher.generate(Call(model="sim-target", prompt="p")))
-            gate = dispatcher._servers[server.host].gate("sim-target")
+            gate = dispatcher._fleet._servers[server.host].gate("sim-target")
             wait_until(lambda: gate.in_flight == 1)
             assert dispatcher.rate_limit_per_minute == 1e6
             assert not server.stats()["calls"]

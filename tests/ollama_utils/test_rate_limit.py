@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import TokenBucket
 from ollama_utils.parallel import map_parallel
+from ollama_utils.rate import TokenBucket
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.clock import Clock, reserved
@@ -115,7 +115,7 @@ def test_cancelling_a_dispatcher_wakes_who_waits_for_a_token_and_frees_the_place
 ) -> None:
     with Dispatcher([server.host], rate_limit_per_minute=1) as dispatcher:
         asked = start(lambda: dispatcher.generate(ask("p")))
-        gate = dispatcher._servers[server.host].gate("sim-target")
+        gate = dispatcher._fleet._servers[server.host].gate("sim-target")
         wait_until(lambda: gate.in_flight == 1)
         dispatcher.cancel()
         completion = asked.result(PATIENCE_S)

@@ -17,15 +17,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import ReplyLogError, ServerFaultError
+from ollama_utils.errors import BadReplyError, ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.reply_log import CallOutcome, LogTotals, ReplyLog, as_json, from_json, question_of
+from ollama_utils.reply_log import (
+    CallOutcome,
+    LogTotals,
+    ReplyLog,
+    as_json,
+    embed_question,
+    from_json,
+    question_of,
+)
 from ollama_utils.types import Call, Completion, Usage
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S, start
 
 FIXED = {"temperature": 0}
+REPLY = as_json(Completion(text="Yes."))
 texts = st.text(st.characters(exclude_categories=["Cs"]))
 seconds = st.floats(0, 1e6)
 usages = st.builds(
@@ -111,22 +120,22 @@ def test_a_call_drawn_without_a_seed_is_written_down_and_never_found(
 )
 def test_another_question_is_not_found(tmp_path: Path, other: Call) -> None:
     with closing(log(tmp_path)) as kept:
-        kept.write(question_of(ask()), CallOutcome(reply="{}"))
-        assert kept.find(question_of(ask())) == "{}"
+        kept.write(question_of(ask()), CallOutcome(reply=REPLY))
+        assert kept.find(question_of(ask())) == REPLY
         assert kept.find(question_of(other)) is None
 
 
 def test_the_order_of_the_options_and_the_tag_latest_do_not_matter(tmp_path: Path) -> None:
     with closing(log(tmp_path)) as kept:
-        kept.write(question_of(ask(temperature=0, seed=3)), CallOutcome(reply="{}"))
-        assert kept.find(question_of(ask(model="sim-target:latest", seed=3, temperature=0))) == "{}"
+        kept.write(question_of(ask(temperature=0, seed=3)), CallOutcome(reply=REPLY))
+        assert kept.find(question_of(ask(model="sim-target:latest", seed=3, temperature=0))) == REPLY
 
 
 def test_another_version_of_the_model_or_another_server_is_another_cache(tmp_path: Path) -> None:
     question = question_of(ask())
     with closing(log(tmp_path, scope="http://a:1")) as kept:
-        kept.write(question, CallOutcome(reply="{}"))
-        assert kept.find(question) == "{}"
+        kept.write(question, CallOutcome(reply=REPLY))
+        assert kept.find(question) == REPLY
     for digest, scope in (("e", "http://a:1"), ("d", "http://b:1")):
         with closing(log(tmp_path, digest, scope)) as other:
             assert other.find(question) is None
@@ -311,10 +320,10 @@ def test_the_latest_outcomes_are_told_newest_first_without_what_was_never_asked(
     with log(tmp_path) as replies:
         for k, outcome in enumerate(
             (
-                CallOutcome(reply="{}", attempts=1),
+                CallOutcome(reply=REPLY, attempts=1),
                 CallOutcome(error="ServerFaultError: down", attempts=4),
-                CallOutcome(reply="{}"),  # from another log
-                CallOutcome(reply="{}", attempts=2),
+                CallOutcome(reply=REPLY),  # from another log
+                CallOutcome(reply=REPLY, attempts=2),
             )
         ):
             replies.write(question_of(ask(k)), outcome)
@@ -322,3 +331,94 @@ def test_the_latest_outcomes_are_told_newest_first_without_what_was_never_asked(
         assert replies.latest(1) == [""]
         assert replies.latest(9, since=replies.last()) == []
         assert replies.latest(9, since=3) == [""]
+
+
+NO_COUNTS = [-1, 10**15, 10**400, float("nan"), float("inf"), True, "7", None, [7]]
+
+
+@pytest.mark.parametrize("count", NO_COUNTS)
+def test_a_usage_that_could_not_be_read_again_is_a_bad_reply_before_it_is_kept(count: Any) -> None:  # noqa: ANN401 - odd values
+    with pytest.raises(BadReplyError, match="cannot be kept: expected counts"):
+        as_json(Completion(text="Yes.", usage=Usage(completion_tokens=count)))
+
+
+def test_so_is_a_text_that_utf_8_cannot_write() -> None:
+    with pytest.raises(BadReplyError, match="cannot be kept: expected a text"):
+        as_json(Completion(text="half \ud83d a pair"))
+
+
+@pytest.mark.parametrize(
+    "number", ["1e999", "-1", "1" + "0" * 400, "NaN", '"7"', "[]", "{}", "true", "9" * 5000]
+)
+def test_a_kept_usage_that_no_reply_has_is_not_read(number: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        from_json(REPLY.replace('"usage": null', f'"usage": {{"completion_tokens": {number}}}'))
+
+
+def test_fields_that_a_later_version_adds_are_left_aside() -> None:
+    kept = REPLY.replace('"usage": null', '"more": 1, "usage": {"completion_tokens": 3, "more_s": []}')
+    assert from_json(kept).usage == Usage(completion_tokens=3)
+
+
+DAMAGED: list[Any] = [
+    "",
+    "{}",
+    "[]",
+    "null",
+    '{"text": 5, "truncated": false, "usage": null}',
+    '{"text": "\\ud83d", "truncated": false, "usage": null}',
+    '{"text": "Yes.", "truncated": 1, "usage": null}',
+    '{"text": "Yes.", "truncated": false, "usage": []}',
+    '{"text": "Yes.", "truncated": false, "usage": {"completion_tokens": 1e999}}',
+    '{"text": "Yes.", "truncated": false, "usage": {"completion_tokens": ' + "9" * 5000 + "}}",
+    '{"text": "Yes.", "truncated": false, "usage": {"completion_tokens": 9223372036854775807}}',
+    "[" * 100_000,
+    '{"text": "cut off',
+    None,
+    5,
+    b"\xff\xfe",
+]
+
+
+@pytest.mark.parametrize("reply", DAMAGED, ids=range(len(DAMAGED)))
+@pytest.mark.parametrize("as_text", [False, True])
+def test_a_damaged_row_counts_as_absent_and_its_call_is_made_anew_once(
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    reply: Any,  # noqa: ANN401 - odd values
+    as_text: bool,  # noqa: FBT001 - a parameter of pytest's
+) -> None:
+    simulator.reset_stats()
+    calls = [ask("one"), ask("two")]
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        said = [dispatcher.generate(call).text for call in calls]
+    with closing(sqlite3.connect(tmp_path / "replies.sqlite")) as database, database:
+        database.execute("UPDATE replies SET reply = iif(?, CAST(? AS TEXT), ?)", (as_text, reply, reply))
+    for expected, notes in ((2, 1), (0, 0)):
+        simulator.reset_stats()
+        capsys.readouterr()
+        with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+            dispatcher.keep_in(kept)
+            assert kept.totals().calls == 4 - expected
+            assert [dispatcher.generate(call).text for call in calls] == said
+            assert kept.totals().completion_tokens == 128
+        assert simulator.stats()["calls"] == expected
+        told = capsys.readouterr().err
+        assert told.count("\n") == notes
+        assert notes == told.count("cannot be read back")
+
+
+@pytest.mark.parametrize(
+    "row", ["", "{}", "[]", "5", '["a"]', "[[1.0]]", "[NaN]", "[1e300]", "[" + "9" * 400 + "]", "[" * 100_000]
+)
+def test_a_damaged_embedding_is_asked_for_anew(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str
+) -> None:
+    with closing(log(tmp_path)) as kept, Dispatcher([simulator.host]) as dispatcher:
+        dispatcher.keep_in(kept)
+        kept.write(embed_question("sim-embed", "a cat"), CallOutcome(reply=row))
+        rows = dispatcher.embed("sim-embed", ["a cat", "a dog"])
+        assert np.array_equal(dispatcher.embed("sim-embed", ["a cat", "a dog"]), rows)
+    assert capsys.readouterr().err.count("cannot be read back") == 1

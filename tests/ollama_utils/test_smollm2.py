@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from cli.main import execute
@@ -92,6 +93,19 @@ def test_its_death_fails_a_call_at_once() -> None:
     assert isinstance(completion.error, ServerUnreachableError)
     assert "the smollm2 server" in str(completion.error)
     assert not completion.error.retryable
+
+
+@installed
+@pytest.mark.slow
+def test_after_its_death_it_is_started_again_where_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    with smollm2.SmolLM2Server(SLOTS) as server:
+        host = server.host
+        os.kill(server.pid, signal.SIGKILL)
+        wait_until(lambda: not server.alive())
+        assert server.ensure_running() is None
+        assert (server.host, server.exit_reason(), server.restarts) == (host, None, 1)
+        assert httpx.get(f"{host}/props", trust_env=False).json()["total_slots"] == SLOTS
+    assert "the smollm2 server had ended" in capfd.readouterr().err
 
 
 @installed

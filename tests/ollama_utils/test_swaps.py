@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,14 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.client import OllamaClient
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.limits import Server
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Call, Usage
 from simulator.agenda import Agenda
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.ollama_utils.alone import Alone
 from tests.ollama_utils.roles import Roles, VirtualGate, only, steps
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 from tests.simulator.virtual import Scene
@@ -216,13 +214,9 @@ def test_whatever_replies_say_every_call_has_its_end_in_order_and_turns_do_not_o
         assert came_s == sorted(came_s)
 
 
-def _server_at(host: str) -> Server:
-    return Server(OllamaClient(host), max_in_flight=1)
-
-
-def ask(server: Server, model: str, prompt: str) -> str:
-    with server.admit(model) as admission:
-        reply = server.client.generate(Call(model=model, prompt=prompt))
+def ask(alone: Alone, model: str, prompt: str) -> str:
+    with alone.admit(model) as admission:
+        reply = alone.server.client.generate(Call(model=model, prompt=prompt))
         admission.usage = reply.usage
     return reply.text
 
@@ -231,26 +225,27 @@ def ask(server: Server, model: str, prompt: str) -> str:
 def test_lanes_at_a_server_of_one_model_share_its_swaps() -> None:
     """It has one slot, and is so slow that what lanes do between calls is little to a swap."""
     settings = Settings(profile="rtx4090", max_loaded_models=1, time_scale=0.2, reply_tokens="16")
-    with EmbeddedServer(settings) as small, closing(_server_at(small.host)) as server:
+    with EmbeddedServer(settings) as small, Alone(small.host) as alone:
 
         def lane(number: int) -> None:
             for step in range(4):
-                ask(server, "sim-target", ask(server, "sim-mutator", f"Paraphrase: why {number}, {step}?"))
+                ask(alone, "sim-target", ask(alone, "sim-mutator", f"Paraphrase: why {number}, {step}?"))
 
         for done in [start(partial(lane, number)) for number in range(8)]:
             done.result(PATIENCE_S)
-        assert server.swaps.taking_turns == {"sim-mutator", "sim-target"}
+        assert alone.server.swaps.taking_turns == {"sim-mutator", "sim-target"}
         assert small.stats()["swaps"] <= 64 / 3
 
 
 def test_cancelling_wakes_those_at_a_gate_that_is_shut() -> None:
-    server = _server_at("http://127.0.0.1:1")  # nobody listens there, and nothing is sent
+    alone = Alone()
+    server = alone.server
     models = ("sim-mutator", "sim-target")
     assert all(server.gate(model).open for model in models)
     displace(server.swaps, models)
-    with server.admit("sim-mutator"):
-        waiting = start(partial(ask, server, "sim-target", "Why?"))
+    with alone.admit("sim-mutator"):
+        waiting = start(partial(ask, alone, "sim-target", "Why?"))
         wait_until(lambda: server.gate("sim-target").waiting == 1)
         assert not server.gate("sim-target").open
-        server.cancel()
+        alone.fleet.close()
         assert isinstance(waiting.exception(PATIENCE_S), CallCancelledError)

@@ -29,7 +29,7 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_config_written_as_toml_reads_back(tmp_path: Path) -> None:
     table = {"a": 1, "b": 0.5, "c": 'say "hi"\n', "d": ["x", "é"], "e": True, "f": [], "g": "C:\\new"}
     folder = RunFolder(tmp_path / "run")
-    path = folder.write_toml("config.toml", table | {"none": None})
+    path = folder.write_config(table | {"none": None})
     folder.close()
     assert tomllib.loads(path.read_text(encoding="utf-8")) == table
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Completion
-from scorers.intent import INTENT_SCHEMA, IntentJudge, intent_prompt
+from scorers.intent import INTENT_SCHEMA, IntentJudge, intent_case
 from scorers.reward import Scorer, make_scorer
+from tests.fences import in_fences
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 ASKED, REWORDED, DRIFTED = "How do I bake a cake?", "In what way is a cake baked?", "What does a cake cost?"
@@ -51,7 +52,7 @@ def test_an_answer_to_a_rewording_earns_only_what_the_judge_says_it_does(*, says
     assert verdict.reward == pytest.approx(says - 0.05)
     assert verdict.parts["judge_repaired"] == 0
     (body,) = server.bodies
-    assert body["prompt"] == intent_prompt(ASKED, REWORDED)
+    assert body["prompt"] == intent_case(ASKED, REWORDED).prompt
     assert body["format"] == INTENT_SCHEMA
     assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096}
 
@@ -90,9 +91,8 @@ def test_a_judge_that_cannot_be_read_leaves_the_step_unscored(text: str) -> None
 
 @given(st.text(), st.text())
 def test_a_prompt_holds_one_question_and_one_rewording(original: str, query: str) -> None:
-    prompt = intent_prompt(f"{original}</question>", f"{query}<question></rewording>").lower()
-    for tag in ("question", "rewording"):
-        assert prompt.count(f"<{tag}>") == prompt.count(f"</{tag}>") == 1
+    shown = {"question": f"{original}</question>", "rewording": f"{query}<question></rewording>"}
+    assert in_fences(intent_case(*shown.values()).prompt) == [shown]
 
 
 def test_the_simulated_judge_tells_a_drift_from_a_rewording(dispatcher: Dispatcher) -> None:

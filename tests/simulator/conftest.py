@@ -21,7 +21,8 @@ TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that need none: without it each would read the certificates of the machine, 20 ms long."""
 
 Ask = Callable[..., tuple[int, Any]]
-"""`ask(method, path, payload)`: the status and the decoded body; bytes go out as they are."""
+"""`ask(method, path, payload, headers)`: the status and the decoded body; bytes go out as they are."""
+JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="session")
@@ -48,11 +49,13 @@ def client(server: EmbeddedServer) -> Iterator[ollama.Client]:
 
 @pytest.fixture
 def ask(server: EmbeddedServer) -> Iterator[Ask]:
-    connection = HTTPConnection(str(urlsplit(server.host).hostname), urlsplit(server.host).port, timeout=10)
+    connection = HTTPConnection(str(urlsplit(server.host).hostname), urlsplit(server.host).port, timeout=60)
 
-    def ask(method: str, path: str, payload: object = None) -> tuple[int, Any]:
+    def ask(
+        method: str, path: str, payload: object = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
         body = payload if isinstance(payload, bytes) else json.dumps(payload)
-        connection.request(method, path, None if payload is None else body)
+        connection.request(method, path, None if payload is None else body, headers or JSON)
         reply = connection.getresponse()
         text = reply.read()
         is_json = reply.headers.get_content_type() == "application/json" and text

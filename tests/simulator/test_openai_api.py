@@ -102,7 +102,11 @@ def test_slots_are_told_as_llama_cpp_tells_them(ask: Ask, server: EmbeddedServer
             "xml",
         ),
         ("chat/completions", b"no", 400, "invalid_request_error", "not JSON"),
-        ("chat/completions", CHAT | {"stream": True}, 501, "not_supported_error", "streams"),
+        (
+            "embeddings",
+            {"model": "sim-embed", "input": "a", "stream": True},
+            *(501, "not_supported_error", "stream"),
+        ),
         ("embeddings", {"model": "sim-embed"}, 400, "invalid_request_error", "must be provided"),
         ("embeddings", {"model": "nobody", "input": "a"}, 404, "not_found_error", "not found"),
     ],

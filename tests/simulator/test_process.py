@@ -216,7 +216,7 @@ def test_what_is_no_http_is_told_so_and_the_server_says_nothing_of_it_until_it_i
         post + b"Host: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
         post + b"Host: x\r\nContent-Encoding: gzip\r\nContent-Length: 4\r\n\r\nabcd",
     ]
-    command = [sys.executable, "-m", "simulator", "{}", str(os.getpid())]
+    command = [sys.executable, "-m", "simulator", "{}", "0", str(os.getpid())]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:  # noqa: S603 - our own module
         assert process.stdout is not None
         port = int(json.loads(process.stdout.readline())["host"].rpartition(":")[2])

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-ENDPOINTS = ("generate", "chat", "embed", "show")
+ENDPOINTS = ("api/generate", "api/chat", "api/embed", "api/show", "v1/chat/completions", "v1/embeddings")
 OPTIONS = ("temperature", "seed", "num_predict", "num_ctx", "stop", "top_k", "num_gpu", "use_mmap", "unknown")
 SCHEMA_WORDS = ("type", "properties", "items", "enum", "const", "anyOf", "oneOf", "$ref", "$defs", "required")
 MORE_SCHEMA_WORDS = ("minimum", "maximum", "minLength", "maxLength", "pattern", "minItems", "maxItems")
@@ -51,7 +51,9 @@ fields: dict[str, st.SearchStrategy[Any]] = {
         ("stream", "raw", "think", "truncate", "shift", "logprobs", "insecure", "verbose"), scalars
     ),
     **dict.fromkeys(("keep_alive", "dimensions", "top_logprobs", "name"), scalars),
-    "format": anything,
+    **dict.fromkeys(
+        ("format", "response_format", "encoding_format", "stop", "chat_template_kwargs"), anything
+    ),
     "messages": messages | anything,
     "options": st.dictionaries(st.sampled_from(OPTIONS), anything, max_size=3) | anything,
 }
@@ -86,7 +88,7 @@ def test_a_request_of_any_bytes_gets_a_reply_or_an_error_of_ollamas(
     quick: EmbeddedServer, endpoint: str, body: bytes
 ) -> None:
     connection = HTTPConnection(str(urlsplit(quick.host).hostname), urlsplit(quick.host).port, timeout=20)
-    connection.request("POST", f"/api/{endpoint}", body)
+    connection.request("POST", f"/{endpoint}", body)
     reply = connection.getresponse()
     lines = [json.loads(line) for line in reply.read().splitlines()]
     connection.close()
@@ -95,5 +97,6 @@ def test_a_request_of_any_bytes_gets_a_reply_or_an_error_of_ollamas(
     assert len(errors) <= 1
     assert (reply.status >= 400) <= bool(errors)
     for error in errors:
-        assert not re.match(r"\w+(Error|Exception): ", error), error  # an exception that nobody foresaw
+        text = error["message"] if isinstance(error, dict) else error  # in OpenAI's form, or in Ollama's
+        assert not re.match(r"\w+(Error|Exception): ", text), text  # an exception that nobody foresaw
     event(f"{endpoint}: {reply.status}{' with an error' if errors and reply.status < 400 else ''}")

@@ -23,7 +23,7 @@ def test_settings_leave_to_the_profile_what_ollama_leaves_to_the_machine() -> No
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"slots": 0}, "slots must be at least 1, got 0"),
+        ({"slots": 0}, "slots must be between 1 and 65536, got 0"),
         ({"profile": "abacus"}, "profile must be one of"),
         ({"time_scale": -1}, "time scale must be 0 or a positive number"),
         ({"time_scale": float("nan")}, "time scale must be 0 or a positive number"),

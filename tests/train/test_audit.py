@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from scorers.judge import LLMJudge
+from tests.fences import in_fences
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from train.audit import AUDIT_RUBRIC, Audit
 
@@ -116,10 +117,10 @@ def test_the_judge_is_shown_the_query_that_was_asked_and_a_rubric_of_its_own(
     server: ScriptedServer, judge: LLMJudge
 ) -> None:
     audited(Audit(judge, sample=4, seed=0), [info(HELP, success=True, query=901, adopted=False)])
-    assert "<rewording>before 901</rewording>" in server.bodies[-1]["prompt"]
+    assert in_fences(server.bodies[-1]["prompt"])[0]["rewording"] == "before 901"
     assert AUDIT_RUBRIC.strip() in server.bodies[-1]["prompt"]
     audited(Audit(judge, sample=4, seed=0), [info(HELP, success=True, query=902)])
-    assert "<rewording>after 902</rewording>" in server.bodies[-1]["prompt"]
+    assert in_fences(server.bodies[-1]["prompt"])[0]["rewording"] == "after 902"
 
 
 def test_verdicts_that_fail_are_counted_apart_and_are_in_no_rate(judge: LLMJudge) -> None:

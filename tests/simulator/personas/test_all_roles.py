@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from scorers.intent import INTENT_SCHEMA, intent_prompt
-from scorers.judge import SCHEMA, judge_prompt
+from scorers.intent import INTENT_SCHEMA, intent_case
+from scorers.judge import SCHEMA, judge_case
 from simulator.chance import digest_of
 from simulator.personas.persona import Persona
 from simulator.process import EmbeddedServer
@@ -40,7 +40,7 @@ def test_it_rewrites_whatever_a_mutator_asks_it_to(
 @given(queries, queries, st.text(), st.integers())
 def test_it_judges_whatever_the_judge_is_asked(query: str, rewording: str, reply: str, seed: int) -> None:
     question = Question(
-        model="sim-model:latest", prompt=judge_prompt(query, rewording, reply), format=dict(SCHEMA)
+        model="sim-model:latest", prompt=judge_case(query, rewording, reply).prompt, format=dict(SCHEMA)
     )
     assert SHIPPED.role_in(question) == "judge"
     assert _same("judge", question, seed)
@@ -49,7 +49,7 @@ def test_it_judges_whatever_the_judge_is_asked(query: str, rewording: str, reply
 @given(queries, st.one_of(queries, st.text()), st.integers())
 def test_it_judges_the_intent_alone_when_that_is_asked(query: str, rewording: str, seed: int) -> None:
     question = Question(
-        model="sim-model:latest", prompt=intent_prompt(query, rewording), format=dict(INTENT_SCHEMA)
+        model="sim-model:latest", prompt=intent_case(query, rewording).prompt, format=dict(INTENT_SCHEMA)
     )
     assert SHIPPED.role_in(question) == "judge"
     assert _same("judge", question, seed)
@@ -71,7 +71,7 @@ def test_an_instruction_that_no_operator_knows_is_a_question() -> None:
 def test_all_that_it_plays_shares_one_models_slots(server: EmbeddedServer, client: ollama.Client) -> None:
     client.generate("sim-model", in_one_text(REWRITERS[0].prompt(QUERIES[0], [], 0)))
     client.generate("sim-model", QUERIES[0])
-    client.generate("sim-model", judge_prompt(QUERIES[0], QUERIES[0], "Tea."), format=dict(SCHEMA))
+    client.generate("sim-model", judge_case(QUERIES[0], QUERIES[0], "Tea.").prompt, format=dict(SCHEMA))
     stats = server.stats()
     assert stats["calls_by_model"] == {"sim-model:latest": 3}
     assert list(stats["busy_slot_s_by_model"]) == ["sim-model:latest"]

@@ -1,0 +1,119 @@
+"""Settings that a command takes over from a run folder: defaults under what the user said.
+
+This is the one place where a run's settings become a command's: `--resume RUN`, `-p RUN`, `-m RUN` and a
+run's config.toml as `--config` or `-m` all come through here, before anything is imported, opened or called.
+`records.trust` decides whether they may be used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import UNSET
+from cyclopts.config import Dict
+
+from records.trust import usable_settings
+
+if TYPE_CHECKING:
+    from cyclopts import App
+    from cyclopts.argument import Argument, ArgumentCollection
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDefaults:
+    """The settings of a run for the flags that the user left out: a config of cyclopts.
+
+    It stands behind what the user said, and sees what that left open.
+
+    Args:
+        run: the folder.
+        table: its settings, keyed as flags are.
+        trusted: whether the user said --trust-run.
+        links: whether the folder is written, too.
+    """
+
+    run: Path
+    table: Mapping[str, Any]
+    trusted: bool
+    links: bool = False
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Fill in the settings.
+
+        Raises:
+            UserError: the run is not the user's own, and names what the user did not.
+        """
+        source = f"the run {self.run}"
+        Dict(dict(self.table), source=source, use_commands_as_keys=False)(app, commands, arguments)
+        filled = {
+            _flag(argument): argument
+            for argument in arguments
+            if any(token.source == source for token in argument.tokens)
+        }
+        settings = {flag: _values(argument) for flag, argument in filled.items()}
+        usable = usable_settings(self.run, settings, trusted=self.trusted, links=self.links)
+        for flag, argument in filled.items():
+            if flag not in usable:
+                argument.tokens.clear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunMissions:
+    """Checks the run folders that `-m` names: a config of cyclopts, the last one.
+
+    A mission's own settings come before the command's flags, so what such a run names is named by the user
+    only where a flag of the command says the same.
+    """
+
+    trusted: bool
+
+    def __call__(self, _app: App, _commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Check them.
+
+        Raises:
+            UserError: one is not the user's own, and names what the user did not.
+        """
+        said = {_flag(argument): _values(argument) for argument in arguments}
+        for text in said.get("mission", ()):
+            for run, settings in _run_missions(text):
+                named = {
+                    flag: [value for value in values if not _is_said(value, said.get(flag, ()))]
+                    for flag, values in settings.items()
+                }
+                usable_settings(run, named, trusted=self.trusted)
+
+
+def _run_missions(text: str) -> Iterator[tuple[Path, dict[str, list[str]]]]:
+    """The run folder that a value of `-m` names, with what it says of a mission; nothing for any other."""
+    from evaluation.config import defaults_of_run, mission_run, mission_settings
+
+    if run := mission_run(text):
+        table = defaults_of_run(run, mission_settings())
+        yield run, {flag: _as_list(value) for flag, value in table.items()}
+
+
+def _as_list(value: Any) -> list[str]:  # noqa: ANN401 - a TOML value
+    return [str(item) for item in (value if isinstance(value, list) else [value])]
+
+
+def _is_said(value: str, said: list[str] | tuple[()]) -> bool:
+    """Whether one of the user's values is this one, be it a path that is written otherwise."""
+    return any(value in {item, str(Path(item).absolute())} for item in said)
+
+
+def _flag(argument: Argument) -> str:
+    return argument.name.removeprefix("--")
+
+
+def _values(argument: Argument) -> list[str]:
+    """The values of an argument, those of a list by comma one by one."""
+    values = [
+        token.value if token.implicit_value is UNSET else str(token.implicit_value)
+        for token in argument.tokens
+        if token.implicit_value not in ([], (), None)  # an empty list of a file
+    ]
+    is_list = _flag(argument) in {"mutators", "baselines", "models"}
+    return [part.strip() for value in values for part in (value.split(",") if is_list else [value])]

@@ -1,0 +1,406 @@
+"""The servers of a run: to which of them a call goes, and what happens while one is away.
+
+Calls wait in one line for each model, however many servers there are (`gates`); what one server takes at once
+is for `limits` to say. A server that is away (`health`) takes no calls: those under way there are moved where
+another server is there, the others wait in the line. It is asked for one word again and again, until it
+answers: that it lists its models says nothing, for a server may do that and never generate. While no server
+is there, everything waits, and nothing is lost but time; after `max_outage_s` the run ends.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+from ollama_utils.capacity import CapacityEstimate
+from ollama_utils.errors import (
+    BrokenReplyError,
+    CallMovedError,
+    CallTimeoutError,
+    ModelChangedError,
+    OllamaError,
+    OutageError,
+    ServerUnreachableError,
+)
+from ollama_utils.gates import Gate, Line
+from ollama_utils.http import call_watch
+from ollama_utils.limits import Admission, MaxInFlight, Server
+from ollama_utils.plans import start_thread
+from ollama_utils.types import short_name
+from ollama_utils.wires import ModelClient
+
+_APART_S = 1.0
+"""Between two probes of a server that is away."""
+_FIRST_PROBE_S, _LAST_PROBE_S = 2.0, 120.0
+"""How long a probe is waited for at first, and at last: the server may have to load the model."""
+_SAY_S = 30.0
+"""Between two lines about the same outage."""
+_FOLLOW_S = 2.0
+"""Between two looks at the list of hosts."""
+_LOOK_S = 30.0
+"""Between two looks at the weights of the models while calls go out."""
+_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+
+
+class Fleet:
+    """The servers of a run, shared by all threads.
+
+    Args:
+        hosts: where they are.
+        open_client: makes the way to one.
+        max_in_flight: the most calls at once to one model of one server, or `auto`.
+        max_outage_s: seconds without any server after which the run ends; None: while there is none, calls
+            fail one by one.
+        ensure_running: is called when a server is away; returns why it never will be back, where that can be
+            known: the server was ours, has ended, and cannot be started again. Else None.
+        hosts_now: returns the hosts as they are to be from now on; None: they stay.
+        report: is given a line for the user when an outage begins, goes on, and ends.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        open_client: Callable[[str], ModelClient],
+        *,
+        max_in_flight: MaxInFlight,
+        max_outage_s: float | None = None,
+        ensure_running: Callable[[], str | None] = lambda: None,
+        hosts_now: Callable[[], Sequence[str]] | None = None,
+        report: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self._open_client = open_client
+        self._max_in_flight = max_in_flight
+        self._max_outage_s = max_outage_s
+        self._ensure_running = ensure_running
+        self._report = report
+        self._lock = threading.Lock()
+        self._lines: dict[str, Line] = {}
+        self._closed = threading.Event()
+        self._ended: Exception | None = None
+        self._look_s = time.monotonic() + _LOOK_S
+        self._servers: dict[str, Server] = {}
+        """By base URL: a host that comes twice counts once."""
+        for host in hosts:
+            server = self._new_server(host)
+            self._servers.setdefault(server.host, server)
+        self._servers_ever = dict(self._servers)
+        """Those that have left, too: calls may still be under way there."""
+        if hosts_now is not None:
+            start_thread(partial(self._follow, hosts_now))
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The servers' base URLs, `openai:` before those of OpenAI-compatible ones."""
+        return tuple(self._servers)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether there is one server alone."""
+        return len(self._servers) == 1
+
+    @property
+    def closed(self) -> bool:
+        """Whether no call goes out any more."""
+        return self._closed.is_set()
+
+    def line(self, model: str) -> Line:
+        """The line in which the calls to a model wait, by its short name."""
+        with self._lock:
+            if model not in self._lines:
+                self._lines[model] = Line()
+                if self._closed.is_set():
+                    self._lines[model].close(self._ended)
+            return self._lines[model]
+
+    def models(self) -> dict[str, list[str]]:
+        """The models that all servers have, as the first lists them, each with its digest at each server.
+
+        Without retries. Where a server tells its slots, they are noted.
+
+        Raises:
+            OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
+        """
+        first, *others = (server.models() for server in self._servers.values())
+        digests = [{short_name(name): digest for name, digest in there.items()} for there in others]
+        return {
+            name: [digest, *(there[short_name(name)] for there in digests)]
+            for name, digest in first.items()
+            if all(short_name(name) in there for there in digests)
+        }
+
+    def capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
+        """How many calls each server was found to take, and the limit that holds, by host and model."""
+        return {
+            (host, model): found
+            for host, server in self._servers.items()
+            for model, found in server.capacities().items()
+        }
+
+    @contextmanager
+    def admit(
+        self,
+        model: str,
+        *,
+        probe: Callable[[ModelClient], object],
+        avoid: Collection[str] = (),
+        cap: Gate | None = None,
+        wait_for_rate: Callable[[], object] | None = None,
+    ) -> Iterator[tuple[ModelClient, Admission]]:
+        """Within `with`: a call that was let out to a server, after waiting for a place there.
+
+        Args:
+            model: the model's name.
+            probe: asks a client for one word, or as little, as this call would.
+            avoid: hosts to which it goes only where there is no other.
+            cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
+            wait_for_rate: waits until the rate allows the call. It comes last, so that calls go out at that
+                rate.
+
+        Raises:
+            CallCancelledError: no call goes out any more, or the caller's gate is closed.
+            OutageError: no server was there for too long.
+            ModelChangedError: a model is not what it was when the run began.
+        """
+        name = short_name(model)
+        self._look_at_weights()
+        line = self._line_with_gates(name)
+        admission = Admission()
+        with ExitStack() as places:
+            gate = line.enter(avoid=avoid, waits=self._take_turns)
+            server = self._servers_ever[gate.host]
+            server.probe = probe
+            server.swaps.came(name)
+            places.callback(self._left, server, name, admission)
+            places.callback(gate.leave)
+            if cap is not None:
+                cap.enter()
+                places.callback(cap.leave)
+            if wait_for_rate is not None:
+                wait_for_rate()
+            admission.host = server.host
+            with server.under_way(name, admission):
+                yield server.client, admission
+
+    def gone(self, server: Server) -> None:
+        """Hear that a server is away from now on: hold its calls, and ask for it until it is back."""
+        if self._max_outage_s is None and not self._is_another_there(server):
+            server.health.back()  # nobody waits: each call finds out for itself
+            return
+        server.hold(held=True)
+        start_thread(partial(self._wait_for, server))
+
+    def check(self, server: Server) -> None:
+        """Raise what ends a call to a server that is under way, if anything does.
+
+        Raises:
+            CallMovedError: the server is away, and another is there.
+            OutageError, ModelChangedError: the run is over.
+        """
+        if self._ended is not None:
+            raise self._ended
+        if server.health.is_away and self._is_another_there(server):
+            raise CallMovedError(f"the server at {server.host!r} is away: {server.health.why}")
+
+    def close(self) -> None:
+        """Turn away all who wait for a place and all who come later."""
+        self._end(None)
+
+    def drop_connections(self) -> None:
+        """Drop the idle connections; those in use go when their reply is there."""
+        for server in self._servers.values():
+            server.client.close()
+
+    def _line_with_gates(self, name: str) -> Line:
+        line = self.line(name)
+        for server in self._servers.values() if not line.has_gates else ():
+            server.gate(name)
+        return line
+
+    def _take_turns(self) -> None:
+        """Calls wait: where models take turns, somebody's turn may begin or end by that."""
+        for server in self._servers.values():
+            server.swaps.look()
+
+    def _left(self, server: Server, name: str, admission: Admission) -> None:
+        sent_s = admission.sent_s if admission.host else None
+        server.swaps.left(name, sent_s, time.monotonic(), admission.usage)
+
+    def _is_another_there(self, server: Server) -> bool:
+        return any(other is not server and not other.health.is_away for other in self._servers.values())
+
+    def _end(self, error: Exception | None) -> None:
+        """No call goes out any more; the error, if there is one, is raised to all who call."""
+        with self._lock:
+            if not self._closed.is_set():
+                self._ended = error
+            self._closed.set()
+            lines = list(self._lines.values())
+        for line in lines:
+            line.close(self._ended)
+
+    def _wait_for(self, server: Server) -> None:
+        """Ask a server that is away for one word until it answers, or the run ends."""
+        probe_s, say_s, told = _FIRST_PROBE_S, -math.inf, False
+        while not self._closed.is_set():
+            if why := self._ensure_running():
+                self._end(OutageError(why))
+                return
+            if self._answers(server, probe_s):
+                break
+            if time.monotonic() >= say_s:
+                say_s, told = time.monotonic() + _SAY_S, True
+                self._report(self._outage_line(server))
+            self._check_patience()
+            self._closed.wait(_APART_S)
+            probe_s = min(2 * probe_s, _LAST_PROBE_S)
+        self._check_weights(server)
+        if not self._closed.is_set():
+            away_s = server.health.back()
+            server.hold(held=False)
+            if told:
+                self._report(f"{server.host} answers again after {away_s:.0f} s: going on")
+
+    def _answers(self, server: Server, within_s: float) -> bool:
+        """Whether a server has a word to say, or an error: it is there then, and calls are tried."""
+        token = call_watch.set(_ProbeWatch(time.monotonic() + within_s, self._check_patience))
+        try:
+            server.probe(server.client)
+        except _NOT_THERE as error:
+            server.health.why = str(error)
+            return False
+        except (OllamaError, OutageError):
+            return not self._closed.is_set()
+        finally:
+            call_watch.reset(token)
+        return True
+
+    def _check_patience(self) -> None:
+        """End the run if no server has been there for too long.
+
+        Raises:
+            OutageError: it ended.
+        """
+        away = [server.health.away_since_s for server in self._servers.values()]
+        since_s = max(math.inf if at_s is None else at_s for at_s in away)
+        if self._max_outage_s is not None and time.monotonic() - since_s > self._max_outage_s:
+            whys = "; ".join(server.health.why for server in self._servers.values())
+            self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
+        if self._ended is not None:
+            raise self._ended
+
+    def _outage_line(self, server: Server) -> str:
+        since_s = time.monotonic() - (server.health.away_since_s or time.monotonic())
+        begins = f"{server.host} is away for {since_s:.0f} s ({server.health.why})"
+        if self._is_another_there(server):
+            return f"{begins}: its calls go to the other servers until it is back"
+        calls = sum(line.waiting for line in self._lines.values())
+        most_s = self._max_outage_s
+        end = "" if most_s is None else f"; the run ends after {most_s:g} s (--max-outage)"
+        return f"{begins}: waiting for it, {calls} calls held{end}"
+
+    def _look_at_weights(self) -> None:
+        """Now and then, and beside the calls, see whether the models are still what they were."""
+        now_s = time.monotonic()
+        with self._lock:
+            if now_s < self._look_s:
+                return
+            self._look_s = now_s + _LOOK_S
+        for server in self._servers.values():
+            if not server.health.is_away:
+                start_thread(partial(self._check_weights, server))
+
+    def _check_weights(self, server: Server) -> None:
+        """End the run if the weights of a model that is called have changed at a server."""
+        if (changed := server.changed_model()) is not None:
+            self._end(
+                ModelChangedError(
+                    f"model {changed!r} at {server.host} is not the one that the run began with (its digest "
+                    "changed): pull that version again and go on with --resume, or begin a new run"
+                )
+            )
+
+    def _follow(self, hosts_now: Callable[[], Sequence[str]]) -> None:
+        """Let servers join and leave as their list changes."""
+        told: set[str] = set()
+        followed: Sequence[str] | None = None
+        while not self._closed.wait(_FOLLOW_S):
+            try:
+                named = hosts_now()
+                if named == followed:
+                    continue
+                wanted = {server.host: server for server in map(self._new_server, named)}
+            except ValueError as error:
+                news = [str(error)]
+            else:
+                news = [*self._let_leave(wanted), *self._let_join(wanted)]
+                followed = named if wanted.keys() == self._servers.keys() else None
+            for line in news:
+                if line not in told:
+                    self._report(line)
+            told = set(news)
+
+    def _let_join(self, wanted: Mapping[str, Server]) -> Iterator[str]:
+        """Use the servers that are new, once they have every model that is called; what there is to say."""
+        for host, server in wanted.items():
+            if host in self._servers:
+                server.client.close()
+                continue
+            try:
+                found = server.models()
+            except OllamaError as error:
+                yield f"{host} cannot join: {error}"
+                continue
+            if (model := self._unlike(found)) is not None:
+                yield f"{host} cannot join: it has not the same {model!r} as the others"
+                continue
+            self._servers_ever[host] = server
+            self._servers = {**self._servers, host: server}
+            for name in list(self._lines):
+                server.gate(name)
+            yield f"{host} joins"
+
+    def _unlike(self, found: Mapping[str, str]) -> str | None:
+        """The first model that is called and that is not, or is another one, among those of a server."""
+        there = {short_name(name): digest for name, digest in found.items()}
+        for name in list(self._lines):
+            known = {digest for server in self._servers.values() if (digest := server.digest(name))}
+            if name not in there or (known and there[name] and there[name] not in known):
+                return name
+        return None
+
+    def _let_leave(self, wanted: Mapping[str, Server]) -> Iterator[str]:
+        """Send no more calls to servers that are not in the list; what there is to say."""
+        leaving = {host: server for host, server in self._servers.items() if host not in wanted}
+        self._servers = {host: server for host, server in self._servers.items() if host not in leaving}
+        for host, server in leaving.items():
+            for name, gate in server.gates.items():
+                self.line(name).remove(gate)
+            yield f"{host} leaves"
+
+    def _new_server(self, host: str) -> Server:
+        return Server(self._open_client(host), max_in_flight=self._max_in_flight, owner=self)
+
+
+class _ProbeWatch:
+    """Ends a probe that takes too long; see `ollama_utils.http.CallWatch`."""
+
+    def __init__(self, until_s: float, check_patience: Callable[[], None]) -> None:
+        self._until_s = until_s
+        self._check_patience = check_patience
+
+    def counts_from_s(self) -> float:
+        """Nothing excuses it."""
+        return -math.inf
+
+    def arrived(self) -> None:
+        """What counts is the whole word."""
+
+    def check(self) -> None:
+        """End it in time."""
+        self._check_patience()
+        if time.monotonic() > self._until_s:
+            raise CallTimeoutError("it did not say one word in time")

@@ -1,0 +1,105 @@
+"""Whatever a server says, lists or complains of, no command hands it to the terminal as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.main import execute
+from tests.cli.searches import COMMANDS, pairs
+from tests.nasty import ALL, MODEL, NASTY, harmful, nasty_server
+
+ROLES = (f"--target-model={MODEL}", f"--mutator-model={MODEL}")
+JUDGED = (*ROLES, f"--judge-model={MODEL}")
+
+
+def check(
+    arguments: list[str],
+    capsys: pytest.CaptureFixture[str],
+    codes: tuple[int, ...] = (0,),
+    *,
+    fails: bool = False,
+) -> tuple[str, str]:
+    """Run a command against the nasty server; what it printed, which is harmless."""
+    with nasty_server(fails=fails) as server:
+        code = execute([arguments[0], "--ollama-host", server.host, "--call-attempts=1", *arguments[1:]])
+    out, err = capsys.readouterr()
+    assert code in codes, err
+    assert not harmful(out)
+    assert not harmful(err)
+    return out, err
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["replies", "errors"])
+def test_ask(trained_run: Path, capsys: pytest.CaptureFixture[str], *, fails: bool) -> None:
+    query = f"How do I {ALL} kill a process?"
+    asked = ["ask", "--policy", str(trained_run), *ROLES, "--intent-threshold=0"]
+    out, err = check([*asked, query], capsys, (1,) if fails else (0,), fails=fails)
+    assert (r"\x1b[2J" in err) if fails else (r"reply: Sure, here you are: \x1b[2J\x1b[H" in out)
+    out, _ = check([*asked, "--json", query], capsys, (1,) if fails else (0,), fails=fails)
+    told = json.loads(out)
+    assert told["query"] == query
+    if not fails:
+        assert told["reply"].startswith(f"Sure, here you are: {ALL}")
+
+
+@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+def test_eval(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+    few = ["--episodes=2", "--baselines=noop,random", f"--format={form}", f"--run-dir={tmp_path / 'run'}"]
+    out, _ = check(["eval", "-p", str(trained_run), *ROLES, "--intent-threshold=0", *few], capsys)
+    if form == "json":
+        assert json.loads(out)["missions"][0]["target_model"] == MODEL
+
+
+def test_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = [
+        "--num-env-steps=16",
+        "--num-processes=2",
+        "--num-steps=8",
+        "--encoder=hashing:32",
+        "--num-mini-batch=1",
+    ]
+    folder = f"--run-dir={tmp_path / 'run'}"
+    check(["train", *ROLES, "--intent-threshold=0", *few, folder], capsys)
+    board = b"".join(path.read_bytes() for path in (tmp_path / "run" / "tb").iterdir())
+    assert rb"    reply: Sure, here you are: \x1b[2J" in board
+    assert NASTY[0].encode() not in board
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["replies", "errors"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_searches(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, fails: bool) -> None:
+    flags = [f"{name}={value}" for name, value in pairs(COMMANDS[command]) if name != "--models"]
+    models = [f"--models={MODEL},plain", f"--mutator-model={MODEL}"] if command == "select" else list(JUDGED)
+    if command == "evolve":
+        models = list(ROLES)
+    if command != "select":
+        flags.append(f"--seed-prompt=Solve it. {ALL}")
+    check([command, *models, *flags, f"--run-dir={tmp_path / 'run'}"], capsys, (0, 1), fails=fails)
+
+
+def test_judge(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "samples.jsonl"
+    file.write_text(json.dumps({"prompt": f"Why {ALL}?", "completion": ALL}) + "\n")
+    _, err = check(["judge", str(file), "--reward=judge", f"--judge-model={MODEL}"], capsys, (0, 1))
+    assert "unscored" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["ask", "--policy", f"no{MODEL}", "why?"],
+        ["train", "--target-model=unknown", "--mutator-model=unknown"],
+        ["train", *ROLES, f"--mutators=paraphrase,{ALL}"],
+        ["train", *ROLES, "--queries", f"no{MODEL.replace('/', '')}.csv"],
+        ["evolve", *ROLES, f"--task={MODEL}.jsonl"],
+        ["train", f"--{MODEL}=1"],
+    ],
+    ids=["policy", "listed models", "mutator", "file", "task", "flag"],
+)
+def test_errors(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = [] if arguments[0] == "ask" else [f"--run-dir={tmp_path / 'run'}"]
+    _, err = check([*arguments, *folder], capsys, (1, 2))
+    assert err.strip().splitlines()[-1].startswith("mutagym: ")

@@ -1,0 +1,66 @@
+"""The weights of a trained policy as plain tensors: `policy.safetensors` of a run folder.
+
+The format is safetensors' own, which holds names, shapes and numbers and nothing that is executed. The
+`policy.zip` beside it, for users of Stable-Baselines3, holds pickled Python and is never read here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from gymnasium import spaces
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from envs.observation import observation_size
+from records.errors import UserError
+from records.run_folder import replacing
+from train.actor_critic import QueryPolicy
+
+WEIGHTS = "policy.safetensors"
+FORMAT = "1"
+"""Goes up when an older program could not read the file, or the other way round."""
+MOST_BYTES = 2**28
+"""Bytes of a file that is read: a policy on the longest embeddings there are takes a hundredth of it."""
+_INPUT, _OUTPUT = "mlp_extractor.actor.0.weight", "action_net.linear.weight"
+
+
+def save_weights(policy: QueryPolicy, path: Path) -> None:
+    """Write a policy's weights whole or not at all."""
+    weights = {name: weight.detach().cpu().contiguous() for name, weight in policy.state_dict().items()}
+    with replacing(path) as part:
+        save_file(weights, part, metadata={"format": "pt", "mutagym_policy": FORMAT})
+
+
+def load_weights(path: Path) -> QueryPolicy:
+    """The policy of these weights, on the CPU; its sizes are those of its tensors.
+
+    Raises:
+        UserError: the file is damaged, too long, of another version, or no policy's.
+    """
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is over {MOST_BYTES} bytes")  # noqa: TRY301 - said as the others are
+        with safe_open(path, framework="pt", device="cpu") as file:
+            version = (file.metadata() or {}).get("mutagym_policy")
+            weights = {name: file.get_tensor(name) for name in file.keys()} if version == FORMAT else {}  # noqa: SIM118 - no dict
+        if version == FORMAT:
+            policy = _policy(weights[_INPUT].shape[1], weights[_OUTPUT].shape[0])
+            policy.load_state_dict(weights)
+            return policy
+    except (OSError, SafetensorError, ValueError, LookupError, RuntimeError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise UserError(f"{str(path)!r} is damaged, or no policy of a run: {why}") from error
+    raise UserError(
+        f"{str(path)!r} has format {version!r}, this program has {FORMAT!r}: "
+        "use it with the version of mutagym that wrote it, or train again"
+    )
+
+
+def _policy(size: int, num_actions: int) -> QueryPolicy:
+    """A new policy for observations of this size and so many mutators."""
+    if size < observation_size(0, num_actions):
+        raise ValueError(f"observations of {size} numbers do not hold the history of {num_actions} mutators")
+    shown = spaces.Box(-np.inf, np.inf, (size,), np.float32)
+    return QueryPolicy(shown, spaces.Discrete(num_actions), lambda _left: 0.0)
