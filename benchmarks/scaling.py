@@ -51,13 +51,22 @@ def sections(*, quick: bool) -> Iterator[Section]:
             "machine. The driver's CPU is that of its process alone, all threads; the actors' is theirs "
             f"together. Medians of {runs} runs that take turns."
         ),
-        rows=by_engine(engines, runs, steps),
+        rows=by_engine(engines, runs, steps, 2.0, ("hashing", "all-MiniLM-L6-v2")),
+    )
+    yield Section(
+        title="A step whose replies are streamed",
+        about=(
+            "The same with replies six times as long: those that take over 2 seconds are streamed, and each "
+            "of their 50 words is read by whoever makes the call. Medians of 2 runs."
+        ),
+        rows=by_engine(engines, 1 if quick else 2, 1 if quick else 2, 12.0, ("hashing",)),
     )
     yield Section(
         title="A lane",
         about=(
             "Lanes on one simulated server with half as many slots, the hashing encoder, no Ray. Replies "
-            "last the longer the more lanes there are, so that all rows have the same steps a second. "
+            "last the longer the more lanes there are, so that the servers' pace is the same in all rows; "
+            "those of 1,024 lanes are streamed. "
             "Threads and open files are the most that were seen; memory is what came to it from before the "
             "lanes were made to the end, in a process of its own that ran two lanes before."
         ),
@@ -73,16 +82,14 @@ def sections(*, quick: bool) -> Iterator[Section]:
     )
 
 
-def by_engine(engines: tuple[str, ...], runs: int, num_steps: int) -> list[dict[str, Any]]:
+def by_engine(
+    engines: tuple[str, ...], runs: int, num_steps: int, time_scale: float, encoders: tuple[str, ...]
+) -> list[dict[str, Any]]:
     """A row for each encoder and engine."""
-    settings = Settings(slots=SLOTS, reply_tokens="50", time_scale=2.0)
+    settings = Settings(slots=SLOTS, reply_tokens="50", time_scale=time_scale)
     with ExitStack() as stack:
         hosts = [stack.enter_context(EmbeddedServer(settings)).host for _ in range(SERVERS)]
-        return [
-            row
-            for encoder in ("hashing", "all-MiniLM-L6-v2")
-            for row in _turns(hosts, engines, encoder, runs, num_steps)
-        ]
+        return [row for encoder in encoders for row in _turns(hosts, engines, encoder, runs, num_steps)]
 
 
 def _turns(

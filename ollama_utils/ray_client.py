@@ -35,6 +35,8 @@ from simulator.process import is_simulator
 _INSTALL = "pip install 'mutagym[ray]'"
 _MOST_AT_ONCE = 512
 """Calls that one actor makes at once, on a thread each; it has the threads from the start, 10 KiB each."""
+_BESIDE = "beside"
+"""What is asked beside the calls has a thread of its own in an actor."""
 _STORE_BYTES = 80 * 2**20
 """Ray's object store on this machine, near the least that it takes: replies are small and pass it by."""
 _LOOK_S = 1.0
@@ -285,23 +287,23 @@ class RayClient:
 
         with self._changed:
             self._waiting += 1
+        closed = CallCancelledError(f"the client of {self.host!r} was closed before the reply")
         try:
-            value = None
-            if not self.is_closed:
-                value = self._wait_for(getattr(self.start(), method).remote(*args, **named), number)
+            if self.is_closed:
+                raise closed
+            value = self._wait_for(getattr(self.start(), method).remote(*args, **named), number)
         except RayTaskError:  # ours: an error that is no OllamaError
             raise
         except RayError as error:
-            if not self.is_closed:
-                raise ServerUnreachableError(
-                    f"the Ray actor for {self.host!r} died, and is started anew: {brief(str(error))}"
-                ) from error
+            if self.is_closed:
+                raise closed from error
+            raise ServerUnreachableError(
+                f"the Ray actor for {self.host!r} died, and is started anew: {brief(str(error))}"
+            ) from error
         finally:
             with self._changed:
                 self._waiting -= 1
                 self._changed.notify_all()
-        if self.is_closed:
-            raise CallCancelledError(f"the client of {self.host!r} was closed before the call")
         if isinstance(value, Failure):
             raise value.error
         return value
@@ -329,7 +331,7 @@ class RayClient:
             try:
                 watch.check()
             except BaseException:
-                self._actor.give_up.remote(number)
+                self._actor.give_up.options(concurrency_group=_BESIDE).remote(number)
                 raise
 
     def _times(self, number: int) -> int:
@@ -342,7 +344,9 @@ class RayClient:
                 self._heard_s = time.monotonic()
         if is_asked:
             with suppress(ray.exceptions.GetTimeoutError):
-                self._heard = ray.get(self._actor.heard.remote(), timeout=_LOOK_S)
+                self._heard = ray.get(
+                    self._actor.heard.options(concurrency_group=_BESIDE).remote(), timeout=_LOOK_S
+                )
         return self._heard.get(number, 0)
 
 
@@ -507,7 +511,7 @@ def _start_actor(host: str, given: Mapping[str, Any], node: str | None) -> Any: 
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return (
-        ray.remote(ServerActor)
+        ray.remote(concurrency_groups={_BESIDE: 1})(ServerActor)
         .options(
             num_cpus=0,
             max_restarts=-1,
