@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,12 +120,19 @@ def test_what_calls_wait_in_the_servers_queue_is_no_fault_of_their_replies() -> 
             replies.append(actor.call(number, "sim-target", "generate", call))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
-        for thread in threads:
+        for begun, thread in enumerate(threads, start=1):
             thread.start()
+            wait_until(partial(has_seen, server, begun, replies))
         for thread in threads:
             thread.join()
         actor.close()
     assert [type(reply) for reply in replies] == [Completion] * 6
+
+
+def has_seen(server: EmbeddedServer, calls: int, replies: list[object]) -> bool:
+    """Whether so many calls have come to the server, those included that it has answered."""
+    under_way: int = server.stats()["in_flight"]
+    return under_way + len(replies) >= calls
 
 
 def timed_reply_s(server: EmbeddedServer) -> float:
