@@ -69,6 +69,7 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
     with connect(config.server) as connection:
         if connection.simulated and not config.json:
             print("SIMULATED: these words are the simulator's, not a model's")
+        tell(_patience(config.server))
         for told in _answers(config, source, queries, connection):
             shown = shown_json(json.dumps(told, ensure_ascii=False)) if config.json else None
             print(shown or _for_a_person(told, config.server.max_reply_chars), flush=True)
@@ -77,6 +78,14 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
                 tell(f"not scored: {told['query']!r}: {one_line(told['error'])}")
     if len(unscored) == len(queries):
         raise RunStoppedError(f"no query could be scored: {unscored[0]}")
+
+
+def _patience(server: ServerConfig) -> str:
+    """For how long an answer is waited for, told beforehand."""
+    return (
+        f"each call has {server.call_timeout_s:g} s for a reply, or between two words of one, and "
+        f"{server.call_attempts} attempts; a server that is away is waited for up to {server.max_outage:g} s"
+    )
 
 
 def _source(config: AskConfig) -> RunSource:

@@ -6,9 +6,8 @@ where the package's exceptions are seen; all others are translated in `ollama_ut
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import httpx
@@ -17,7 +16,7 @@ import numpy as np
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
 from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, brief, counted, messages_of
 from ollama_utils.hosts import is_loopback, parse_host
-from ollama_utils.http import OfficialClient, transport_to
+from ollama_utils.http import OfficialClient, StreamingClient, transport_to
 from ollama_utils.official import ollama
 from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
 
@@ -32,8 +31,6 @@ class OllamaClient:
             `localhost`, `:11434`, `::1`.
         timeout_s: the seconds after which a call counts as timed out: without a first word from the
             server, or without the whole reply.
-        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
-            server was ours, and has ended. Else None.
         max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
@@ -46,7 +43,6 @@ class OllamaClient:
         host: str,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
-        exit_reason: Callable[[], str | None] = lambda: None,
         max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self.host = parse_host(host)
@@ -54,7 +50,6 @@ class OllamaClient:
         self._exchange = Exchange(
             self.host,
             timeout_s=timeout_s,
-            exit_reason=exit_reason,
             absent="Ollama server",
             start="start it with 'ollama serve' or pass --ollama-host",
             max_reply_chars=max_reply_chars,
@@ -68,6 +63,7 @@ class OllamaClient:
             event_hooks=self._exchange.hooks,
             headers={"Accept-Encoding": "identity"},  # the bound on a reply's size is one on what is sent
         )
+        self._streaming = StreamingClient(self._client)
 
     def generate(self, call: Call, *, stream: bool = False) -> Completion:
         """The model's reply to one call; its `thinking` is left out.
@@ -83,15 +79,16 @@ class OllamaClient:
             "format": None if call.format is None else dict(call.format),
             "options": dict(call.options) or None,
             "think": call.think,
+            "stream": stream,
         }
+        client = self._streaming if stream else self._client
         with self._errors_translated(call.model):
             if call.examples:
                 given["messages"] = messages_of(call)
-                chat = _whole(partial(self._client.chat, model=call.model, **given), stream=stream)
+                chat = client.chat(model=call.model, **given)
                 return self._completion(call, chat, chat.message.content, chat.message.thinking)
             given["system"] = call.system
-            ask = partial(self._client.generate, model=call.model, prompt=call.prompt, **given)
-            reply = _whole(ask, stream=stream)
+            reply = client.generate(model=call.model, prompt=call.prompt, **given)
             return self._completion(call, reply, reply.response, reply.thinking)
 
     def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
@@ -162,11 +159,6 @@ class OllamaClient:
         if text.startswith("option "):
             return BadRequestError(f"{self._exchange.whom(model)} answered {status}: {brief(text)!r}")
         return self._exchange.rejection(model, status, text)
-
-
-def _whole(ask: Callable[..., Any], *, stream: bool) -> Any:  # noqa: ANN401 - the package's reply
-    """The one object that a request of the package is answered by."""
-    return next(ask(stream=True)) if stream else ask(stream=False)
 
 
 def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:

@@ -112,7 +112,8 @@ class ServerConfig:
     max_in_flight: MaxInFlight = "auto"
     """Calls in flight at once, per server and model: a number, or `auto`: its slots as measured and more."""
     call_timeout_s: Annotated[float, Parameter(validator=Number(gt=0, lte=86400))] = CALL_TIMEOUT_S
-    """Seconds after which one call is given up, its wait in the server's queue left out."""
+    """Seconds after which one call is given up, its wait in the server's queue left out; where replies take
+    seconds, since its last word."""
     call_attempts: Count = CALL_ATTEMPTS
     """How often a failing call is tried."""
     max_outage: Annotated[float, Parameter(validator=Number(gt=0))] = MAX_OUTAGE_S

@@ -29,10 +29,12 @@ from numpy.typing import NDArray
 
 from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.errors import (
+    BadReplyError,
     BadRequestError,
     CallCancelledError,
     CallMovedError,
     OllamaError,
+    ServerBusyError,
     ServerUnreachableError,
 )
 from ollama_utils.fleet import Fleet
@@ -251,6 +253,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             ensure_running=ensure_running,
             hosts_now=hosts_now,
             report=report,
+            disown=self._disown,
         )
         self._counts_absences = max_outage_s is None
         self._caps: WeakSet[Gate] = WeakSet()
@@ -326,7 +329,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         with self._asking(question, pending) as asked:
             if asked.reply is None:
                 try:
-                    completion = self._send(pending, partial(_generate, call), keep)
+                    completion = self._send(pending, _words(call), keep)
                 except OllamaError as error:
                     self._write(question, pending.outcome(error=error))
                     completion = Completion(text="", error=error)
@@ -372,6 +375,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         if missing:
             found |= self._embed(model, missing)
         rows: list[list[float]] = [json.loads(found[question] or "") for question in asked]
+        if len(lengths := sorted(set(map(len, rows)))) > 1:
+            raise BadReplyError(f"the embeddings of model {model!r} are of lengths {lengths}: expected one")
         return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
     def models(self) -> dict[str, list[str]]:
@@ -423,6 +428,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
+    def _disown(self, model: str, since_s: float) -> None:
+        """Find none of a model's replies since then any more: they may be another model's."""
+        for log in self._logs:
+            log.forget(model, since_s)
+
     def _pending(
         self, model: str, probe: Callable[[ModelClient], object], cap: Gate | None = None
     ) -> PendingCall:
@@ -457,7 +467,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
 
         try:
-            self._send(pending, lambda client, _: client.embed(model, texts), keep)
+            self._send(pending, lambda _stream: methodcaller("embed", model, texts), keep)
         except OllamaError as error:
             self._write(missing[0], pending.outcome(error=error))
             raise
@@ -471,7 +481,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def _send(
         self,
         pending: PendingCall,
-        send: Callable[[ModelClient, Admission], Reply],
+        request: Callable[[bool], Callable[[ModelClient], Reply]],
         keep: Callable[[Reply], None],
     ) -> Reply:
         """A server's reply, after as many attempts as it may take: the one rule of retries.
@@ -483,7 +493,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
         Args:
             pending: the call; it counts the attempts.
-            send: makes one attempt.
+            request: given whether the reply is to be streamed, what makes one attempt with a client.
             keep: writes the reply down.
 
         Raises:
@@ -493,13 +503,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         while True:
             try:
                 with self._attempt(pending) as (client, admission):
-                    reply = send(client, admission)
+                    reply = request(admission.streams)(client)
+                    self._fleet.raise_if_ended()
                     keep(reply)
                     admission.usage = reply.usage
                     return reply
             except OllamaError as error:
                 pending.failures += self._counts_absences or not isinstance(error, _NO_FAILURES)
-                pause_s = self._pause_s(len(pending.hosts))
+                pause_s = max(self._pause_s(len(pending.hosts)), _asked_to_wait_s(error))
                 is_last = pending.failures >= self._attempts or pending.is_late(pause_s)
                 if is_last or not error.retryable:
                     raise
@@ -532,8 +543,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             self._accounts.came_back(pending.model, admission.usage)
 
 
-def _generate(call: Call, client: ModelClient, admission: Admission) -> Completion:
-    return client.generate(call, stream=admission.streams)
+def _words(call: Call) -> Callable[[bool], Callable[[ModelClient], Completion]]:
+    """What asks a client for the reply, given whether it is to be streamed."""
+    return lambda stream: methodcaller("generate", call, stream=stream)
+
+
+def _asked_to_wait_s(error: OllamaError) -> float:
+    """The seconds that a busy server asked for before the next attempt."""
+    return (error.retry_after_s or 0.0) if isinstance(error, ServerBusyError) else 0.0
 
 
 _NO_FAILURES = (ServerUnreachableError, CallMovedError)

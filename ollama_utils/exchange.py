@@ -58,8 +58,6 @@ class Exchange:
     Args:
         host: how the server is named in messages.
         timeout_s: the seconds after which its client gives a request up.
-        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
-            server was ours, and has ended. Else None.
         absent: what is not there when nobody answers, as "Ollama server".
         start: how one is started, for the same message.
         max_reply_chars: the characters of a reply that are kept.
@@ -73,7 +71,6 @@ class Exchange:
         host: str,
         *,
         timeout_s: float,
-        exit_reason: Callable[[], str | None],
         absent: str,
         start: str,
         max_reply_chars: int,
@@ -84,7 +81,6 @@ class Exchange:
         """Whether the client was closed."""
         self._host = host
         self._timeout_s = timeout_s
-        self._exit_reason = exit_reason
         self._absent = absent
         self._start = start
         self._max_reply_chars = max_reply_chars
@@ -214,9 +210,7 @@ class Exchange:
         }
 
     def _absence(self, error: Exception) -> ServerUnreachableError:
-        """The error for a host where nobody answers: for good, when the server has ended."""
-        if gone := self._exit_reason():
-            return ServerUnreachableError(gone, retryable=False)
+        """The error for a host where nobody answers."""
         cause = brief(str(error.__context__ or error))  # the official client hides it behind words of its own
         why = "" if "refused" in cause else f" ({cause})"
         return ServerUnreachableError(f"no {self._absent} answers at {self._host!r}{why}: {self._start}")

@@ -41,7 +41,7 @@ _SAY_S = 30.0
 """Between two lines about the same outage."""
 _FOLLOW_S = 2.0
 """Between two looks at the list of hosts."""
-_LOOK_S = 30.0
+_LOOK_S = 10.0
 """Between two looks at the weights of the models while calls go out."""
 _NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
 
@@ -59,6 +59,8 @@ class Fleet:
             known: the server was ours, has ended, and cannot be started again. Else None.
         hosts_now: returns the hosts as they are to be from now on; None: they stay.
         report: is given a line for the user when an outage begins, goes on, and ends.
+        disown: is called when a model was found to be another one, with its name and since when its replies
+            may be the other one's, by `time.time`.
     """
 
     def __init__(
@@ -71,12 +73,14 @@ class Fleet:
         ensure_running: Callable[[], str | None] = lambda: None,
         hosts_now: Callable[[], Sequence[str]] | None = None,
         report: Callable[[str], None] = lambda _line: None,
+        disown: Callable[[str, float], None] = lambda _model, _since_s: None,
     ) -> None:
         self._open_client = open_client
         self._max_in_flight = max_in_flight
         self._max_outage_s = max_outage_s
         self._ensure_running = ensure_running
         self._report = report
+        self._disown = disown
         self._lock = threading.Lock()
         self._lines: dict[str, Line] = {}
         self._closed = threading.Event()
@@ -101,11 +105,6 @@ class Fleet:
     def is_one(self) -> bool:
         """Whether there is one server alone."""
         return len(self._servers) == 1
-
-    @property
-    def closed(self) -> bool:
-        """Whether no call goes out any more."""
-        return self._closed.is_set()
 
     def line(self, model: str) -> Line:
         """The line in which the calls to a model wait, by its short name."""
@@ -200,10 +199,19 @@ class Fleet:
             CallMovedError: the server is away, and another is there.
             OutageError, ModelChangedError: the run is over.
         """
-        if self._ended is not None:
-            raise self._ended
+        self._end_if_too_long()
+        self.raise_if_ended()
         if server.health.is_away and self._is_another_there(server):
             raise CallMovedError(f"the server at {server.host!r} is away: {server.health.why}")
+
+    def raise_if_ended(self) -> None:
+        """Raise what ended the run, if anything has: a reply that comes now may be another model's.
+
+        Raises:
+            OutageError, ModelChangedError: it has ended.
+        """
+        if self._ended is not None:
+            raise self._ended
 
     def close(self) -> None:
         """Turn away all who wait for a place and all who come later."""
@@ -226,7 +234,7 @@ class Fleet:
             server.swaps.look()
 
     def _left(self, server: Server, name: str, admission: Admission) -> None:
-        sent_s = admission.sent_s if admission.host else None
+        sent_s = None if math.isnan(admission.sent_s) else admission.sent_s
         server.swaps.left(name, sent_s, time.monotonic(), admission.usage)
 
     def _is_another_there(self, server: Server) -> bool:
@@ -245,7 +253,7 @@ class Fleet:
     def _wait_for(self, server: Server) -> None:
         """Ask a server that is away for one word until it answers, or the run ends."""
         probe_s, say_s, told = _FIRST_PROBE_S, -math.inf, False
-        while not self._closed.is_set():
+        while not self._closed.is_set() and server.host in self._servers:
             if why := self._ensure_running():
                 self._end(OutageError(why))
                 return
@@ -254,7 +262,7 @@ class Fleet:
             if time.monotonic() >= say_s:
                 say_s, told = time.monotonic() + _SAY_S, True
                 self._report(self._outage_line(server))
-            self._check_patience()
+            self._end_if_too_long()
             self._closed.wait(_APART_S)
             probe_s = min(2 * probe_s, _LAST_PROBE_S)
         self._check_weights(server)
@@ -266,31 +274,26 @@ class Fleet:
 
     def _answers(self, server: Server, within_s: float) -> bool:
         """Whether a server has a word to say, or an error: it is there then, and calls are tried."""
-        token = call_watch.set(_ProbeWatch(time.monotonic() + within_s, self._check_patience))
+        token = call_watch.set(_ProbeWatch(time.monotonic() + within_s, self._closed))
         try:
             server.probe(server.client)
         except _NOT_THERE as error:
             server.health.why = str(error)
             return False
-        except (OllamaError, OutageError):
+        except OllamaError:
             return not self._closed.is_set()
         finally:
             call_watch.reset(token)
         return True
 
-    def _check_patience(self) -> None:
-        """End the run if no server has been there for too long.
-
-        Raises:
-            OutageError: it ended.
-        """
+    def _end_if_too_long(self) -> None:
+        """End the run if no server has been there for too long."""
         away = [server.health.away_since_s for server in self._servers.values()]
-        since_s = max(math.inf if at_s is None else at_s for at_s in away)
-        if self._max_outage_s is not None and time.monotonic() - since_s > self._max_outage_s:
+        if self._max_outage_s is None or None in away:
+            return
+        if time.monotonic() - max(filter(None, away)) > self._max_outage_s:
             whys = "; ".join(server.health.why for server in self._servers.values())
             self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
-        if self._ended is not None:
-            raise self._ended
 
     def _outage_line(self, server: Server) -> str:
         since_s = time.monotonic() - (server.health.away_since_s or time.monotonic())
@@ -305,23 +308,26 @@ class Fleet:
     def _look_at_weights(self) -> None:
         """Now and then, and beside the calls, see whether the models are still what they were."""
         now_s = time.monotonic()
-        with self._lock:
-            if now_s < self._look_s:
-                return
-            self._look_s = now_s + _LOOK_S
+        if now_s < self._look_s:
+            return
+        self._look_s = now_s + _LOOK_S
         for server in self._servers.values():
             if not server.health.is_away:
                 start_thread(partial(self._check_weights, server))
 
     def _check_weights(self, server: Server) -> None:
         """End the run if the weights of a model that is called have changed at a server."""
-        if (changed := server.changed_model()) is not None:
-            self._end(
-                ModelChangedError(
-                    f"model {changed!r} at {server.host} is not the one that the run began with (its digest "
-                    "changed): pull that version again and go on with --resume, or begin a new run"
-                )
+        if (changed := server.changed_model()) is None or self._closed.is_set():
+            return
+        model, since_s = changed
+        self._end(
+            ModelChangedError(
+                f"model {model!r} at {server.host} is not the one that the run began with: its digest "
+                f"changed in the last {time.time() - since_s:.0f} s. Pull that version again and go on with "
+                "--resume, or begin a new run"
             )
+        )
+        self._disown(model, since_s)
 
     def _follow(self, hosts_now: Callable[[], Sequence[str]]) -> None:
         """Let servers join and leave as their list changes."""
@@ -336,7 +342,7 @@ class Fleet:
             except ValueError as error:
                 news = [str(error)]
             else:
-                news = [*self._let_leave(wanted), *self._let_join(wanted)]
+                news = [*self._let_join(wanted), *self._let_leave(wanted)]
                 followed = named if wanted.keys() == self._servers.keys() else None
             for line in news:
                 if line not in told:
@@ -375,6 +381,9 @@ class Fleet:
     def _let_leave(self, wanted: Mapping[str, Server]) -> Iterator[str]:
         """Send no more calls to servers that are not in the list; what there is to say."""
         leaving = {host: server for host, server in self._servers.items() if host not in wanted}
+        if len(leaving) == len(self._servers):
+            yield f"{', '.join(leaving)} cannot leave before another has joined"
+            return
         self._servers = {host: server for host, server in self._servers.items() if host not in leaving}
         for host, server in leaving.items():
             for name, gate in server.gates.items():
@@ -388,9 +397,9 @@ class Fleet:
 class _ProbeWatch:
     """Ends a probe that takes too long; see `ollama_utils.http.CallWatch`."""
 
-    def __init__(self, until_s: float, check_patience: Callable[[], None]) -> None:
+    def __init__(self, until_s: float, closed: threading.Event) -> None:
         self._until_s = until_s
-        self._check_patience = check_patience
+        self._closed = closed
 
     def counts_from_s(self) -> float:
         """Nothing excuses it."""
@@ -401,6 +410,5 @@ class _ProbeWatch:
 
     def check(self) -> None:
         """End it in time."""
-        self._check_patience()
-        if time.monotonic() > self._until_s:
+        if time.monotonic() > self._until_s or self._closed.is_set():
             raise CallTimeoutError("it did not say one word in time")

@@ -42,7 +42,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -65,8 +65,8 @@ MOST_MARKS = 2**21
 """The most commas and opening brackets in a reply that is read: each may become an object of 60 bytes or
 more once it is parsed. 300 embeddings of 4096 numbers have 1.2 million."""
 
-MOST_STREAMED = 3 * 2**23
-"""The longest stream of parts that is kept: 24 MiB, some 200,000 tokens of Ollama's or 100,000 of OpenAI's.
+MOST_STREAMED = 7 * 2**22
+"""The longest stream of parts that is kept: 28 MiB, some 290,000 tokens of Ollama's or 130,000 of OpenAI's.
 It is cut there, after its last whole part; what is left of MOST_BYTES is for the frames of its chunks."""
 
 
@@ -96,11 +96,11 @@ RETRY_AFTER = "Retry-After"
 CUT = "cut"
 """The extension of a response that tells whether it is a stream that was cut."""
 
-_Whole = TypeVar("_Whole")
 _Stream = httpcore.NetworkStream
 
 _AT_ONCE = 2**16
 _MOST_QUOTED = 50
+_MOST_EARLY = 100
 _REDIRECTIONS = 3
 """The hundreds of their statuses."""
 _PORTS = {"http": 80, "https": 443}
@@ -148,21 +148,30 @@ class OfficialClient(ollama.Client):
         # ollama.Client would name httpx.Client here, and does nothing else.
         super(ollama.Client, self).__init__(HttpClient, host, transport=transport, **given)
 
-    def _request(self, cls: type[_Whole], *asked: Any, stream: bool = False, **given: Any) -> Any:  # noqa: ANN401 - the package's
-        """As the package's own, but that a stream yields one object: the whole reply.
+
+class StreamingClient(ollama.Client):
+    """The client of an `OfficialClient` once more; what it is asked to stream comes as one object, joined.
+
+    Args:
+        whole: the client that it sends by.
+    """
+
+    def __init__(self, whole: OfficialClient) -> None:
+        self._client = whole._client  # noqa: SLF001 - the package gives no other way to share it
+
+    def _request(self, cls: type[Any], *asked: Any, stream: bool = False, **given: Any) -> Any:  # noqa: ANN401, ARG002 - the package's
+        """The reply to a request that asks for a stream.
 
         Raises:
             ollama.ResponseError: the status is not 2xx, or a part tells of a failure.
             ValueError, TypeError, AttributeError: the reply cannot be read.
         """
-        if not stream:
-            return super()._request(cls, *asked, **given)
         response = self._request_raw(*asked, **given)  # type: ignore[no-untyped-call]  # the package's
         try:
             joined = join_lines(response.content, cut=bool(response.extensions.get(CUT)))
         except StreamedFailureError as error:
             raise ollama.ResponseError(error.said, error.status) from None
-        return iter([cls(**joined)])
+        return cls(**joined)
 
 
 class HttpClient(httpx.Client):
@@ -372,6 +381,7 @@ class _Deadline:
         self._limit_s = math.inf if limit_s is None else limit_s
         self._began_s = self._from_s = time.monotonic()
         self._watch = call_watch.get()
+        self._look_s = 0.0
 
     def arrived(self) -> None:
         """Some of the reply came."""
@@ -387,7 +397,9 @@ class _Deadline:
         """
         now_s = time.monotonic()
         if self._watch is not None:
-            self._watch.check()
+            if now_s >= self._look_s:
+                self._look_s = now_s + _LOOK_S
+                self._watch.check()
             if now_s >= self._from_s + self._limit_s:
                 self._from_s = max(self._from_s, self._watch.counts_from_s())
         late_s = min(self._from_s + self._limit_s, self._began_s + _WHOLE * self._limit_s)
@@ -440,7 +452,11 @@ def _begun(stream: _Stream, method: str, deadline: _Deadline) -> http.client.HTT
     """
     reply = http.client.HTTPResponse(cast("socket.socket", _Arriving(stream, deadline)), method=method)
     reply.begin()
+    early = 0
     while 101 < reply.status < 200:  # noqa: PLR2004 - what may come before a final reply
+        early += 1
+        if early > _MOST_EARLY:
+            raise httpx.RemoteProtocolError(f"more than {_MOST_EARLY} replies came before the final one")
         reply.headers = None  # type: ignore[assignment]  # so that it begins anew
         reply.begin()
     return reply

@@ -88,6 +88,7 @@ class Server:
         self._max_in_flight = max_in_flight
         self._owner = owner
         self._digests: dict[str, str] = {}
+        self._looked_s = time.time()
         self.probe: Callable[[ModelClient], object] = methodcaller("models")
         """Asks a client for one word, or as little, as the latest call did."""
         self._services: dict[str, _ModelLimit] = {}
@@ -120,11 +121,15 @@ class Server:
         """What stands for the weights of a model, as they were at the first look; "": it is not known."""
         return self._digests.get(model, "")
 
-    def changed_model(self) -> str | None:
-        """The first model that is called and whose weights are not those of the first look; None: all are.
+    def changed_model(self) -> tuple[str, float] | None:
+        """A model that is called and whose weights are not those of the first look; None: all are.
 
         What the server does not tell has not changed.
+
+        Returns:
+            The model, and when its weights were still the same, by `time.time`.
         """
+        asked_s = time.time()
         try:
             found = {short_name(name): digest for name, digest in self.client.models().items()}
         except OllamaError:
@@ -132,7 +137,8 @@ class Server:
         for model in self.gates:
             before, now = self._digests.setdefault(model, found.get(model, "")), found.get(model, "")
             if before and now and before != now:
-                return model
+                return model, self._looked_s
+        self._looked_s = asked_s
         return None
 
     def gate(self, model: str) -> Gate:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import PurePath
 from typing import Annotated, Any, TypeVar
@@ -132,8 +132,6 @@ class OpenAIClient:
         host: `openai:` and the server's base URL: `openai:http://127.0.0.1:8000/v1`.
         timeout_s: the seconds after which a call counts as timed out: without a first word from the
             server, or without the whole reply.
-        exit_reason: returns why nobody will ever answer at the host again, where that can be known: the
-            server was ours, and has ended. Else None.
         max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
@@ -146,7 +144,6 @@ class OpenAIClient:
         host: str,
         *,
         timeout_s: float = CALL_TIMEOUT_S,
-        exit_reason: Callable[[], str | None] = lambda: None,
         max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
         self._url = parse_openai_host(host)
@@ -154,7 +151,6 @@ class OpenAIClient:
         self._exchange = Exchange(
             self.host,
             timeout_s=timeout_s,
-            exit_reason=exit_reason,
             absent="OpenAI-compatible server",
             start="start it, or pass another --ollama-host",
             max_reply_chars=max_reply_chars,
@@ -186,7 +182,11 @@ class OpenAIClient:
         """
         with self._exchange.errors_translated(call.model):
             began_s = time.monotonic()
-            reply = self._complete(call, stream=stream)
+            url, body = f"{self._url}/chat/completions", self._body(call)
+            if stream:
+                reply = self._ask_for_stream(call.model, url, body)
+            else:
+                reply = self._ask(call.model, "POST", url, _ChatReply, body)
             wall_s = time.monotonic() - began_s
             choice = reply.choices[0]
             thought = choice.message.reasoning_content or choice.message.reasoning
@@ -252,22 +252,19 @@ class OpenAIClient:
         self._exchange.closed = True
         self._client.close()
 
-    def _complete(self, call: Call, *, stream: bool) -> _ChatReply:
-        """A chat completion; within `errors_translated`.
+    def _ask_for_stream(self, model: str, url: str, body: dict[str, Any]) -> _ChatReply:
+        """A chat completion that is sent part by part; within `errors_translated`.
 
         Raises:
-            OllamaError: the status is not 2xx, or a part of a stream tells of a failure.
+            OllamaError: the status is not 2xx, or a part tells of a failure.
             ValueError, TypeError, AttributeError: the reply cannot be read.
         """
-        url, body = f"{self._url}/chat/completions", self._body(call)
-        if not stream:
-            return self._ask(call.model, "POST", url, _ChatReply, body)
         streamed = {"stream": True, "stream_options": {"include_usage": True}}
-        response = self._answered(call.model, "POST", url, body | streamed)
+        response = self._answered(model, "POST", url, body | streamed)
         try:
             joined = join_events(response.content, cut=bool(response.extensions.get(CUT)))
         except StreamedFailureError as error:
-            raise self._rejection(call.model, error.status, _words_of(error.said)) from None
+            raise self._rejection(model, error.status, _words_of(error.said)) from None
         return _ChatReply.model_validate(joined)
 
     def _ask(

@@ -45,6 +45,7 @@ CREATE UNIQUE INDEX IF NOT EXISTS replies_by_key ON replies (key) WHERE error IS
 _FORGET = "UPDATE replies SET key = NULL WHERE key = ? AND error IS NULL"
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
+_FORGET_SINCE = "UPDATE replies SET key = NULL WHERE model = ? AND at_s >= ?"
 _LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
 _LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
 _TOTALS = """
@@ -251,6 +252,18 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         why = None if outcome.error is None else outcome.error.encode("utf-8", "backslashreplace").decode()
         row = (key, self._scope, outcome.server, question.model, digest, question.endpoint, question.request)
         self._file.execute(_INSERT, (*row, outcome.reply, outcome.attempts, why, time.time()))
+
+    def forget(self, model: str, since_s: float) -> None:
+        """Find none of a model's replies any more that came since a moment; they stay written down.
+
+        Args:
+            model: its name, without `:latest`.
+            since_s: by `time.time`.
+
+        Raises:
+            ReplyLogError: the file cannot be written.
+        """
+        self._file.execute(_FORGET_SINCE, (model, since_s))
 
     def totals(self) -> LogTotals:
         """What all replies so far cost.

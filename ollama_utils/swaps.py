@@ -159,6 +159,8 @@ class Swaps:
 
     def look(self) -> None:
         """Calls wait for a place."""
+        if not self._in_vain:
+            return
         with self._lock:
             self._arrange(self._clock())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ollama_utils.hosts import speaks_openai
@@ -48,7 +48,6 @@ def open_client(
     host: str,
     *,
     timeout_s: float,
-    exit_reason: Callable[[], str | None] = lambda: None,
     max_reply_chars: int = MAX_REPLY_CHARS,
 ) -> ModelClient:
     """The client for a host: an OpenAI-compatible server's (`openai:http://...`), else Ollama's.
@@ -56,7 +55,6 @@ def open_client(
     Args:
         host: as `--ollama-host` names it.
         timeout_s: the seconds after which a call counts as timed out.
-        exit_reason: returns why nobody will ever answer there again, else None.
         max_reply_chars: the characters of a reply that are kept; a longer one is cut, and flagged as such.
 
     Raises:
@@ -65,7 +63,6 @@ def open_client(
     """
     given: dict[str, Any] = {
         "timeout_s": timeout_s,
-        "exit_reason": exit_reason,
         "max_reply_chars": max_reply_chars,
     }
     if speaks_openai(host):

@@ -85,8 +85,9 @@ class Part:
     """The flag that sets it, without its dashes; "" where there is none."""
     value: str
 
-    def __str__(self) -> str:
-        text = self.value if len(self.value) <= _SHOWN_CHARS else f"{self.value[:_SHOWN_CHARS]}…"
+    def told(self, *, whole: bool) -> str:
+        """The part on one line, whole or cut short."""
+        text = self.value if whole or len(self.value) <= _SHOWN_CHARS else f"{self.value[:_SHOWN_CHARS]}…"
         return f"--{self.flag} {text!r}" if self.flag else repr(text)
 
 
@@ -120,23 +121,22 @@ def usable_settings(
     own = is_made_here(run)
     parts = parts_of(settings) + ([] if own or not links else _links(run))
     if trusted:
-        said = _told(parts) or "no code, hosts or files of its own"
+        said = _told(parts, whole=True) or "no code, hosts or files of its own"
         print(f"trusted: the run {str(run)!r} uses {said}", file=sys.stderr)  # noqa: T201 - the user's to see
         return frozenset(settings)
     if own:
         return frozenset(settings)
-    left_out = set()
-    if os.environ.get("OLLAMA_HOST") and any(part.kind == "hosts" for part in parts):
+    has_host = bool(os.environ.get("OLLAMA_HOST"))
+    left_out = {part.flag for part in parts if part.kind == "hosts" and has_host}
+    if unnamed := [part for part in parts if part.flag not in left_out]:
+        raise UserError(
+            f"the run {str(run)!r} was not made here, or its {CONFIG} was changed since, and it names "
+            f"{_told(unnamed)}: name each by a flag of your own, or say --trust-run to use them all"
+        )
+    if left_out:
         print(  # noqa: T201 - the user's to see
             f"note: OLLAMA_HOST is called, not the hosts of the run {str(run)!r}, which was not made here",
             file=sys.stderr,
-        )
-        left_out = {part.flag for part in parts if part.kind == "hosts"}
-        parts = [part for part in parts if part.kind != "hosts"]
-    if parts:
-        raise UserError(
-            f"the run {str(run)!r} was not made here, or its {CONFIG} was changed since, and it names "
-            f"{_told(parts)}: name each by a flag of your own, or say --trust-run to use them all"
         )
     return frozenset(settings) - left_out
 
@@ -218,24 +218,27 @@ def _links(run: Path) -> list[Part]:
     return [Part(kind="files", flag="", value=f"{name} -> {(run / name).readlink()}") for name in links]
 
 
-def _told(parts: Sequence[Part]) -> str:
-    """`code (--mutators 'a.py:f') and hosts (--ollama-host 'http://a')`; "" without any."""
+def _told(parts: Sequence[Part], *, whole: bool = False) -> str:
+    """`code (--mutators 'a.py:f') and hosts (--ollama-host 'http://a')`; "" without any.
+
+    Args:
+        parts: what there is.
+        whole: nothing is left out, however much there is.
+    """
     groups = []
     for kind in KINDS:
-        named = [str(part) for part in parts if part.kind == kind]
-        more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
+        named = [part.told(whole=whole) for part in parts if part.kind == kind]
+        shown = named if whole else named[:_SHOWN]
+        more = f" and {len(named) - len(shown)} more" if len(named) > len(shown) else ""
         if named:
-            groups.append(f"{kind} ({', '.join(named[:_SHOWN])}{more})")
+            groups.append(f"{kind} ({', '.join(shown)}{more})")
     return " and ".join([", ".join(groups[:-1]), groups[-1]] if groups[1:] else groups)
 
 
 def _marks(run: Path) -> list[str]:
     marks = read_json_object(run / MARK).get("config_toml_hmac_sha256")
-    return (
-        [mark for mark in marks if isinstance(mark, str) and mark.isascii()]
-        if isinstance(marks, list)
-        else []
-    )
+    listed = marks if isinstance(marks, list) else []
+    return [mark for mark in listed if isinstance(mark, str) and mark.isascii()]
 
 
 def _mark(key: bytes, text: str) -> str:

@@ -40,7 +40,8 @@ def nasty_server(*, fails: bool = False) -> ScriptedServer:
 
     def answer(body: dict[str, Any]) -> tuple[int, Any]:
         if not body:  # what it is asked by GET
-            listed = [{"name": name, "model": name, "digest": "0" * 64} for name in (MODEL, "plain:latest")]
+            names = (MODEL, "plain:latest", UNREADABLE)
+            listed = [{"name": name, "model": name, "digest": "0" * 64} for name in names]
             return 200, {"models": listed, "version": "0.33.0"}
         if fails:
             return 400, {"error": f"no: {ALL}"}
@@ -56,5 +57,7 @@ def nasty_server(*, fails: bool = False) -> ScriptedServer:
     return ScriptedServer(answer)
 
 
-MODEL = "m\x1b[2J\u202e\x9b31m[red]:latest"
+MODEL = "m[red]:latest"
 """The name of its model."""
+UNREADABLE = "m\x1b[2J\u202e\x9b31m:latest"
+"""One that it lists, too, and that no command takes for a model: nobody could type it."""

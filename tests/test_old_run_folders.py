@@ -19,6 +19,8 @@ OLD = Path(__file__).parent / "fixtures" / "run_folders"
 COMMANDS = ("train", "eval", "evolve", "select", "optimize")
 ENDS = ("finished", "stopped", "killed")
 FOLDERS = [f"{command}-{end}" for command in COMMANDS for end in ENDS]
+TENSORS = "train-tensors"
+"""A run that finished and has its policy as plain tensors, marked as made on a machine that is gone."""
 TOKEN = "RUN_FOLDERS"  # noqa: S105 - begins the paths in the config.toml of the old folders
 QUERY = "How do I kill a stuck process?"
 NO_POLICY = {
@@ -87,7 +89,7 @@ def not_reworded(evaluation: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_there_is_an_old_folder_of_each_command_and_each_end() -> None:
-    assert sorted(path.name for path in OLD.iterdir() if path.is_dir()) == sorted(FOLDERS)
+    assert sorted(path.name for path in OLD.iterdir() if path.is_dir()) == sorted([*FOLDERS, TENSORS])
 
 
 @pytest.mark.parametrize(
@@ -137,3 +139,14 @@ def test_an_old_policy_is_not_asked_before_its_run_has_written_it_anew(
 ) -> None:
     code = run("ask", "--policy", str(folder), "--ollama-host", simulator.host, "--json", QUERY)
     check_refused(code, capsys.readouterr().err, NO_POLICY[name])
+
+
+@pytest.mark.parametrize("name", [TENSORS])
+def test_a_run_of_another_machine_that_names_nothing_of_it_is_used_and_gone_on_with_as_it_stands(
+    simulator: EmbeddedServer, folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    assert run("ask", "--policy", str(folder), "--ollama-host", simulator.host, "--json", QUERY) == 0
+    assert json.loads(capsys.readouterr().out)["policy"].endswith(name)
+    assert run("train", "--resume", str(folder), "--ollama-host", simulator.host) == 0
+    assert lines(folder) == lines(OLD / name)
+    assert "trusted:" not in capsys.readouterr().err

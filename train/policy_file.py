@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from gymnasium import spaces
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 
 from envs.observation import observation_size
 from records.errors import UserError
@@ -30,7 +30,7 @@ def save_weights(policy: QueryPolicy, path: Path) -> None:
     """Write a policy's weights whole or not at all."""
     weights = {name: weight.detach().cpu().contiguous() for name, weight in policy.state_dict().items()}
     with replacing(path) as part:
-        save_file(weights, part, metadata={"format": "pt", "mutagym_policy": FORMAT})
+        part.write_bytes(save(weights, metadata={"format": "pt", "mutagym_policy": FORMAT}))
 
 
 def load_weights(path: Path) -> QueryPolicy:

@@ -138,9 +138,14 @@ class RunSource:
         """Load the network now, so that what is wrong with it is known.
 
         Raises:
-            UserError: it cannot be loaded.
+            UserError: it cannot be loaded, or is not of this run.
         """
-        self.make(0).network  # noqa: B018 - reading it loads it
+        chosen_from = self.make(0).network.num_actions
+        if chosen_from != len(self.run.mutators):
+            raise UserError(
+                f"{str(self.run.path / WEIGHTS)!r} chooses among {chosen_from} mutators, but {CONFIG} "
+                f"names {len(self.run.mutators)}: the run is damaged; train again"
+            )
 
     def make(self, seed: int) -> RunPolicy:
         """A policy whose chance, if it has any, comes from `seed`."""
@@ -242,14 +247,24 @@ class PolicyNetwork(torch.nn.Module):
         super().__init__()
         self.policy = policy
         """What Stable-Baselines3 made."""
+        self.num_actions = int(policy.action_space.n)  # type: ignore[attr-defined] # Discrete
         self.eval()
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """The logits of a batch, on any number of threads at once.
 
         Not by `get_distribution`: it puts them into an object that all its callers share.
+
+        Raises:
+            UserError: the observations are of another size than those it was trained on.
         """
         policy = self.policy
+        if observations.shape[1:] != policy.observation_space.shape:
+            raise UserError(
+                f"the run's policy was trained on observations of {policy.observation_space.shape} numbers, "
+                f"these have {tuple(observations.shape[1:])}: its config.toml names another encoder than it "
+                "was trained with"
+            )
         features = policy.extract_features(observations, policy.pi_features_extractor)
         scores: torch.Tensor = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type] # no tuple: one extractor is given
         return scores.log_softmax(dim=-1)

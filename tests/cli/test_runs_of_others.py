@@ -552,6 +552,31 @@ def test_a_poisoned_checkpoint_is_one_line_that_names_it(
     assert "last.pt" in line
 
 
+@pytest.mark.parametrize(
+    ("command", "setting", "value", "says"),
+    [
+        ("ask", "encoder", "hashing:8", "trained on observations"),
+        ("ask", "mutators", ["noop"], "chooses among 14 mutators"),
+        ("eval", "mutators", ["noop"], "chooses among 14 mutators"),
+    ],
+)
+def test_weights_that_are_of_another_config_are_one_line(
+    stranger: Path,
+    simulator: EmbeddedServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    setting: str,
+    value: object,
+    says: str,
+) -> None:
+    change(stranger, **{setting: value})
+    asked = [QUERY] if command == "ask" else ["--episodes", "2", "--run-dir", str(tmp_path / "new")]
+    capsys.readouterr()
+    assert execute([command, "--policy", str(stranger), "--ollama-host", simulator.host, *asked]) == 2
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_a_log_of_replies_loads_no_extension_and_calls_nothing_unsafe(
     stranger: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -151,7 +151,7 @@ def test_a_cache_that_runs_share_answers_a_second_search(
 
 
 @pytest.mark.parametrize("command", one_of_them("evolve"))
-def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
+def test_a_server_that_stays_dead_stops_the_search_saved_and_it_goes_on_at_another(
     simulator: EmbeddedServer,
     whole: WholeSearches,
     tmp_path: Path,
@@ -167,11 +167,11 @@ def test_a_dead_server_stops_the_search_saved_and_it_goes_on_at_another(
 
         killer = threading.Thread(target=kill)
         killer.start()
-        search(command, dying.host, folder, "--call-attempts", "1", code=1)
+        search(command, dying.host, folder, "--max-outage", "1", code=3)
         killer.join()
     *_, hint, line = capsys.readouterr().err.splitlines()
     assert hint == f"to go on: mutagym {command} --resume {folder}"
-    assert "calls failed (--max-failed 0.5); last error: ServerUnreachableError" in line
+    assert "no server was there for 1 s (--max-outage)" in line
     assert execute((command, "--resume", str(folder), "--ollama-host", simulator.host)) == 0
     assert read(folder) == read(whole[command])
 

@@ -8,10 +8,12 @@ import pytest
 
 from ollama_utils.errors import (
     BadReplyError,
+    BrokenReplyError,
     CallTimeoutError,
     OllamaError,
     ServerBusyError,
     ServerFaultError,
+    ServerUnreachableError,
 )
 from ollama_utils.http import MOST_BYTES
 
@@ -26,13 +28,13 @@ ANY_CALL: list[tuple[Fault, type[OllamaError]]] = [
     ({"kind": "hang", "at": "end"}, CallTimeoutError),
     ({"kind": "dribble", "at": "start"}, CallTimeoutError),
     ({"kind": "dribble", "at": "body"}, CallTimeoutError),
-    ({"kind": "drop", "at": "start"}, BadReplyError),
-    ({"kind": "drop", "at": "body"}, BadReplyError),
-    ({"kind": "drop", "at": "end"}, BadReplyError),
-    ({"kind": "truncated"}, BadReplyError),
+    ({"kind": "drop", "at": "start"}, BrokenReplyError),
+    ({"kind": "drop", "at": "body"}, BrokenReplyError),
+    ({"kind": "drop", "at": "end"}, BrokenReplyError),
+    ({"kind": "truncated"}, BrokenReplyError),
     ({"kind": "cut_json"}, BadReplyError),
     ({"kind": "not_json"}, BadReplyError),
-    ({"kind": "not_json", "status": 502}, ServerFaultError),
+    ({"kind": "not_json", "status": 502}, ServerUnreachableError),
     ({"kind": "empty"}, BadReplyError),
     ({"kind": "enormous", "bytes": MOST_BYTES + 1}, BadReplyError),
     ({"kind": "wrong_type"}, BadReplyError),

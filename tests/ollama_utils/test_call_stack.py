@@ -1,4 +1,7 @@
-"""The way of one question to the socket is short: at most 12 frames of ours from `env.step`."""
+"""The way of one question to the socket is short: at most 12 frames of ours from `env.step`.
+
+A first call shows that replies are quick; where they take seconds, they are streamed, by one frame more.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from envs.batched import BatchedQueryMutationEnv
 from ollama_utils.batching import batch_query_target_model
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
+from ollama_utils.types import Call
 from tests.envs.worlds import CONFIG, make_env
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.ollama_utils.threads import wait_until
@@ -37,7 +41,7 @@ class Watched(ScriptedServer):
     def _answer(self, _body: dict[str, Any]) -> tuple[int, object]:
         wait_until(lambda: bool(_stacks_at_the_socket()))
         self.stacks += _stacks_at_the_socket()
-        return 200, SAID
+        return 200, SAID | {"total_duration": 10**6, "eval_count": 1, "eval_duration": 10**6}
 
 
 def _stacks_at_the_socket() -> list[list[str]]:
@@ -59,9 +63,10 @@ def _of_ours(frame: traceback.FrameSummary) -> str | None:
 
 def test_from_a_batch_to_the_socket_the_way_is_dispatcher_client_wire() -> None:
     with Watched() as server, Dispatcher([server.host], backoff_s=0.001) as dispatcher:
+        dispatcher.generate(Call(model="m", prompt="How long do replies take?"))
         (completion,) = batch_query_target_model(dispatcher, ["How?"], model="m")
     assert completion.text == SAID["response"]
-    assert server.stacks == [
+    assert server.stacks[1:] == [
         [
             "ollama_utils/batching.py:batch_query_target_model",
             "ollama_utils/parallel.py:map_parallel",
@@ -81,6 +86,7 @@ def test_from_a_batch_to_the_socket_the_way_is_dispatcher_client_wire() -> None:
 def test_from_a_step_to_the_socket_there_are_twelve_frames_at_most(schedule: str) -> None:
     """From `QueryMutationEnv.step`, or from where a lane's thread begins."""
     with Watched() as server, Dispatcher([server.host], backoff_s=0.001) as dispatcher:
+        dispatcher.generate(Call(model="m", prompt="How long do replies take?"))
         env = make_env(dispatcher, HashingEncoder(8), ENV)
         if schedule == "sequential":
             env.reset(seed=1)
@@ -89,6 +95,6 @@ def test_from_a_step_to_the_socket_there_are_twelve_frames_at_most(schedule: str
             with closing(BatchedQueryMutationEnv([env])) as envs:
                 envs.reset(seed=1)
                 envs.step(np.array([0]))
-    (stack,) = server.stacks
+    _, stack = server.stacks
     print("\n".join(stack))  # noqa: T201 - seen with pytest -s
     assert len(stack) <= MOST_FRAMES, stack

@@ -123,7 +123,7 @@ def test_an_answer_that_cannot_be_used_is_a_bad_reply(body: object, words: str) 
         (408, "request timeout", CallTimeoutError),
         (500, 'option "temperature" must be of type float32', BadRequestError),
         (500, "model runner has unexpectedly stopped", ServerFaultError),
-        (502, "bad gateway", ServerFaultError),
+        (502, "bad gateway", ServerUnreachableError),
         (503, "server busy, please try again.  maximum pending requests exceeded", ServerBusyError),
         (429, "too many requests", ServerBusyError),
     ],

@@ -259,3 +259,16 @@ def test_what_comes_before_a_final_reply_is_passed_over(early: bytes) -> None:
 
     with KeptOpen(answer) as server, closing(OllamaClient(server.host)) as client:
         assert [client.generate(CALL).text for _ in range(3)] == ["1", "2", "3"]
+
+
+def test_a_server_that_always_puts_the_final_reply_off_is_given_up() -> None:
+    def answer(request: Request) -> None:
+        while True:
+            request.wfile.write(b"HTTP/1.1 102 Processing\r\n\r\n" * 100)
+
+    with (
+        KeptOpen(answer) as server,
+        closing(OllamaClient(server.host, timeout_s=PATIENCE_S)) as client,
+        pytest.raises(BadReplyError, match="more than 100 replies came before the final one"),
+    ):
+        client.generate(CALL)

@@ -62,7 +62,7 @@ def test_a_million_characters_are_kept_unless_another_number_is_set(wire: str) -
 
 @pytest.mark.parametrize("host", ["http://127.0.0.1:1", "openai:http://127.0.0.1:1"])
 def test_at_least_one_character_is_kept(host: str) -> None:
-    with closing(open_client(host, timeout_s=1, exit_reason=lambda: None, max_reply_chars=1)):
+    with closing(open_client(host, timeout_s=1, max_reply_chars=1)):
         pass
     with pytest.raises(ValueError, match="max_reply_chars must be at least 1, got 0"):
-        open_client(host, timeout_s=1, exit_reason=lambda: None, max_reply_chars=0)
+        open_client(host, timeout_s=1, max_reply_chars=0)

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from ollama_utils.client import OllamaClient
-from ollama_utils.errors import OllamaError, ServerFaultError
+from ollama_utils.errors import OllamaError, ServerFaultError, ServerUnreachableError
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import ScriptedServer
 from tests.ollama_utils.threads import PATIENCE_S
@@ -35,7 +35,7 @@ def test_an_error_that_is_no_text_as_other_servers_send_is_quoted(said: object) 
 
 def test_of_a_gateway_s_long_page_only_its_beginning_is_quoted_in_one_line() -> None:
     error = failure(502, b"<html>\n<h1>Bad gateway</h1>\n" + b"<p>Sorry.</p>\n" * 10_000)
-    assert type(error) is ServerFaultError
+    assert type(error) is ServerUnreachableError
     assert "<h1>Bad gateway</h1> <p>Sorry.</p>" in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) < 500

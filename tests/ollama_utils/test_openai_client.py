@@ -16,6 +16,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
+    BrokenReplyError,
     CallCancelledError,
     CallTimeoutError,
     ModelMissingError,
@@ -285,7 +286,7 @@ FAULTS: list[tuple[Fault, type[OllamaError]]] = [
     ({"kind": "error_500"}, ServerFaultError),
     ({"kind": "busy_503"}, ServerBusyError),
     ({"kind": "hang", "at": "body"}, CallTimeoutError),
-    ({"kind": "drop", "at": "body"}, BadReplyError),
+    ({"kind": "drop", "at": "body"}, BrokenReplyError),
     ({"kind": "cut_json"}, BadReplyError),
     ({"kind": "not_json"}, BadReplyError),
     ({"kind": "empty"}, BadReplyError),

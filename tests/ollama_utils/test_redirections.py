@@ -88,8 +88,8 @@ def test_no_other_request_of_the_http_client_is_redirected_either() -> None:
 
 def test_whether_a_server_is_the_simulator_is_asked_of_that_server_alone() -> None:
     with (
-        RawServer(http("200 OK", b'{"slots": 1}')) as elsewhere,
-        RawServer(http("302 Moved", Location=f"{elsewhere.host}/simulator/stats")) as server,
+        RawServer(http("200 OK", b'{"models": [{"details": {"format": "simulator"}}]}')) as elsewhere,
+        RawServer(http("302 Moved", Location=f"{elsewhere.host}/api/tags")) as server,
     ):
         assert is_simulator(elsewhere.host)
         assert not is_simulator(server.host)
@@ -103,7 +103,8 @@ def test_whether_a_server_is_the_simulator_is_asked_of_that_server_alone() -> No
         http("200 OK", b"[" * 100_000),
         http("200 OK", b"5"),
         http("200 OK", b"9" * 5000),
-        http("500 No", b'{"slots": 1}'),
+        http("200 OK", b'{"models": [5]}'),
+        http("500 No", b'{"models": [{"details": {"format": "simulator"}}]}'),
         b"HTTP/1.1 200 OK\r\n\r\n" + b" " * 2**22,
     ],
 )

@@ -16,7 +16,6 @@ import pytest
 from cli.main import execute
 from ollama_utils import smollm2
 from ollama_utils.connect import SMOLLM2, Connection, ServerConfig, SimulatorConfig, connect
-from ollama_utils.errors import ServerUnreachableError
 from ollama_utils.types import Call
 from records.errors import UserError
 from simulator.child import ChildError
@@ -80,19 +79,6 @@ def test_it_replies_in_a_schema_and_after_examples(connection: Connection) -> No
     examples = (("say a", "a"), ("say b", "b"))
     call = Call(model=smollm2.MODEL, prompt="say c", examples=examples, options=GREEDY | {"stop": ["\n"]})
     assert connection.dispatcher.generate(call).error is None
-
-
-@installed
-@pytest.mark.slow
-def test_its_death_fails_a_call_at_once() -> None:
-    with connect(SERVER) as connection:
-        assert connection.child is not None
-        os.kill(connection.child.pid, signal.SIGKILL)
-        wait_until(lambda: connection.child is not None and not connection.child.alive())
-        completion = connection.dispatcher.generate(Call(model=smollm2.MODEL, prompt="Why?", options=GREEDY))
-    assert isinstance(completion.error, ServerUnreachableError)
-    assert "the smollm2 server" in str(completion.error)
-    assert not completion.error.retryable
 
 
 @installed

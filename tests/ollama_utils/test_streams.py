@@ -244,7 +244,7 @@ BROKEN: list[tuple[str, bytes, str]] = [
 @pytest.mark.parametrize(("wire", "body", "words"), BROKEN, ids=range(len(BROKEN)))
 def test_a_stream_that_cannot_be_used_is_a_bad_reply(wire: str, body: bytes, words: str) -> None:
     error = joined(wire, body).error
-    assert type(error) is BadReplyError
+    assert isinstance(error, BadReplyError)
     assert words in str(error)
 
 

@@ -145,6 +145,7 @@ def test_without_a_place_for_the_key_a_run_is_written_unmarked_and_one_line_says
         ("mission", "name=a,mutators=mine.py:f", "code"),
         ("ollama-host", "embedded", None),
         ("ollama-host", "127.0.0.1", "hosts"),
+        ("ollama-host", "@hosts.txt", "hosts"),
         ("ollama-host", "openai:http://a/v1", "hosts"),
         ("ollama-host", "", "hosts"),
         ("seed-prompt", "Answer in one word.", None),
@@ -189,6 +190,27 @@ def test_what_a_message_shows_of_a_strangers_settings_is_short_and_one_line(tmp_
         usable_settings(tmp_path, {"ollama-host": hosts}, trusted=False)
     assert len(str(caught.value)) < 1500
     assert str(caught.value).isprintable()
+
+
+def test_what_is_trusted_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.toml").touch()
+    names = [f"{'a' * 500}{k}.py:f" for k in range(50)]
+    usable_settings(tmp_path, {"mutators": names}, trusted=True)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(f"--mutators '{name}'" in line for name in names)
+
+
+def test_what_ollama_host_does_not_name_is_refused_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:1")
+    (tmp_path / "config.toml").touch()
+    settings = {"ollama-host": ["http://there"], "seed": ["0"]}
+    assert usable_settings(tmp_path, settings, trusted=False) == {"seed"}
+    capsys.readouterr()
+    with pytest.raises(UserError, match=r"names files \(--queries 'a'\)"):
+        usable_settings(tmp_path, settings | {"queries": ["a"]}, trusted=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_links_in_a_folder_that_is_written_count_as_files(tmp_path: Path) -> None:

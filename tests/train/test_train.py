@@ -53,6 +53,7 @@ def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     assert {path.name for path in folder.iterdir()} == {
         *(".lock", "config.toml", "queries.json", "parts.json", "replies.sqlite", "transitions.jsonl"),
         *("metrics.jsonl", "tb", "checkpoints", "policy.zip", "summary.json"),
+        *("made-here.json", "policy.safetensors"),
     }
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.pt", "policy-32.zip"}
     assert load_from_zip_file(folder / "policy.zip")[1]
