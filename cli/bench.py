@@ -31,6 +31,7 @@ from cyclopts import Parameter
 from cli.formats import WIDTH
 from cli.timed_rollout import (
     AGAIN,
+    OF_PROCESSES,
     ClientMeter,
     Meter,
     ServerMeter,
@@ -134,6 +135,11 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     if config.server.simulator.faults is not None:
         raise UserError(
             "--faults hit the rows of a benchmark differently, so nothing can be told: leave it out"
+        )
+    own = [name for name in OF_PROCESSES if name in config.schedules]
+    if config.server.engine == "ray" and own:
+        raise UserError(
+            f"--engine ray has one process that drives it, and {' and '.join(own)} one a lane: leave one out"
         )
     mission = replace(config.mission, reward="judge") if config.judge else config.mission
     mission.check()

@@ -38,7 +38,8 @@ from simulator.process import EmbeddedServer
 AGAIN = "sequential again"
 """The schedule of a second sequential rollout: what differs between the two is no schedule's doing."""
 _DRIVERS = {"phased8": "phased", AGAIN: "sequential"}
-_OF_PROCESSES = ("gym-async", "sb3-subproc")
+OF_PROCESSES = ("gym-async", "sb3-subproc")
+"""Schedules with a process a lane, each with a dispatcher of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +62,7 @@ class Setting:
     @property
     def of_processes(self) -> bool:
         """Whether each lane is a process, with a dispatcher of its own."""
-        return self.driver in _OF_PROCESSES
+        return self.driver in OF_PROCESSES
 
     @property
     def workers(self) -> int:

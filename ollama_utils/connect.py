@@ -39,6 +39,7 @@ from simulator.settings import Settings, SimulatedServer
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.ray_client import RayEngine
     from simulator.child import ChildServer
     from simulator.process import EmbeddedServer
 
@@ -119,6 +120,10 @@ class ServerConfig:
     """Seconds for which an outage of all servers is waited out; then the run ends, saved (exit code 3)."""
     max_reply_chars: Count = MAX_REPLY_CHARS
     """Characters of a reply that are kept; a longer one is cut, and flagged as by --num-predict."""
+    engine: Literal["threads", "ray"] = "threads"
+    """What makes the calls: threads of this process, or a Ray actor for each server, on its machine."""
+    ray_address: str | None = None
+    """The Ray cluster, such as `auto` or `ray-head:6379` [RAY_ADDRESS, else one of this machine alone]."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
     def located(self) -> "ServerConfig":
@@ -335,13 +340,15 @@ def connect(
             hosts = tuple(expand_hosts(named))
         child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in _CHILDREN else None
         try:
-            dispatcher = stack.enter_context(_dispatcher(config, named, hosts, child, cache_size))
+            engine = stack.enter_context(_engine(config))
+            dispatcher = stack.enter_context(_dispatcher(config, named, hosts, child, cache_size, engine))
             available = dispatcher.models()
         except ServerUnreachableError as error:
             raise UserError(f"{error}{_meant(hosts)}") from error
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
         stand_in = simulated_target if hosts[0] == EMBEDDED else None
+        is_simulated = engine.is_simulator if engine else is_simulator
         roles = find_roles(config, list(available), hosts, simulated_target=stand_in, named_by=named_by)
         yield Connection(
             dispatcher=dispatcher,
@@ -350,9 +357,18 @@ def connect(
             roles=roles,
             available={short_name(name): digests for name, digests in available.items()},
             child=child,
-            simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
+            simulated=any(is_simulated(server_url(host)) for host in dispatcher.hosts),
             simulated_target=stand_in,
         )
+
+
+def _engine(config: ServerConfig) -> contextlib.AbstractContextManager["RayEngine | None"]:
+    """What `--engine` names, joined; None: threads of this process need nothing."""
+    if config.engine == "threads":
+        return contextlib.nullcontext()
+    from ollama_utils.ray_client import joined_ray
+
+    return joined_ray(config.ray_address)
 
 
 def _dispatcher(
@@ -361,11 +377,13 @@ def _dispatcher(
     hosts: Sequence[str],
     child: "ChildServer | None",
     cache_size: int,
+    engine: "RayEngine | None",
 ) -> "Dispatcher":
     from ollama_utils.dispatcher import Dispatcher
+    from ollama_utils.wires import open_client
 
     urls = {EMBEDDED: "{}", SMOLLM2: f"{OPENAI}{{}}/v1"}
-    return Dispatcher(
+    dispatcher = Dispatcher(
         [urls[host].format(child.host) if child else host for host in hosts],
         max_in_flight=config.max_in_flight,
         attempts=config.call_attempts,
@@ -376,7 +394,12 @@ def _dispatcher(
         hosts_now=None if tuple(named) == tuple(hosts) else partial(expand_hosts, named),
         report=_say,
         max_reply_chars=config.max_reply_chars,
+        opener=engine.open_client if engine else open_client,
     )
+    if engine:
+        engine.start()
+        _say(engine.placement())
+    return dispatcher
 
 
 def _say(line: str) -> None:

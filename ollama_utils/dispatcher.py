@@ -63,7 +63,7 @@ from ollama_utils.types import (
     Usage,
     short_name,
 )
-from ollama_utils.wires import ModelClient, open_client
+from ollama_utils.wires import ClientOpener, ModelClient, open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
@@ -215,6 +215,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             as a warning.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted; None: any number.
         max_reply_chars: the characters of a reply that are kept; see `open_client`.
+        opener: opens the client of each host.
 
     Raises:
         ValueError: no host, one that cannot be read, or a limit below 1 (a rate: not above 0).
@@ -236,6 +237,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         report: Callable[[str], None] = _log_warning,
         rate_limit_per_minute: float | None = None,
         max_reply_chars: int = MAX_REPLY_CHARS,
+        opener: ClientOpener = open_client,
     ) -> None:
         if isinstance(hosts, str) or not hosts:
             raise ValueError(f"expected a list of at least one host, got {hosts!r}")
@@ -245,7 +247,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             raise ValueError(f"max_in_flight must be 'auto' or at least 1, got {max_in_flight!r}")
         self._fleet = Fleet(
             hosts,
-            partial(open_client, timeout_s=timeout_s, max_reply_chars=max_reply_chars),
+            partial(opener, timeout_s=timeout_s, max_reply_chars=max_reply_chars),
             max_in_flight=max_in_flight,
             max_outage_s=max_outage_s,
             ensure_running=ensure_running,

@@ -36,6 +36,14 @@ class ModelClient(Protocol):
         ...
 
 
+class ClientOpener(Protocol):
+    """What opens the client of a host: `open_client`, or an engine's own (`ollama_utils.ray_client`)."""
+
+    def __call__(self, host: str, *, timeout_s: float, max_reply_chars: int) -> ModelClient:
+        """See `open_client`."""
+        ...
+
+
 def open_client(
     host: str,
     *,

@@ -15,7 +15,15 @@ if TYPE_CHECKING:
 
 HOSTS_AND_LIMITS = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
-    *("max-in-flight", "call-timeout-s", "call-attempts", "max-outage", "max-reply-chars"),
+    *(
+        "max-in-flight",
+        "call-timeout-s",
+        "call-attempts",
+        "max-outage",
+        "max-reply-chars",
+        "engine",
+        "ray-address",
+    ),
 )
 """The options that any resumed run may change: nothing in it depends on them but its pace, and where a reply
 that is far too long is cut."""

@@ -1,0 +1,218 @@
+"""What the process that drives a run spends: a step under each engine, a lane, a choice among servers.
+
+python -m benchmarks.scaling
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from importlib.util import find_spec
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+from benchmarks.reporting import Section, run
+from cli.bench import MODEL
+from cli.timed_rollout import Setting, TimedMission, World, ready, roll
+from envs.queries import load_queries
+from ollama_utils.connect import Roles
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.gates import Gate, Line
+from ollama_utils.ray_client import joined_ray
+from ollama_utils.wires import open_client
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
+
+SERVERS, SLOTS, LANES = 4, 8, 64
+"""Those of a rollout under each engine."""
+SIZES = (64, 256, 1024)
+"""Lanes, with half as many slots; replies last the longer the more there are: the pace is the same."""
+POOLS = (1, 8, 100, 1000)
+"""Servers to choose from."""
+_LOOK_S = 0.05
+_KIB = 1024
+
+
+def sections(*, quick: bool) -> Iterator[Section]:
+    """The driver's cost by engine and encoder, by lanes, and by servers."""
+    runs, steps = (1, 1) if quick else (3, 6)
+    engines = ("threads", "ray") if find_spec("ray") else ("threads",)
+    yield Section(
+        title="A step under each engine",
+        about=(
+            f"{LANES} lanes on {SERVERS} simulated servers of {SLOTS} slots, two calls a step, on one "
+            "machine. The driver's CPU is that of its process alone, all threads; the actors' is theirs "
+            f"together. Medians of {runs} runs that take turns."
+        ),
+        rows=by_engine(engines, runs, steps, 2.0, ("hashing", "all-MiniLM-L6-v2")),
+    )
+    yield Section(
+        title="A step whose replies are streamed",
+        about=(
+            "The same with replies six times as long: those that take over 2 seconds are streamed, and each "
+            "of their 50 words is read by whoever makes the call. Medians of 2 runs."
+        ),
+        rows=by_engine(engines, 1 if quick else 2, 1 if quick else 2, 12.0, ("hashing",)),
+    )
+    yield Section(
+        title="A lane",
+        about=(
+            "Lanes on one simulated server with half as many slots, the hashing encoder, no Ray. Replies "
+            "last the longer the more lanes there are, so that the servers' pace is the same in all rows; "
+            "those of 1,024 lanes are streamed. "
+            "Threads and open files are the most that were seen; memory is what came to it from before the "
+            "lanes were made to the end, in a process of its own that ran two lanes before."
+        ),
+        rows=[_alone(by_lanes, lanes, 1 if quick else 3) for lanes in (SIZES[:1] if quick else SIZES)],
+    )
+    yield Section(
+        title="A choice among servers",
+        about=(
+            "CPU time of finding a call's place among servers that all have room, and of giving it back; no "
+            "call is sent."
+        ),
+        rows=[by_servers(count) for count in POOLS],
+    )
+
+
+def by_engine(
+    engines: tuple[str, ...], runs: int, num_steps: int, time_scale: float, encoders: tuple[str, ...]
+) -> list[dict[str, Any]]:
+    """A row for each encoder and engine."""
+    settings = Settings(slots=SLOTS, reply_tokens="50", time_scale=time_scale)
+    with ExitStack() as stack:
+        hosts = [stack.enter_context(EmbeddedServer(settings)).host for _ in range(SERVERS)]
+        return [row for encoder in encoders for row in _turns(hosts, engines, encoder, runs, num_steps)]
+
+
+def _turns(
+    hosts: list[str], engines: tuple[str, ...], encoder: str, runs: int, num_steps: int
+) -> Iterator[dict[str, Any]]:
+    found: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
+    _under("threads", hosts, encoder, seed=runs, num_steps=1)  # what is computed once is left out
+    for seed in range(runs):
+        for engine in engines:
+            found[engine].append(_under(engine, hosts, encoder, seed, num_steps))
+    for engine, rows in found.items():
+        medians = {key: round(median(row[key] for row in rows), 3) for key in rows[0]}
+        yield {"encoder": encoder, "engine": engine, **medians}
+
+
+def _under(engine: str, hosts: list[str], encoder: str, seed: int, num_steps: int) -> dict[str, float]:
+    """One rollout, in milliseconds a step."""
+    with ExitStack() as stack:
+        cluster = stack.enter_context(joined_ray(None)) if engine == "ray" else None
+        opener = cluster.open_client if cluster else open_client
+        dispatcher = stack.enter_context(
+            Dispatcher(hosts, max_in_flight=SLOTS + 2, cache_size=0, opener=opener)
+        )
+        dispatcher.models()  # the actors are up
+        actors = [client.actor_pid() for client in cluster.clients] if cluster else []
+        setting = Setting(schedule="lanes", num_processes=LANES, max_workers=None, seed=seed)
+        with ready(_world(hosts, encoder), dispatcher, setting) as env:
+            spent_s, theirs_s = time.process_time(), sum(map(_cpu_s, actors))
+            rollout = roll(env, setting, num_steps)
+            spent_s, theirs_s = time.process_time() - spent_s, sum(map(_cpu_s, actors)) - theirs_s
+    steps = LANES * num_steps
+    return {
+        "steps/s": steps / rollout.wall_s,
+        "driver CPU ms a step": 1000 * spent_s / steps,
+        "actors' CPU ms a step": 1000 * theirs_s / steps,
+    }
+
+
+def _alone(measure: Callable[[int, int], dict[str, Any]], lanes: int, num_steps: int) -> dict[str, Any]:
+    """A row that a process of its own measures, once it has run two lanes."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        pool.submit(measure, 2, 2).result()
+        return pool.submit(measure, lanes, num_steps).result()
+
+
+def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
+    """A row for so many lanes."""
+    settings = Settings(slots=lanes // 2, reply_tokens="50", time_scale=lanes / 50)
+    with (
+        EmbeddedServer(settings) as server,
+        Dispatcher([server.host], max_in_flight=lanes // 2 + 2, cache_size=0, timeout_s=600) as dispatcher,
+    ):
+        world = _world([server.host], "hashing")
+        before_kib = _memory_kib()
+        setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=0)
+        with ready(world, dispatcher, setting) as env, _Most() as most:
+            spent_s = time.process_time()
+            rollout = roll(env, setting, num_steps)
+            spent_s = time.process_time() - spent_s
+            grown_kib = _memory_kib() - before_kib
+    steps = lanes * num_steps
+    return {
+        "lanes": lanes,
+        "slots": lanes // 2,
+        "steps/s": round(steps / rollout.wall_s, 1),
+        "driver CPU ms a step": round(1000 * spent_s / steps, 2),
+        "MiB a lane": round(grown_kib / _KIB / lanes, 3),
+        "threads": most.threads,
+        "open files": most.files,
+    }
+
+
+def by_servers(count: int) -> dict[str, Any]:
+    """A row for a choice among so many servers."""
+    line = Line()
+    gates = [Gate(SLOTS, host=str(number), line=line) for number in range(count)]
+    times = max(10, 10_000 // count)
+    spent_s = time.process_time()
+    for _ in range(times):
+        line.enter().leave()
+    spent_s = time.process_time() - spent_s
+    return {"servers": len(gates), "CPU ms a choice": round(1000 * spent_s / times, 4)}
+
+
+class _Most:
+    """Within `with`: the most threads and open files of this process."""
+
+    def __init__(self) -> None:
+        self.threads = self.files = 0
+        self._over = threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Self:
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(_LOOK_S):
+            self.threads = max(self.threads, len(list(Path("/proc/self/task").iterdir())))
+            self.files = max(self.files, len(list(Path("/proc/self/fd").iterdir())))
+
+
+def _world(hosts: list[str], encoder: str) -> World:
+    queries = tuple(query.text for query in load_queries(None))
+    roles = Roles(target=MODEL, mutator=MODEL, judge=None)
+    return World(hosts=tuple(hosts), roles=roles, queries=queries, mission=TimedMission(encoder=encoder))
+
+
+def _memory_kib() -> int:
+    """The memory of this process that is in RAM."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") // _KIB
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU seconds so far of a process on this machine."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    sys.exit(run("scaling", "scaling.md"))
