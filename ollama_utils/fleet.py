@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from ollama_utils.capacity import CapacityEstimate
@@ -32,6 +32,7 @@ from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
 from ollama_utils.types import short_name
 from ollama_utils.wires import ModelClient
+from records.errors import RunStoppedError
 
 _APART_S = 1.0
 """Between two probes of a server that is away."""
@@ -248,7 +249,8 @@ class Fleet:
             if time.monotonic() >= say_s:
                 say_s, told = time.monotonic() + _SAY_S, True
                 self._report(self._outage_line(server))
-            self._check_patience()
+            with suppress(RunStoppedError):  # all who call get it, and nobody is here
+                self._check_patience()
             self._closed.wait(_APART_S)
             probe_s = min(2 * probe_s, _LAST_PROBE_S)
         self._check_weights(server)
@@ -266,7 +268,7 @@ class Fleet:
         except _NOT_THERE as error:
             server.health.why = str(error)
             return False
-        except (OllamaError, OutageError):
+        except (OllamaError, RunStoppedError):
             return not self._closed.is_set()
         finally:
             call_watch.reset(token)
