@@ -27,7 +27,7 @@ from evaluation.errors import StepperError, policy_traceback
 from evaluation.policies.instance import Outcome
 from evaluation.policies.policy import View
 from evaluation.stepping import EpisodePolicies
-from ollama_utils.errors import CallCancelledError, OllamaError, ReplyLogError
+from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.plans import play_plan
 from scorers.reward import Verdict
 
@@ -38,7 +38,7 @@ MOST_ATTEMPTS = 8
 """How often an agent tries a step whose calls fail; after that nothing is known of its episode."""
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
-_ENDS_THE_RUN = (StepperError, ReplyLogError, CallCancelledError)
+_ENDS_THE_RUN = (StepperError, *ENDS_THE_RUN)
 """What no policy is to blame for."""
 
 

@@ -133,6 +133,10 @@ class ReplyLogError(OSError):
     """A file of replies cannot be written or read; no reply is given out that could not be kept."""
 
 
+ENDS_THE_RUN = (CallCancelledError, ReplyLogError, OutageError, ModelChangedError)
+"""What no single call, candidate or policy is to blame for: whoever lets others fail lets these through."""
+
+
 class EncodingError(ValueError):
     """Some texts of a batch have no embedding; the rows of the others are here.
 

@@ -13,7 +13,7 @@ from typing import Annotated, Protocol, runtime_checkable
 
 from cyclopts import Parameter
 
-from ollama_utils.errors import CallCancelledError, EncodingError, OllamaError, ReplyLogError
+from ollama_utils.errors import ENDS_THE_RUN, CallCancelledError, EncodingError, OllamaError
 from ollama_utils.types import Call, Completion
 from records.settings import Finite, without_flag
 from search.optimizing.actors import PromptChoice
@@ -296,6 +296,7 @@ def scored(critic: Scoring, query: str, candidate: Candidate) -> Candidate:
     Raises:
         CallCancelledError: the run was stopped.
         ReplyLogError: a reply cannot be written down.
+        OutageError, ModelChangedError: the run is over.
     """
     if candidate.text is None:
         error = candidate.completion.error if candidate.completion else "no reply came"
@@ -303,7 +304,7 @@ def scored(critic: Scoring, query: str, candidate: Candidate) -> Candidate:
         return candidate
     try:
         return given_score(candidate, critic.score(candidate.prompt, query, candidate.text))
-    except (CallCancelledError, ReplyLogError):
+    except ENDS_THE_RUN:
         raise
     except Exception as error:  # noqa: BLE001 - one failure spoils one candidate
         _log.warning("a candidate has no score: %r", error)

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
 
-from ollama_utils.errors import OllamaError, ReplyLogError
+from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
 from ollama_utils.types import Call, Completion, short_name
@@ -199,8 +199,8 @@ FIRST = 3
 class WatchedEvaluation:
     """An evaluation whose errors count, but for those that end the search.
 
-    These are a reply that cannot be kept, a scorer that fails, and a user's own evaluation that does not
-    work: one that raises what is no OllamaError, or returns no score, wherever it is asked first.
+    These are what ends every run (`ENDS_THE_RUN`), a scorer that fails, and a user's own evaluation that
+    does not work: one that raises what is no OllamaError, or returns no score, wherever it is asked first.
 
     Args:
         evaluate: what is called.
@@ -211,7 +211,7 @@ class WatchedEvaluation:
         self._evaluate = evaluate
         self._own = own
         self._first: set[tuple[int, int]] = set()
-        self._ended: ReplyLogError | ScorerError | None = None
+        self._ended: Exception | None = None
         self._lock = threading.Lock()
 
     def watch(self, cells: Iterable[tuple[Combination, Any]]) -> None:
@@ -227,7 +227,7 @@ class WatchedEvaluation:
         try:
             found = self._evaluate(combination, datapoint)
             self._check_score(found)
-        except (ReplyLogError, ScorerError) as error:
+        except (*ENDS_THE_RUN, ScorerError) as error:
             self._ended = error
             raise
         except SystemExit as error:
@@ -244,6 +244,7 @@ class WatchedEvaluation:
 
         Raises:
             ReplyLogError: a reply could not be kept.
+            OutageError, ModelChangedError, CallCancelledError: the run is over.
             ScorerError: the user's scorer or evaluation does not work.
         """
         if self._ended:

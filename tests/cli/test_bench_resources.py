@@ -26,9 +26,10 @@ def test_a_peak_is_remembered_until_it_is_forgotten() -> None:
     before = _peak()
     block = bytearray(b"x" * (64 * MIB))
     del block
-    assert _peak() > before + 60
+    held = _peak()
     forget_peak()
-    assert _peak() < before + 30
+    assert held > before + 60
+    assert _peak() < held - 30  # not held against `before`: a process that ends leaves us its shared pages
 
 
 def test_the_cpu_time_and_the_memory_of_worker_processes_count() -> None:
