@@ -33,7 +33,6 @@ from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
 from ollama_utils.types import short_name
 from ollama_utils.wires import ModelClient
-from records.errors import RunStoppedError
 
 _APART_S = 1.0
 """Between two probes of a server that is away."""
