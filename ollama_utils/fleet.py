@@ -24,6 +24,7 @@ from ollama_utils.errors import (
     ModelChangedError,
     OllamaError,
     OutageError,
+    ServerBusyError,
     ServerUnreachableError,
 )
 from ollama_utils.gates import Gate, Line
@@ -44,7 +45,7 @@ _FOLLOW_S = 2.0
 """Between two looks at the list of hosts."""
 _LOOK_S = 10.0
 """Between two looks at the weights of the models while calls go out."""
-_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError, ServerBusyError)
 
 
 class Fleet:
@@ -276,7 +277,8 @@ class Fleet:
     def _answers(self, server: Server, within_s: float) -> bool:
         """Whether a server has a word to say, or an error: it is there then, and calls are tried.
 
-        A word of a call that is still under way there will do.
+        One that is busy is not: it may still load the model, or a gateway says so in its absence. A word of a
+        call that is still under way there will do.
         """
         token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._closed))
         try:
