@@ -96,7 +96,7 @@ class Fleet:
         self._servers_ever = dict(self._servers)
         """Those that have left, too: calls may still be under way there."""
         if hosts_now is not None:
-            start_thread(partial(self._follow, hosts_now))
+            self._beside(partial(self._follow, hosts_now))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -191,8 +191,8 @@ class Fleet:
         if self._max_outage_s is None and not self._is_another_there(server):
             server.health.back()  # nobody waits: each call finds out for itself
             return
-        server.hold(held=True)
-        start_thread(partial(self._wait_for, server))
+        server.follow_health()
+        self._beside(partial(self._wait_for, server))
 
     def check(self, server: Server) -> None:
         """Raise what ends a call to a server that is under way, if anything does.
@@ -242,6 +242,17 @@ class Fleet:
     def _is_another_there(self, server: Server) -> bool:
         return any(other is not server and not other.health.is_away for other in self._servers.values())
 
+    def _beside(self, job: Callable[[], None]) -> None:
+        """Do a job on a thread of its own. What it raises ends the run, for nobody else hears of it."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - raised to all who call
+                self._end(error)
+
+        start_thread(run)
+
     def _end(self, error: Exception | None) -> None:
         """No call goes out any more; the error, if there is one, is raised to all who call."""
         with self._lock:
@@ -270,7 +281,7 @@ class Fleet:
         self._check_weights(server)
         if not self._closed.is_set():
             away_s = server.health.back()
-            server.hold(held=False)
+            server.follow_health()
             if told:
                 self._report(f"{server.host} answers again after {away_s:.0f} s: going on")
 
@@ -319,7 +330,7 @@ class Fleet:
         self._look_s = now_s + _LOOK_S
         for server in self._servers.values():
             if not server.health.is_away:
-                start_thread(partial(self._check_weights, server))
+                self._beside(partial(self._check_weights, server))
 
     def _check_weights(self, server: Server) -> None:
         """End the run if the weights of a model that is called have changed at a server."""

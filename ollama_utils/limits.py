@@ -145,10 +145,11 @@ class Server:
         """The gate of a model, made where there is none; `x` and `x:latest` are one."""
         return self._service(short_name(model)).gate
 
-    def hold(self, *, held: bool) -> None:
-        """Let nobody in until it is back; or let them in again."""
-        for gate in self.gates.values():
-            gate.held = held
+    def follow_health(self) -> None:
+        """Let nobody in while it is away, and let them in again once it is back."""
+        with self._lock:  # so that whoever comes last goes by what holds then
+            for service in self._services.values():
+                service.gate.held = self.health.is_away
 
     def capacities(self) -> dict[str, CapacityEstimate]:
         """What is known of its capacity for each model called so far, by short name."""
