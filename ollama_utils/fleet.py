@@ -231,13 +231,14 @@ class Fleet:
         return line
 
     def _take_turns(self) -> None:
-        """Calls wait: where models take turns, somebody's turn may begin or end by that."""
+        """Calls wait, or wait no more: where models take turns, one may begin or end by that."""
         for server in self._servers.values():
             server.swaps.look()
 
     def _left(self, server: Server, name: str, admission: Admission) -> None:
         sent_s = None if math.isnan(admission.sent_s) else admission.sent_s
         server.swaps.left(name, sent_s, time.monotonic(), admission.usage)
+        self._take_turns()
 
     def _is_another_there(self, server: Server) -> bool:
         return any(other is not server and not other.health.is_away for other in self._servers.values())
