@@ -292,7 +292,7 @@ class Fleet:
         One that is busy is not: it may still load the model, or a gateway says so in its absence. A word of a
         call that is still under way there will do.
         """
-        token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._closed))
+        token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._is_over))
         try:
             server.probe(server.client)
         except _NOT_THERE as error:
@@ -303,6 +303,11 @@ class Fleet:
         finally:
             call_watch.reset(token)
         return True
+
+    def _is_over(self) -> bool:
+        """Whether the run has ended, or does now."""
+        self._end_if_too_long()
+        return self._closed.is_set()
 
     def _end_if_too_long(self) -> None:
         """End the run if no server has been there for too long."""
@@ -419,10 +424,10 @@ class _HasSpokenError(OllamaError):
 class _ProbeWatch:
     """Ends a probe that is late, or that another call has answered; see `ollama_utils.http.CallWatch`."""
 
-    def __init__(self, health: Health, until_s: float, closed: threading.Event) -> None:
+    def __init__(self, health: Health, until_s: float, is_over: Callable[[], bool]) -> None:
         self._health = health
         self._until_s = until_s
-        self._closed = closed
+        self._is_over = is_over
 
     def counts_from_s(self) -> float:
         """Nothing excuses it."""
@@ -435,5 +440,5 @@ class _ProbeWatch:
         """End it in time, or when it is not needed any more."""
         if self._health.has_spoken:
             raise _HasSpokenError("another call heard of it")
-        if time.monotonic() > self._until_s or self._closed.is_set():
+        if time.monotonic() > self._until_s or self._is_over():
             raise CallTimeoutError("it did not say one word in time")
