@@ -186,6 +186,11 @@ class Fleet:
             with server.under_way(name, admission):
                 yield server.client, admission
 
+    def away_s(self, host: str) -> float:
+        """For how many seconds a server has been away; 0.0: it is not."""
+        since_s = self._servers_ever[host].health.away_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def gone(self, server: Server) -> None:
         """Hear that a server is away from now on: hold its calls, and ask for it until it is back."""
         if self._max_outage_s is None and not self._is_another_there(server):
@@ -319,8 +324,7 @@ class Fleet:
             self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
 
     def _outage_line(self, server: Server) -> str:
-        since_s = time.monotonic() - (server.health.away_since_s or time.monotonic())
-        begins = f"{server.host} is away for {since_s:.0f} s ({server.health.why})"
+        begins = f"{server.host} is away for {self.away_s(server.host):.0f} s ({server.health.why})"
         if self._is_another_there(server):
             return f"{begins}: its calls go to the other servers until it is back"
         calls = sum(line.waiting for line in self._lines.values())
