@@ -267,11 +267,11 @@ class _ModelLimit:
         with self._lock:
             now_s = time.monotonic()
             self._capacity.came_back(sent, now_s, usage)
-            if usage is not None:
+            if error is None:
                 self._replies.append((sent.number, now_s))
                 self._most += 1 / (_RECOVERY * self._most)
                 self._has_answered = True
-                self._note_time(usage, now_s - sent.sent_s)
+                self._note_time(usage or Usage(), now_s - sent.sent_s)
             self._follow()
 
     def found(self) -> CapacityEstimate:
