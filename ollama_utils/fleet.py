@@ -226,7 +226,7 @@ class Fleet:
 
     def drop_connections(self) -> None:
         """Drop the idle connections; those in use go when their reply is there."""
-        for server in self._servers.values():
+        for server in self._servers_ever.values():
             server.client.close()
 
     def _line_with_gates(self, name: str) -> Line:
@@ -284,6 +284,8 @@ class Fleet:
             self._end_if_too_long()
             self._closed.wait(_APART_S)
             probe_s = min(2 * probe_s, _LAST_PROBE_S)
+        if server.host not in self._servers:
+            return  # it left the list: its calls move
         self._check_weights(server)
         if not self._closed.is_set():
             away_s = server.health.back()
@@ -385,9 +387,11 @@ class Fleet:
             try:
                 found = server.models()
             except OllamaError as error:
+                server.client.close()
                 yield f"{host} cannot join: {error}"
                 continue
             if (model := self._unlike(found)) is not None:
+                server.client.close()
                 yield f"{host} cannot join: it has not the same {model!r} as the others"
                 continue
             self._servers_ever[host] = server
