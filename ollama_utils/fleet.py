@@ -199,8 +199,12 @@ class Fleet:
         server.follow_health()
         self._beside(partial(self._wait_for, server))
 
-    def check(self, server: Server) -> None:
+    def check(self, server: Server, *, may_move: bool) -> None:
         """Raise what ends a call to a server that is under way, if anything does.
+
+        Args:
+            server: where it is.
+            may_move: whether it is to go to another server where this one is away.
 
         Raises:
             CallMovedError: the server is away, and another is there.
@@ -208,7 +212,7 @@ class Fleet:
         """
         self._end_if_too_long()
         self.raise_if_ended()
-        if server.health.is_away and self._is_another_there(server):
+        if may_move and server.health.is_away and self._is_another_there(server):
             raise CallMovedError(f"the server at {server.host!r} is away: {server.health.why}")
 
     def raise_if_ended(self) -> None:

@@ -53,8 +53,13 @@ class Owner(Protocol):
         """Hear that a server is away from now on."""
         ...
 
-    def check(self, server: Server) -> None:
-        """Raise what ends a call to a server that is under way, if anything does."""
+    def check(self, server: Server, *, may_move: bool) -> None:
+        """Raise what ends a call to a server that is under way, if anything does.
+
+        Args:
+            server: where it is.
+            may_move: whether it is to go to another server where this one is away.
+        """
         ...
 
 
@@ -181,11 +186,15 @@ class Server:
             if self.health.over(error):
                 self._owner.gone(self)
 
-    def check(self) -> None:
-        """Raise what ends a call to this server that is under way, if anything does."""
+    def check(self, *, may_move: bool) -> None:
+        """Raise what ends a call to this server that is under way, if anything does.
+
+        Args:
+            may_move: whether it is to go to another server where this one is away.
+        """
         if self.health.has_fallen_silent():
             self._owner.gone(self)
-        self._owner.check(self)
+        self._owner.check(self, may_move=may_move)
 
     def _service(self, name: str) -> _ModelLimit:
         with self._lock:
@@ -218,8 +227,12 @@ class _Watch:
             self._last_s = time.monotonic()
 
     def check(self) -> None:
-        """Raise what ends the call."""
-        self._server.check()
+        """Raise what ends the call.
+
+        A first one may have its model loaded, silently: another server might have to load it, too, and Ollama
+        gives up a load whose call was ended.
+        """
+        self._server.check(may_move=self._service.has_answered)
 
 
 _REMEMBERED = 4096
@@ -243,7 +256,8 @@ class _ModelLimit:
         """No more go out at once: with more, the server dropped them all."""
         self._lowered_s = -math.inf
         self._owner = owner
-        self._has_answered = False
+        self.has_answered = False
+        """Whether any call was answered."""
         self._call_s = 0.0
         self._replies: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
         """Which calls were answered, by their numbers, and when."""
@@ -270,7 +284,7 @@ class _ModelLimit:
             if error is None:
                 self._replies.append((sent.number, now_s))
                 self._most += 1 / (_RECOVERY * self._most)
-                self._has_answered = True
+                self.has_answered = True
                 self._note_time(usage or Usage(), now_s - sent.sent_s)
             self._follow()
 
@@ -305,7 +319,7 @@ class _ModelLimit:
 
     @property
     def _limit(self) -> int:
-        if not (self._owner.is_one or self._has_answered):
+        if not (self._owner.is_one or self.has_answered):
             return 1
         return int(min(self._given or self._capacity.limit, self._most))
 
