@@ -156,7 +156,7 @@ class Fleet:
         Args:
             model: the model's name.
             probe: asks a client for one word, or as little, as this call would.
-            avoid: hosts to which it goes only where there is no other.
+            avoid: hosts to which it goes only where there is no other; it stays there then.
             cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
             wait_for_rate: waits until the rate allows the call. It comes last, so that calls go out at that
                 rate.
@@ -183,6 +183,7 @@ class Fleet:
             if wait_for_rate is not None:
                 wait_for_rate()
             admission.host = server.host
+            admission.may_move = server.host not in avoid  # else slow servers pass it to each other for ever
             with server.under_way(name, admission):
                 yield server.client, admission
 
