@@ -18,17 +18,15 @@ from functools import partial
 
 from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.errors import (
-    BrokenReplyError,
     CallMovedError,
     CallTimeoutError,
     ModelChangedError,
     OllamaError,
     OutageError,
     ServerBusyError,
-    ServerUnreachableError,
 )
 from ollama_utils.gates import Gate, Line
-from ollama_utils.health import Health
+from ollama_utils.health import ABSENCES, Health
 from ollama_utils.http import call_watch
 from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
@@ -45,7 +43,7 @@ _FOLLOW_S = 2.0
 """Between two looks at the list of hosts."""
 _LOOK_S = 10.0
 """Between two looks at the weights of the models while calls go out."""
-_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError, ServerBusyError)
+_NOT_THERE = (*ABSENCES, ServerBusyError)
 
 
 class Fleet:
