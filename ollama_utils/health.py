@@ -68,7 +68,7 @@ class Health:
         with self._lock:
             now_s = self._clock()
             if self._has_answered and not self.is_away:
-                self._learn(now_s)
+                self._learn(now_s - self._silent_since_s)
             self._silent_since_s = now_s
             self.has_spoken = True
 
@@ -96,23 +96,23 @@ class Health:
             if not self._under_way or silent_s < max(SILENT_S, _LONGER * self._longest_s):
                 return False
             usual = f", usually {self._longest_s:.1f} s at most" if self._longest_s else ""
-            return self._leave(f"not a byte for {silent_s:.0f} s{usual}")
+            if not self._leave(f"not a byte for {silent_s:.0f} s{usual}"):
+                return False
+            self._learn(silent_s)  # if it is none, so short a silence is not taken for an outage again
+            return True
 
     def back(self) -> float:
         """It answered: it is there again; returns for how long it was away, in seconds."""
         with self._lock:
             now_s = self._clock()
             away_s = now_s - (self._away_since_s or now_s)
-            self._learn(now_s)
             self._away_since_s, self._absences, self.why = None, 0, ""
             self._silent_since_s = now_s
             return away_s
 
-    def _learn(self, now_s: float) -> None:
-        """A silence ends; the lock is held."""
-        if self._under_way:
-            silent_s = min(now_s - self._silent_since_s, _LONGEST_S)
-            self._longest_s = max(self._longest_s, silent_s)
+    def _learn(self, silent_s: float) -> None:
+        """There was a silence of so many seconds; the lock is held."""
+        self._longest_s = max(self._longest_s, min(silent_s, _LONGEST_S))
 
     def _leave(self, why: str) -> bool:
         """It is away, if it was not before; the lock is held."""
