@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import OutageError
+from ollama_utils.errors import CallCancelledError, OutageError
 from ollama_utils.gates import Gate
 from ollama_utils.swaps import _Turn
 from ollama_utils.types import Call
 from tests.ollama_utils.hostile import RawServer, http
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+from tests.ollama_utils.threads import PATIENCE_S, interrupted_once, start, wait_until
 
 BAD_GATEWAY = http("502 Bad Gateway", b"<h1>nobody is behind me</h1>")
 
@@ -251,3 +251,32 @@ def test_servers_that_are_slow_do_not_pass_a_call_to_each_other_for_ever(
         returned.set()
     assert completion.error is None
     assert completion.attempts == 3
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_ctrl_c_ends_a_call_that_is_held_and_leaves_no_place_taken(*, hangs: bool) -> None:
+    """While the probe is refused, or is waited for."""
+    released = threading.Event()
+    gone = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        if gone.is_set() and hangs:
+            released.wait(PATIENCE_S)
+        connection.sendall(BAD_GATEWAY)
+
+    with (
+        RawServer(answer) as server,
+        Dispatcher([server.host], backoff_s=0.01, report=lambda _line: gone.set()) as dispatcher,
+    ):
+
+        def is_held() -> None:
+            assert gone.wait(PATIENCE_S)
+            wait_until(lambda: dispatcher._fleet.line("m").waiting == 1)
+
+        with interrupted_once(is_held):
+            dispatcher.generate(call())
+        gate = gate_of(dispatcher, server.host)
+        assert (gate.in_flight, gate.waiting, gate.held) == (0, 0, True)
+        dispatcher.cancel()
+        released.set()
+        assert isinstance(dispatcher.generate(call()).error, CallCancelledError)
