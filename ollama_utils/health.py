@@ -11,7 +11,14 @@ import threading
 import time
 from collections.abc import Callable
 
-from ollama_utils.errors import BrokenReplyError, CallTimeoutError, OllamaError, ServerUnreachableError
+from ollama_utils.errors import (
+    BrokenReplyError,
+    CallTimeoutError,
+    OllamaError,
+    ServerBusyError,
+    ServerOverloadedError,
+    ServerUnreachableError,
+)
 
 ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
 """How a call ends whose server is not there, or seems so."""
@@ -76,11 +83,12 @@ class Health:
         """A call is over; returns whether the server is away from now on.
 
         Args:
-            error: how it ended; None: with a reply. An error that the server answered is an answer.
+            error: how it ended; None: with a reply. An error that the server answered is an answer, but that
+                it is busy, just after an absence, is none: it may have begun anew, and load its model.
         """
         with self._lock:
             self._under_way -= 1
-            if isinstance(error, ABSENCES):
+            if isinstance(error, ABSENCES) or (self._absences and _is_busy(error)):
                 self._absences += 1
                 return self._absences >= _FEW and self._leave(str(error))
             if error is None or isinstance(error, OllamaError):
@@ -120,3 +128,7 @@ class Health:
             return False
         self._away_since_s, self.why, self.has_spoken = self._clock(), why, False
         return True
+
+
+def _is_busy(error: BaseException | None) -> bool:
+    return isinstance(error, ServerBusyError) and not isinstance(error, ServerOverloadedError)

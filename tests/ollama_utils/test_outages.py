@@ -17,6 +17,7 @@ from ollama_utils.errors import (
     ModelChangedError,
     OutageError,
     ServerBusyError,
+    ServerFaultError,
     ServerUnreachableError,
 )
 from ollama_utils.health import SILENT_S, Health
@@ -165,13 +166,19 @@ def ended(health: Health, error: Exception | None) -> bool:
 def test_a_few_absences_in_a_row_make_an_outage_and_an_answer_between_them_none(error: Exception) -> None:
     health = Health()
     assert [ended(health, each) for each in (error, error, None, error, error)] == [False] * 5
-    assert [ended(health, each) for each in (ServerBusyError("busy"), error, error)] == [False] * 3
+    assert [ended(health, each) for each in (ServerFaultError("failed"), error, error)] == [False] * 3
     assert ended(health, error)
     assert health.is_away
     assert health.why == str(error)
     assert not ended(health, error), "it is told once"
     health.back()
     assert not health.is_away
+
+
+def test_a_server_that_is_busy_is_there_unless_it_was_absent_just_before() -> None:
+    health, busy = Health(), ServerBusyError("loading model")
+    assert [ended(health, each) for each in (busy, busy, busy, busy, ABSENCES[0], busy)] == [False] * 6
+    assert ended(health, busy)
 
 
 def test_a_silence_much_longer_than_any_before_makes_an_outage(clock: Clock) -> None:

@@ -85,6 +85,24 @@ def test_a_server_that_is_up_but_loads_its_model_is_not_back() -> None:
     assert "answers again" in lines[-1]
 
 
+def test_a_server_that_began_anew_and_loads_its_model_is_waited_for_by_a_single_caller() -> None:
+    switch = Switch((502, {"error": "gone"}))
+
+    def handler(body: dict[str, Any]) -> tuple[int, Any]:
+        answer = switch(body)
+        switch.answer = (503, {"error": "Loading model"}) if answer[0] == 502 else answer
+        return answer
+
+    with (
+        ScriptedServer(handler) as server,
+        Dispatcher([server.host], backoff_s=0.01, report=lambda _line: None) as dispatcher,
+    ):
+        reply = start(lambda: dispatcher.generate(call()))
+        wait_until(lambda: len(server.bodies) >= 5)
+        switch.answer = 200, SAID
+        assert reply.result(PATIENCE_S).error is None
+
+
 @pytest.mark.parametrize("wrong", [BrokenPipeError("nobody reads stderr"), ValueError("I/O on closed file")])
 def test_a_report_that_cannot_be_written_does_not_let_the_run_wait_for_ever(wrong: Exception) -> None:
     def report(_line: str) -> None:
