@@ -1,4 +1,4 @@
-"""The simulator as users start it, `mutagym serve`, in a process that benchmarks kill, stop and start again."""
+"""The simulator as users start it, `mutagym serve`, in a process that can be killed and stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -91,7 +91,7 @@ class ServedSimulator:
             self._process.kill()
             self._process.wait()
 
-    def __enter__(self) -> ServedSimulator:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
