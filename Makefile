@@ -60,8 +60,8 @@ soak: install ## The long checks: a training under all faults, every kill and sc
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(call run_benchmarks,rollouts step_cost calls limits swaps eval_throughput wrappers)
 
-bench-outages: install ## The only server gone for 2 minutes in the middle of each command, into docs/performance.md (about a quarter of an hour)
-	$(call run_benchmarks,outages)
+bench-outages: install ## The only server gone for 2 minutes in the middle of each command; slow and hung hosts, into docs/performance.md (about twenty minutes)
+	$(call run_benchmarks,outages several_servers)
 
 bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (a good two hours)
 	@test -n "$(QUERIES)" || { echo "name a file of queries: make bench-real QUERIES=xstest_prompts.csv WHERE=label=safe"; exit 2; }
