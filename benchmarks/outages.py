@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import shutil
 import sqlite3
 import subprocess
@@ -227,7 +228,7 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
         return sum(map(met, asked)) / max(1, len(asked))
 
     checks: list[Check] = [
-        at_most("seconds until an outage is told", SAY_S, max(row["told after s"] or 1e9 for row in rows)),
+        at_most("seconds until an outage is told", SAY_S, max(_late(row["told after s"]) for row in rows)),
         at_most("calls given up", 0, sum(row["calls given up"] for row in rows)),
         at_most("tracebacks", 0, sum(row["tracebacks"] for row in rows)),
         at_least(
@@ -262,6 +263,10 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
         rows=rows,
         checks=checks,
     )
+
+
+def _late(said_s: float | None) -> float:
+    return math.inf if said_s is None else said_s
 
 
 def undisturbed(case: Case, folder: Path) -> Outcome:
