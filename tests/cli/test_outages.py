@@ -78,7 +78,7 @@ def line(command: str, host: str, folder: Path, policy: Path) -> Sequence[str]:
             "--episodes",
             "12",
             "--fit-calls",
-            "30",
+            "70",
         ),
     }[command]
     return (*flags, "--ollama-host", host, "--run-dir", str(folder))
