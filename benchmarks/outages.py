@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+import math
 import shutil
 import sqlite3
 import subprocess
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +45,9 @@ SIDE_BY_SIDE = 12
 _LOOK_S = 0.02
 _SAYS = " is away for "
 _WORLD = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--intent-threshold=0.1")
+_LEARNED = ("weights_sha256", "transitions_sha256", "unscored_rate")
 _ROLES = ("--target-model=sim-solver", "--mutator-model=sim-mutator", "--judge-model=sim-judge")
 _REPLIES = ("--slots", "8", "--reply-tokens", "lognormal:mean=50,sigma=1.0")
-
-Undo = Callable[[], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,19 +73,14 @@ def cases(work: Path) -> dict[str, Case]:
     policy = str(work / "policy")
     train = ("train", *_WORLD, "--ppo-epoch=2", "--num-steps=4")
     hashing = "--encoder=hashing:32"
-    trained = {"result": "summary.json", "keys": ("weights_sha256", "transitions_sha256", "unscored_rate")}
+    trained = partial(Case, result="summary.json", keys=_LEARNED)
     completions = str(work / "completions.csv")
     small_optimize = ("--steps=60", "--num-candidates=3", "--encoder=hashing:32", "--held-out=0.2")
     return {
-        "train, 16 lanes": Case(
-            flags=(*train, hashing, "--num-processes=16", "--num-env-steps=512"), **trained
-        ),
-        "train, 64 lanes": Case(
-            flags=(*train, hashing, "--num-processes=64", "--num-env-steps=512"), **trained
-        ),
-        "train, encoder on the server": Case(
-            flags=(*train, "--num-processes=16", "--num-env-steps=256", "--encoder=ollama:sim-embed"),
-            **trained,
+        "train, 16 lanes": trained(flags=(*train, hashing, "--num-processes=16", "--num-env-steps=512")),
+        "train, 64 lanes": trained(flags=(*train, hashing, "--num-processes=64", "--num-env-steps=512")),
+        "train, encoder on the server": trained(
+            flags=(*train, "--num-processes=16", "--num-env-steps=256", "--encoder=ollama:sim-embed")
         ),
         "eval": Case(
             flags=("eval", *_WORLD, "--encoder=hashing", "-p", policy, "--episodes=60", "--fit-calls=100"),
@@ -139,22 +135,23 @@ class Outcome:
     wall_s: float = 0.0
 
 
-def _killed(server: ServedSimulator, seconds: float) -> Undo:
+def _killed(server: ServedSimulator, seconds: float) -> None:
     server.kill()
-    return lambda: (time.sleep(seconds), server.start())[-1]
+    time.sleep(seconds)
+    server.start()
 
 
-def _stopped(server: ServedSimulator, seconds: float) -> Undo:
+def _stopped(server: ServedSimulator, seconds: float) -> None:
     server.stop()
-    return lambda: (time.sleep(seconds), server.go_on())[-1]
+    time.sleep(seconds)
+    server.go_on()
 
 
-def _hung(server: ServedSimulator, seconds: float) -> Undo:
+def _hung(server: ServedSimulator, seconds: float) -> None:
     server.hang(seconds)
-    return lambda: None
 
 
-OUTAGES: Mapping[str, Callable[[ServedSimulator, float], Undo]] = {
+OUTAGES: Mapping[str, Callable[[ServedSimulator, float], None]] = {
     "killed": _killed,
     "stopped": _stopped,
     "green but hung": _hung,
@@ -231,7 +228,7 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
         return sum(map(met, asked)) / max(1, len(asked))
 
     checks: list[Check] = [
-        at_most("seconds until an outage is told", SAY_S, max(row["told after s"] or 1e9 for row in rows)),
+        at_most("seconds until an outage is told", SAY_S, max(_late(row["told after s"]) for row in rows)),
         at_most("calls given up", 0, sum(row["calls given up"] for row in rows)),
         at_most("tracebacks", 0, sum(row["tracebacks"] for row in rows)),
         at_least(
@@ -268,6 +265,10 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
     )
 
 
+def _late(said_s: float | None) -> float:
+    return math.inf if said_s is None else said_s
+
+
 def undisturbed(case: Case, folder: Path) -> Outcome:
     """The command from start to end."""
     with _serve(case, folder) as server:
@@ -281,7 +282,7 @@ def disturbed(case: Case, folder: Path, calls: int, outage: str, seconds: float)
         run_ = _Run(case, folder, server)
         run_.wait_for(calls // 2)
         run_.outage_began_s = time.monotonic()
-        OUTAGES[outage](server, seconds)()
+        OUTAGES[outage](server, seconds)
         return run_.outcome(calls=calls)
 
 

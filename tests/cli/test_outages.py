@@ -15,7 +15,7 @@ import pytest
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.cli.searches import COMMANDS, arguments
+from tests.cli.searches import COMMANDS, arguments, one_of_them
 from tests.runs import PASSES, WORLD, read
 
 SHAPE = ("--num-processes", "4", "--num-steps", "8", "--num-env-steps", "64", "--encoder", "ollama:sim-embed")
@@ -25,7 +25,7 @@ COUNTS = {"train": ("weights_sha256", "transitions_sha256", "unscored_rate")}
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(Settings(slots=4, time_scale=0.02)) as made:
+    with EmbeddedServer(Settings(slots=4, time_scale=0.05)) as made:
         yield made
 
 
@@ -41,13 +41,15 @@ def outage_after(
     server: EmbeddedServer, calls: int, mode: Literal["hang", "drop"], *, for_s: float | None = None
 ) -> Iterator[None]:
     """Within `with`: the server goes away once it has had so many more calls, some of them under way."""
-    least, over = server.stats()["calls"] + calls, threading.Event()
+    least = server.stats()["calls"] + calls
+    began, over = threading.Event(), threading.Event()
 
     def watch() -> None:
         while not over.wait(0.005):
             stats = server.stats()
             if stats["calls"] >= least and stats["in_flight"]:
                 server.set_outage(mode, at="calls" if mode == "hang" else "all", for_s=for_s)
+                began.set()
                 return
 
     watcher = threading.Thread(target=watch)
@@ -57,6 +59,7 @@ def outage_after(
     finally:
         over.set()
         watcher.join()
+    assert began.is_set(), "the command was over before the outage"
 
 
 def line(command: str, host: str, folder: Path, policy: Path) -> Sequence[str]:
@@ -65,7 +68,18 @@ def line(command: str, host: str, folder: Path, policy: Path) -> Sequence[str]:
         return arguments(command, host, folder)
     flags = {
         "train": ("train", *WORLD, *SHAPE, *PASSES),
-        "eval": ("eval", *WORLD, "--encoder", "hashing", "-p", str(policy), "--episodes", "12"),
+        "eval": (
+            "eval",
+            *WORLD,
+            "--encoder",
+            "hashing",
+            "-p",
+            str(policy),
+            "--episodes",
+            "12",
+            "--fit-calls",
+            "70",
+        ),
     }[command]
     return (*flags, "--ollama-host", host, "--run-dir", str(folder))
 
@@ -76,7 +90,7 @@ def came_to(command: str, folder: Path) -> object:
     return {name: found[name] for name in COUNTS.get(command, found)}
 
 
-RUNS = ["train", "eval", *COMMANDS]
+RUNS = ["train", "eval", *one_of_them("select")]
 
 
 @pytest.mark.parametrize("command", RUNS)
@@ -93,7 +107,7 @@ def test_a_run_waits_for_its_server_or_ends_saved_and_goes_on(
     whole = came_to(command, tmp_path / "whole")
 
     waits = line(command, server.host, tmp_path / "waits", trained_run)
-    with outage_after(server, calls // 3, "drop", for_s=1.5):
+    with outage_after(server, calls // 3, "drop", for_s=3.0):
         assert execute(waits) == 0
     assert f"{server.host} is away for" in capsys.readouterr().err
     assert came_to(command, tmp_path / "waits") == whole
@@ -113,10 +127,10 @@ def test_a_server_that_looks_well_and_answers_no_call_is_waited_for(
 ) -> None:
     flags = (*WORLD, *SHAPE, *PASSES, "--ollama-host", server.host)
     assert execute(("train", *flags, "--run-dir", str(tmp_path / "whole"))) == 0
-    with outage_after(server, 30, "hang", for_s=9.0):
+    with outage_after(server, 30, "hang", for_s=12.0):
         assert execute(("train", *flags, "--run-dir", str(tmp_path / "waits"))) == 0
     told = capsys.readouterr().err
-    assert "not a byte for" in told
+    assert f"{server.host} is away for" in told
     assert f"{server.host} answers again after" in told
     assert came_to("train", tmp_path / "waits") == came_to("train", tmp_path / "whole")
 
@@ -128,14 +142,14 @@ def test_labels_of_a_judge_are_waited_for_or_the_command_ends(
     with file.open("w", encoding="utf-8", newline="") as rows:
         pairs = [[f"How do I kill process {n}?", f"Send it signal {n}."] for n in range(80)]
         csv.writer(rows).writerows([["prompt", "completion"], *pairs])
-    flags = ("judge", str(file), "--reward", "judge", "--judge-model", "sim-judge", "--out", str(out))
-    flags = (*flags, "--ollama-host", server.host, "--cache", str(tmp_path / "cache"))
+    asked = ("judge", str(file), "--reward", "judge", "--judge-model", "sim-judge", "--out", str(out))
+    flags = (*asked, "--ollama-host", server.host, "--cache", str(tmp_path / "cache"))
     with outage_after(server, 30, "drop"):
         assert execute((*flags, "--max-outage", "1")) == 3
     assert "no server was there for 1 s" in capsys.readouterr().err.splitlines()[-1]
     assert not out.exists()
     server.end_outage()
-    with outage_after(server, 10, "drop", for_s=1.5):
+    with outage_after(server, 10, "drop", for_s=3.0):
         assert execute(flags) == 0
     told = capsys.readouterr()
     assert f"{server.host} is away for" in told.err
@@ -157,7 +171,7 @@ def test_questions_of_ask_are_waited_for_or_the_command_ends(
 
     assert ask() == 0
     whole = capsys.readouterr().out
-    with outage_after(server, 10, "drop", for_s=1.5):
+    with outage_after(server, 10, "drop", for_s=3.0):
         assert ask() == 0
     told = capsys.readouterr()
     assert told.out == whole
