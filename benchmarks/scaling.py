@@ -56,8 +56,8 @@ def sections(*, quick: bool) -> Iterator[Section]:
     yield Section(
         title="A step whose replies are streamed",
         about=(
-            "The same with replies fifteen times as long: those that take over 5 seconds are streamed, and each "
-            "of their 50 words is read by whoever makes the call. Medians of 2 runs."
+            "The same with replies fifteen times as long: those that take over 5 seconds are streamed, and "
+            "each of their 50 words is read by whoever makes the call. Medians of 2 runs."
         ),
         rows=by_engine(engines, 1 if quick else 2, 1 if quick else 2, 30.0, ("hashing",)),
     )

@@ -18,7 +18,7 @@ _FEW = 3
 """So many absences in a row, and the server is away."""
 SILENT_S = 5.0
 """Nothing is made of a shorter silence ..."""
-_LONGER = 3.0
+_LONGER = 2.0
 """... nor of one that is not so many times as long as the longest before that ended ..."""
 _LONGEST_S = 20.0
 """... of which no more than this counts: a server that was hung may be so again."""
@@ -49,6 +49,11 @@ class Health:
     def is_away(self) -> bool:
         """Whether nobody is to be sent there."""
         return self._away_since_s is not None
+
+    @property
+    def under_way(self) -> int:
+        """The calls that were sent there and are not over."""
+        return self._under_way
 
     @property
     def away_since_s(self) -> float | None:
@@ -93,8 +98,7 @@ class Health:
             silent_s = self._clock() - self._silent_since_s
             if not self._under_way or silent_s < max(SILENT_S, _LONGER * self._longest_s):
                 return False
-            usual = f", usually {self._longest_s:.1f} s at most" if self._longest_s else ""
-            return self._leave(f"not a byte for {silent_s:.0f} s{usual}")
+            return self._leave("not a byte comes from it", since_s=self._silent_since_s)
 
     def back(self) -> float:
         """It answered: it is there again; returns for how long it was away, in seconds."""
@@ -112,9 +116,10 @@ class Health:
             silent_s = min(now_s - self._silent_since_s, _LONGEST_S)
             self._longest_s = max(self._longest_s, silent_s)
 
-    def _leave(self, why: str) -> bool:
+    def _leave(self, why: str, since_s: float | None = None) -> bool:
         """It is away, if it was not before; the lock is held."""
         if self._away_since_s is not None:
             return False
-        self._away_since_s, self.why, self.has_spoken = self._clock(), why, False
+        self._away_since_s = self._clock() if since_s is None else since_s
+        self.why, self.has_spoken = why, False
         return True

@@ -48,10 +48,11 @@ _PROMPT_FILES = (".txt", ".md", ".prompt")
 
 ALWAYS: Mapping[str, Kind] = {
     **dict.fromkeys(("scorer", "evaluate"), "code"),
+    "ray-address": "hosts",
     **dict.fromkeys(("queries", "task", "prompts", "judge-rubric", "judge-accuracy"), "files"),
     **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json"), "files"),
 }
-"""Flags whose every value is code, or a file or folder."""
+"""Flags whose every value is code, a host, or a file or folder."""
 _POLICY = r"(noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|(fixed|llm):.*)(,.*)?"
 BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
     "mutators": ("code", re.compile(r"\w+")),
@@ -68,7 +69,7 @@ BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
 WORDS = frozenset(
     {
         *("actor", "critic", "selection", "selector", "split", "schedule", "preset", "format"),
-        *("policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
+        *("engine", "policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
         *("target-model", "mutator-model", "judge-model", "audit-judge", "models"),
         *("target-system", "where", "prompt-column", "group-column"),
     }
