@@ -202,7 +202,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             replies take seconds, words are streamed, and the seconds count from the last one; after ten times
             as many the attempt is given up in any case.
         deadline_s: no attempt starts later than this many seconds after the call was first sent, waits at
-            our own gates left out.
+            our own gates and for a server that was away left out.
         max_outage_s: for how long calls wait while no server is there; then OutageError ends everything.
             None: they do not wait, but fail one by one.
         cache_size: how many replies are remembered, in 256 MiB at most; 0 asks anew each time.
@@ -539,6 +539,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 yield client, admission
             except BaseException:
                 self._accounts.came_back(pending.model, failed=True)
+                pending.first_sent_s += self._fleet.away_s(admission.host)
                 raise
             self._accounts.came_back(pending.model, admission.usage)
 

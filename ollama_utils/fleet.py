@@ -24,6 +24,7 @@ from ollama_utils.errors import (
     ModelChangedError,
     OllamaError,
     OutageError,
+    ServerBusyError,
     ServerUnreachableError,
 )
 from ollama_utils.gates import Gate, Line
@@ -44,7 +45,7 @@ _FOLLOW_S = 2.0
 """Between two looks at the list of hosts."""
 _LOOK_S = 10.0
 """Between two looks at the weights of the models while calls go out."""
-_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError, ServerBusyError)
 
 
 class Fleet:
@@ -95,7 +96,7 @@ class Fleet:
         self._servers_ever = dict(self._servers)
         """Those that have left, too: calls may still be under way there."""
         if hosts_now is not None:
-            start_thread(partial(self._follow, hosts_now))
+            self._beside(partial(self._follow, hosts_now))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -185,16 +186,25 @@ class Fleet:
             with server.under_way(name, admission):
                 yield server.client, admission
 
+    def away_s(self, host: str) -> float:
+        """For how many seconds a server has been away; 0.0: it is not."""
+        since_s = self._servers_ever[host].health.away_since_s
+        return 0.0 if since_s is None else time.monotonic() - since_s
+
     def gone(self, server: Server) -> None:
         """Hear that a server is away from now on: hold its calls, and ask for it until it is back."""
         if self._max_outage_s is None and not self._is_another_there(server):
             server.health.back()  # nobody waits: each call finds out for itself
             return
-        server.hold(held=True)
-        start_thread(partial(self._wait_for, server))
+        server.follow_health()
+        self._beside(partial(self._wait_for, server))
 
-    def check(self, server: Server) -> None:
+    def check(self, server: Server, *, may_move: bool) -> None:
         """Raise what ends a call to a server that is under way, if anything does.
+
+        Args:
+            server: where it is.
+            may_move: whether it is to go to another server where this one is away.
 
         Raises:
             CallMovedError: the server is away, and another is there.
@@ -202,7 +212,7 @@ class Fleet:
         """
         self._end_if_too_long()
         self.raise_if_ended()
-        if server.health.is_away and self._is_another_there(server):
+        if may_move and server.health.is_away and self._is_another_there(server):
             raise CallMovedError(f"the server at {server.host!r} is away: {server.health.why}")
 
     def raise_if_ended(self) -> None:
@@ -220,7 +230,7 @@ class Fleet:
 
     def drop_connections(self) -> None:
         """Drop the idle connections; those in use go when their reply is there."""
-        for server in self._servers.values():
+        for server in self._servers_ever.values():
             server.client.close()
 
     def _line_with_gates(self, name: str) -> Line:
@@ -230,16 +240,28 @@ class Fleet:
         return line
 
     def _take_turns(self) -> None:
-        """Calls wait: where models take turns, somebody's turn may begin or end by that."""
+        """Calls wait, or wait no more: where models take turns, one may begin or end by that."""
         for server in self._servers.values():
             server.swaps.look()
 
     def _left(self, server: Server, name: str, admission: Admission) -> None:
         sent_s = None if math.isnan(admission.sent_s) else admission.sent_s
         server.swaps.left(name, sent_s, time.monotonic(), admission.usage)
+        self._take_turns()
 
     def _is_another_there(self, server: Server) -> bool:
         return any(other is not server and not other.health.is_away for other in self._servers.values())
+
+    def _beside(self, job: Callable[[], None]) -> None:
+        """Do a job on a thread of its own. What it raises ends the run, for nobody else hears of it."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - raised to all who call
+                self._end(error)
+
+        start_thread(run)
 
     def _end(self, error: Exception | None) -> None:
         """No call goes out any more; the error, if there is one, is raised to all who call."""
@@ -266,19 +288,22 @@ class Fleet:
             self._end_if_too_long()
             self._closed.wait(_APART_S)
             probe_s = min(2 * probe_s, _LAST_PROBE_S)
+        if server.host not in self._servers:
+            return  # it left the list: its calls move
         self._check_weights(server)
         if not self._closed.is_set():
             away_s = server.health.back()
-            server.hold(held=False)
+            server.follow_health()
             if told:
                 self._report(f"{server.host} answers again after {away_s:.0f} s: going on")
 
     def _answers(self, server: Server, within_s: float) -> bool:
         """Whether a server has a word to say, or an error: it is there then, and calls are tried.
 
-        A word of a call that is still under way there will do.
+        One that is busy is not: it may still load the model, or a gateway says so in its absence. A word of a
+        call that is still under way there will do.
         """
-        token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._closed))
+        token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._is_over))
         try:
             server.probe(server.client)
         except _NOT_THERE as error:
@@ -291,6 +316,11 @@ class Fleet:
             call_watch.reset(token)
         return True
 
+    def _is_over(self) -> bool:
+        """Whether the run has ended, or does now."""
+        self._end_if_too_long()
+        return self._closed.is_set()
+
     def _end_if_too_long(self) -> None:
         """End the run if no server has been there for too long."""
         away = [server.health.away_since_s for server in self._servers.values()]
@@ -301,8 +331,7 @@ class Fleet:
             self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
 
     def _outage_line(self, server: Server) -> str:
-        since_s = time.monotonic() - (server.health.away_since_s or time.monotonic())
-        begins = f"{server.host} is away for {since_s:.0f} s ({server.health.why})"
+        begins = f"{server.host} is away for {self.away_s(server.host):.0f} s ({server.health.why})"
         if self._is_another_there(server):
             return f"{begins}: its calls go to the other servers until it is back"
         calls = sum(line.waiting for line in self._lines.values()) + server.health.under_way
@@ -318,7 +347,7 @@ class Fleet:
         self._look_s = now_s + _LOOK_S
         for server in self._servers.values():
             if not server.health.is_away:
-                start_thread(partial(self._check_weights, server))
+                self._beside(partial(self._check_weights, server))
 
     def _check_weights(self, server: Server) -> None:
         """End the run if the weights of a model that is called have changed at a server."""
@@ -363,9 +392,11 @@ class Fleet:
             try:
                 found = server.models()
             except OllamaError as error:
+                server.client.close()
                 yield f"{host} cannot join: {error}"
                 continue
             if (model := self._unlike(found)) is not None:
+                server.client.close()
                 yield f"{host} cannot join: it has not the same {model!r} as the others"
                 continue
             self._servers_ever[host] = server
@@ -406,10 +437,10 @@ class _HasSpokenError(OllamaError):
 class _ProbeWatch:
     """Ends a probe that is late, or that another call has answered; see `ollama_utils.http.CallWatch`."""
 
-    def __init__(self, health: Health, until_s: float, closed: threading.Event) -> None:
+    def __init__(self, health: Health, until_s: float, is_over: Callable[[], bool]) -> None:
         self._health = health
         self._until_s = until_s
-        self._closed = closed
+        self._is_over = is_over
 
     def counts_from_s(self) -> float:
         """Nothing excuses it."""
@@ -422,5 +453,5 @@ class _ProbeWatch:
         """End it in time, or when it is not needed any more."""
         if self._health.has_spoken:
             raise _HasSpokenError("another call heard of it")
-        if time.monotonic() > self._until_s or self._closed.is_set():
+        if time.monotonic() > self._until_s or self._is_over():
             raise CallTimeoutError("it did not say one word in time")

@@ -89,6 +89,7 @@ class Health:
                 return self._absences >= _FEW and self._leave(str(error))
             if error is None or isinstance(error, OllamaError):
                 self._absences = 0
+                self._silent_since_s = self._clock()
                 self._has_answered |= error is None
             return False
 

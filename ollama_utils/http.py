@@ -81,7 +81,7 @@ class CallWatch(Protocol):
         ...
 
     def arrived(self) -> None:
-        """Hear that some of the reply came."""
+        """Hear that some of the reply came; a gateway's or a server's error is none."""
         ...
 
     def check(self) -> None:
@@ -306,6 +306,8 @@ class BoundedConnection(httpx.BaseTransport):
             ):  # refused before it was read: the reply may say why
                 stream.write(self._message(request), deadline.rest_s())
             reply = _begun(stream, request.method, deadline)
+            if httpx.codes.is_success(reply.status):
+                deadline.begun()
             return self._response(reply)
         except (httpcore.NetworkError, httpcore.TimeoutException) as error:
             raise getattr(httpx, type(error).__name__)(str(error)) from error  # both name them alike
@@ -381,11 +383,17 @@ class _Deadline:
         self._limit_s = math.inf if limit_s is None else limit_s
         self._began_s = self._from_s = time.monotonic()
         self._watch = call_watch.get()
+        self._has_begun = False
         self._look_s = 0.0
 
+    def begun(self) -> None:
+        """The head of a reply came that is no error: from now on all that comes is some of it."""
+        self._has_begun = True
+        self.arrived()
+
     def arrived(self) -> None:
-        """Some of the reply came."""
-        if self._watch is not None:
+        """Some bytes came."""
+        if self._watch is not None and self._has_begun:
             self._watch.arrived()
 
     def rest_s(self, most_s: float = math.inf) -> float | None:

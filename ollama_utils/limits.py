@@ -53,8 +53,13 @@ class Owner(Protocol):
         """Hear that a server is away from now on."""
         ...
 
-    def check(self, server: Server) -> None:
-        """Raise what ends a call to a server that is under way, if anything does."""
+    def check(self, server: Server, *, may_move: bool) -> None:
+        """Raise what ends a call to a server that is under way, if anything does.
+
+        Args:
+            server: where it is.
+            may_move: whether it is to go to another server where this one is away.
+        """
         ...
 
 
@@ -145,10 +150,11 @@ class Server:
         """The gate of a model, made where there is none; `x` and `x:latest` are one."""
         return self._service(short_name(model)).gate
 
-    def hold(self, *, held: bool) -> None:
-        """Let nobody in until it is back; or let them in again."""
-        for gate in self.gates.values():
-            gate.held = held
+    def follow_health(self) -> None:
+        """Let nobody in while it is away, and let them in again once it is back."""
+        with self._lock:  # so that whoever comes last goes by what holds then
+            for service in self._services.values():
+                service.gate.held = self.health.is_away
 
     def capacities(self) -> dict[str, CapacityEstimate]:
         """What is known of its capacity for each model called so far, by short name."""
@@ -180,11 +186,15 @@ class Server:
             if self.health.over(error):
                 self._owner.gone(self)
 
-    def check(self) -> None:
-        """Raise what ends a call to this server that is under way, if anything does."""
+    def check(self, *, may_move: bool) -> None:
+        """Raise what ends a call to this server that is under way, if anything does.
+
+        Args:
+            may_move: whether it is to go to another server where this one is away.
+        """
         if self.health.has_fallen_silent():
             self._owner.gone(self)
-        self._owner.check(self)
+        self._owner.check(self, may_move=may_move)
 
     def _service(self, name: str) -> _ModelLimit:
         with self._lock:
@@ -217,8 +227,12 @@ class _Watch:
             self._last_s = time.monotonic()
 
     def check(self) -> None:
-        """Raise what ends the call."""
-        self._server.check()
+        """Raise what ends the call.
+
+        A first one may have its model loaded, silently: another server might have to load it, too, and Ollama
+        gives up a load whose call was ended.
+        """
+        self._server.check(may_move=self._service.has_answered)
 
 
 _REMEMBERED = 4096
@@ -242,7 +256,8 @@ class _ModelLimit:
         """No more go out at once: with more, the server dropped them all."""
         self._lowered_s = -math.inf
         self._owner = owner
-        self._has_answered = False
+        self.has_answered = False
+        """Whether any call was answered."""
         self._call_s = 0.0
         self._replies: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
         """Which calls were answered, by their numbers, and when."""
@@ -266,11 +281,11 @@ class _ModelLimit:
         with self._lock:
             now_s = time.monotonic()
             self._capacity.came_back(sent, now_s, usage)
-            if usage is not None:
+            if error is None:
                 self._replies.append((sent.number, now_s))
                 self._most += 1 / (_RECOVERY * self._most)
-                self._has_answered = True
-                self._note_time(usage, now_s - sent.sent_s)
+                self.has_answered = True
+                self._note_time(usage or Usage(), now_s - sent.sent_s)
             self._follow()
 
     def found(self) -> CapacityEstimate:
@@ -304,7 +319,7 @@ class _ModelLimit:
 
     @property
     def _limit(self) -> int:
-        if not (self._owner.is_one or self._has_answered):
+        if not (self._owner.is_one or self.has_answered):
             return 1
         return int(min(self._given or self._capacity.limit, self._most))
 
