@@ -18,17 +18,15 @@ from functools import partial
 
 from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.errors import (
-    BrokenReplyError,
     CallMovedError,
     CallTimeoutError,
     ModelChangedError,
     OllamaError,
     OutageError,
     ServerBusyError,
-    ServerUnreachableError,
 )
 from ollama_utils.gates import Gate, Line
-from ollama_utils.health import Health
+from ollama_utils.health import ABSENCES, Health
 from ollama_utils.http import call_watch
 from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
@@ -45,7 +43,7 @@ _FOLLOW_S = 2.0
 """Between two looks at the list of hosts."""
 _LOOK_S = 10.0
 """Between two looks at the weights of the models while calls go out."""
-_NOT_THERE = (ServerUnreachableError, CallTimeoutError, BrokenReplyError, ServerBusyError)
+_NOT_THERE = (*ABSENCES, ServerBusyError)
 
 
 class Fleet:
@@ -156,7 +154,7 @@ class Fleet:
         Args:
             model: the model's name.
             probe: asks a client for one word, or as little, as this call would.
-            avoid: hosts to which it goes only where there is no other.
+            avoid: hosts to which it goes only where there is no other; it stays there then.
             cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
             wait_for_rate: waits until the rate allows the call. It comes last, so that calls go out at that
                 rate.
@@ -183,6 +181,7 @@ class Fleet:
             if wait_for_rate is not None:
                 wait_for_rate()
             admission.host = server.host
+            admission.may_move = server.host not in avoid  # else slow servers pass it to each other for ever
             with server.under_way(name, admission):
                 yield server.client, admission
 

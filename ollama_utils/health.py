@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from ollama_utils.errors import BrokenReplyError, CallTimeoutError, OllamaError, ServerUnreachableError
 
-_ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+"""How a call ends whose server is not there, or seems so."""
 _FEW = 3
 """So many absences in a row, and the server is away."""
 SILENT_S = 5.0
@@ -84,7 +85,7 @@ class Health:
         """
         with self._lock:
             self._under_way -= 1
-            if isinstance(error, _ABSENCES):
+            if isinstance(error, ABSENCES):
                 self._absences += 1
                 return self._absences >= _FEW and self._leave(str(error))
             if error is None or isinstance(error, OllamaError):

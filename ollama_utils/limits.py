@@ -71,6 +71,8 @@ class Admission:
     """The server."""
     sent_s: float = math.nan
     """When it was let out, by the monotonic clock."""
+    may_move: bool = True
+    """Whether it goes to another server if this one turns out to be away."""
     streams: bool = False
     """Whether the reply is to come word by word."""
     usage: Usage | None = None
@@ -232,7 +234,7 @@ class _Watch:
         A first one may have its model loaded, silently: another server might have to load it, too, and Ollama
         gives up a load whose call was ended.
         """
-        self._server.check(may_move=self._service.has_answered)
+        self._server.check(may_move=self._admission.may_move and self._service.has_answered)
 
 
 _REMEMBERED = 4096

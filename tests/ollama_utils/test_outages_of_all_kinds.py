@@ -222,3 +222,32 @@ def test_a_first_call_may_load_its_model_and_is_not_moved_for_its_silence(
         wait_until(lambda: len(one.bodies) == 2)  # with the probe
         loaded.set()
         assert first.result(PATIENCE_S).attempts == 1
+
+
+def test_servers_that_are_slow_do_not_pass_a_call_to_each_other_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is silent for long with this call, and has a word for the probe at once."""
+    monkeypatch.setattr("ollama_utils.health.SILENT_S", 0.3)
+    monkeypatch.setattr("ollama_utils.fleet._APART_S", 0.01)
+    returned = threading.Event()
+    asked = itertools.count()
+
+    def handler(body: dict[str, Any]) -> tuple[int, Any]:
+        if body["prompt"] == "long" and next(asked) < 2:
+            returned.wait(PATIENCE_S)  # until the test is over
+        if body["prompt"] == "long":
+            time.sleep(2.5)
+        return 200, SAID
+
+    with (
+        ScriptedServer(handler) as one,
+        ScriptedServer(handler) as other,
+        Dispatcher([one.host, other.host], backoff_s=0.01, report=lambda _line: None) as dispatcher,
+    ):
+        for number in range(8):
+            dispatcher.generate(call(number))
+        completion = dispatcher.generate(Call(model="m", prompt="long"))
+        returned.set()
+    assert completion.error is None
+    assert completion.attempts == 3
