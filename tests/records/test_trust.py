@@ -235,6 +235,16 @@ def test_links_in_a_folder_that_is_written_count_as_files(tmp_path: Path) -> Non
         usable_settings(run, {}, trusted=False, links=True)
 
 
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb"])
+def test_links_that_were_put_into_ones_own_run_count_too(run: Path, tmp_path: Path, name: str) -> None:
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(UserError, match=rf"made here, but .* files \('{name} -> .*mine\.txt'\)"):
+        usable_settings(run, SETTINGS, trusted=False, links=True)
+    assert usable_settings(run, SETTINGS, trusted=True, links=True) == SETTINGS.keys()
+    assert usable_settings(run, SETTINGS, trusted=False) == SETTINGS.keys()
+
+
 def test_a_mark_says_nothing_of_the_key(run: Path, state_folder: Path) -> None:
     key = (state_folder / "mutagym" / KEY).read_bytes()
     (mark,) = json.loads((run / MARK).read_text())["config_toml_hmac_sha256"]
