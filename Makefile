@@ -8,7 +8,7 @@ BENCH_FLAGS ?= --write
 run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train real test check soak bench bench-real bench-search learning clean
+.PHONY: help install train real test check soak bench bench-outages bench-real bench-search learning clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -50,13 +50,18 @@ check: install ## Lint, format, types, the arrows between folders
 test: check ## check, then every test, on two processes
 	$(BIN)/pytest -n 2 --dist worksteal
 
-soak: install ## The long checks: every kill and schedule, 20 kills of a trainer, 10,000 fuzzed inputs of each kind
+SOAK_FLAGS ?= --minutes 20 --kills 20
+soak: install ## The long checks: a training under all faults, every kill and schedule, 10,000 fuzzed inputs of each kind
+	$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
 	MUTAGYM_KILLS=20 $(BIN)/pytest --timeout 0 tests/train/test_resume.py
 	$(BIN)/pytest --timeout 0 -m soak
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
 	$(call run_benchmarks,rollouts step_cost calls limits swaps eval_throughput wrappers)
+
+bench-outages: install ## The only server gone for 2 minutes in the middle of each command; slow and hung hosts, into docs/performance.md (about twenty minutes)
+	$(call run_benchmarks,outages several_servers)
 
 bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs/real.md: QUERIES=FILE WHERE=column=value (a good two hours)
 	@test -n "$(QUERIES)" || { echo "name a file of queries: make bench-real QUERIES=xstest_prompts.csv WHERE=label=safe"; exit 2; }

@@ -1,4 +1,4 @@
-"""The simulator as users start it (`mutagym serve`), in a process that benchmarks kill, stop and start anew."""
+"""The simulator as users start it, `mutagym serve`, in a process that can be killed and stopped."""
 
 from __future__ import annotations
 

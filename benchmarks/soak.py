@@ -1,4 +1,4 @@
-"""A training under all faults, killed and resumed, its server killed and restarted: the weights stay equal.
+"""A training under all faults, its processes killed and started again: the weights stay the same.
 
     python -m benchmarks.soak --minutes 20 --kills 20    # `make soak`
     python -m benchmarks.soak --minutes 2 --kills 3      # to try it out

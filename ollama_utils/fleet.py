@@ -306,7 +306,8 @@ class Fleet:
         try:
             server.probe(server.client)
         except _NOT_THERE as error:
-            server.health.why = str(error)
+            if not isinstance(error, CallTimeoutError):  # which says no more than what is known
+                server.health.why = str(error)
             return False
         except OllamaError:
             return not self._closed.is_set()
@@ -332,7 +333,7 @@ class Fleet:
         begins = f"{server.host} is away for {self.away_s(server.host):.0f} s ({server.health.why})"
         if self._is_another_there(server):
             return f"{begins}: its calls go to the other servers until it is back"
-        calls = sum(line.waiting for line in self._lines.values())
+        calls = sum(line.waiting for line in self._lines.values()) + server.health.under_way
         most_s = self._max_outage_s
         end = "" if most_s is None else f"; the run ends after {most_s:g} s (--max-outage)"
         return f"{begins}: waiting for it, {calls} calls held{end}"

@@ -198,13 +198,16 @@ class Line:
         Raises:
             CallCancelledError: the line is closed; or with what it was closed.
         """
-        waiter = _Waiter(avoid)
         with self._lock:
+            if not self.closing.is_set() and not self._queue:
+                self._since_s = time.monotonic()
+                if (gate := self._best(avoid)) is not None:
+                    gate.let_in()
+                    return gate
+            waiter = _Waiter(avoid)
             if self.closing.is_set():
                 self._turn_away(waiter)
             else:
-                if not self._queue:
-                    self._since_s = time.monotonic()
                 self._queue.append(waiter)
                 self._admit()
         try:
@@ -227,7 +230,7 @@ class Line:
         """Let in whoever came first while there is room; the lock is held."""
         while self._queue and any(gate.has_room for gate in self._gates):
             for waiter in self._queue:
-                if (gate := self._best(waiter)) is not None:
+                if (gate := self._best(waiter.avoid)) is not None:
                     break
             else:
                 return
@@ -235,11 +238,11 @@ class Line:
             self._queue.remove(waiter)
             waiter.set_result(gate)
 
-    def _best(self, waiter: _Waiter) -> Gate | None:
+    def _best(self, avoid: Collection[str]) -> Gate | None:
         """The gate through which a call goes now; None where it had better wait."""
         if len(self._gates) == 1:
-            return self._gates[0]
-        allowed = [gate for gate in self._gates if not gate.held and gate.host not in waiter.avoid]
+            return self._gates[0] if self._gates[0].has_room else None
+        allowed = [gate for gate in self._gates if not gate.held and gate.host not in avoid]
         allowed = allowed or [gate for gate in self._gates if not gate.held]
         ready = [gate for gate in allowed if gate.has_room]
         if not ready:

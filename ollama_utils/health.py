@@ -26,7 +26,7 @@ _FEW = 3
 """So many absences in a row, and the server is away."""
 SILENT_S = 5.0
 """Nothing is made of a shorter silence ..."""
-_LONGER = 3.0
+_LONGER = 2.0
 """... nor of one that is not so many times as long as the longest before that ended ..."""
 _LONGEST_S = 20.0
 """... of which no more than this counts: a server that was hung may be so again."""
@@ -57,6 +57,11 @@ class Health:
     def is_away(self) -> bool:
         """Whether nobody is to be sent there."""
         return self._away_since_s is not None
+
+    @property
+    def under_way(self) -> int:
+        """The calls that were sent there and are not over."""
+        return self._under_way
 
     @property
     def away_since_s(self) -> float | None:
@@ -103,8 +108,7 @@ class Health:
             silent_s = self._clock() - self._silent_since_s
             if not self._under_way or silent_s < max(SILENT_S, _LONGER * self._longest_s):
                 return False
-            usual = f", usually {self._longest_s:.1f} s at most" if self._longest_s else ""
-            if not self._leave(f"not a byte for {silent_s:.0f} s{usual}"):
+            if not self._leave("not a byte comes from it", since_s=self._silent_since_s):
                 return False
             self._learn(silent_s)  # if it is none, so short a silence is not taken for an outage again
             return True
@@ -122,11 +126,12 @@ class Health:
         """There was a silence of so many seconds; the lock is held."""
         self._longest_s = max(self._longest_s, min(silent_s, _LONGEST_S))
 
-    def _leave(self, why: str) -> bool:
+    def _leave(self, why: str, since_s: float | None = None) -> bool:
         """It is away, if it was not before; the lock is held."""
         if self._away_since_s is not None:
             return False
-        self._away_since_s, self.why, self.has_spoken = self._clock(), why, False
+        self._away_since_s = self._clock() if since_s is None else since_s
+        self.why, self.has_spoken = why, False
         return True
 
 

@@ -21,7 +21,7 @@ from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
 from records.json_lines import JsonLines
 from records.reading import MOST_BYTES, read_json_object
-from records.trust import CONFIG, MARK, marks_for
+from records.trust import CONFIG, MARK, marks_for, written_in
 
 LOCK = ".lock"
 """Held by the process that writes the folder."""
@@ -222,13 +222,16 @@ def check_places(*, resume: Path | None, run_dir: Path | None, json: Path | None
 
 
 def check_is_run(path: Path) -> None:
-    """Check that there is a run to go on with.
+    """Check that there is a run to go on with, and nothing that is waited for when it is opened.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or a pipe or a device in place of a file.
     """
     if not (path / CONFIG).is_file():
         raise UserError(f"--resume names {str(path)!r}; expected the folder of a run, with its config.toml")
+    odd = (item for item in written_in(path) if item.exists() and not (item.is_file() or item.is_dir()))
+    if found := next(odd, None):
+        raise UserError(f"{str(found)!r} is neither a file nor a folder, which no run makes: delete it")
 
 
 def check_new_or_empty(path: Path) -> None:
@@ -246,9 +249,9 @@ def check_new_or_empty(path: Path) -> None:
 
 def _is_left_over(item: Path) -> bool:
     """Whether a file may stand in an empty folder: a process was stopped before it wrote config.toml."""
-    return item.name in {LOCK, MARK} or item.name.startswith(
-        (PART, REPLIES, "transitions.jsonl", "metrics.jsonl")
-    )
+    begun = (PART, REPLIES, "transitions.jsonl", "metrics.jsonl")
+    is_plain = item.is_file() and not item.is_symlink()
+    return is_plain and (item.name in {LOCK, MARK} or item.name.startswith(begun))
 
 
 def check_cache(path: Path | None) -> None:

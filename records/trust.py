@@ -23,7 +23,7 @@ import re
 import secrets
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -48,10 +48,11 @@ _PROMPT_FILES = (".txt", ".md", ".prompt")
 
 ALWAYS: Mapping[str, Kind] = {
     **dict.fromkeys(("scorer", "evaluate"), "code"),
+    "ray-address": "hosts",
     **dict.fromkeys(("queries", "task", "prompts", "judge-rubric", "judge-accuracy"), "files"),
     **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json"), "files"),
 }
-"""Flags whose every value is code, or a file or folder."""
+"""Flags whose every value is code, a host, or a file or folder."""
 _POLICY = r"(noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|(fixed|llm):.*)(,.*)?"
 BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
     "mutators": ("code", re.compile(r"\w+")),
@@ -68,7 +69,7 @@ BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
 WORDS = frozenset(
     {
         *("actor", "critic", "selection", "selector", "split", "schedule", "preset", "format"),
-        *("policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
+        *("engine", "policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
         *("target-model", "mutator-model", "judge-model", "audit-judge", "models"),
         *("target-system", "where", "prompt-column", "group-column"),
     }
@@ -113,17 +114,25 @@ def usable_settings(
         run: the folder.
         settings: what its config.toml says, as for `parts_of`, less what the user said.
         trusted: whether the user said --trust-run.
-        links: whether the folder is written, too, so that links in it count as files.
+        links: whether the folder is written, too, so that links in it count as files, whosever it is: no
+            mark covers them.
 
     Raises:
-        UserError: the run is not the user's own, and names code, hosts or files that the user did not.
+        UserError: the run is not the user's own, and names code, hosts or files that the user did not; or
+            it is written, and holds links.
     """
     own = is_made_here(run)
-    parts = parts_of(settings) + ([] if own or not links else _links(run))
+    linked = _links(run) if links else []
+    parts = parts_of(settings) + linked
     if trusted:
         said = _told(parts, whole=True) or "no code, hosts or files of its own"
         print(f"trusted: the run {str(run)!r} uses {said}", file=sys.stderr)  # noqa: T201 - the user's to see
         return frozenset(settings)
+    if own and linked:
+        raise UserError(
+            f"the run {str(run)!r} was made here, but would be written elsewhere by the links in it, "
+            f"{_told(linked)}: put the files themselves there, or say --trust-run"
+        )
     if own:
         return frozenset(settings)
     has_host = bool(os.environ.get("OLLAMA_HOST"))
@@ -154,6 +163,12 @@ def is_run_config(path: Path) -> bool:
     """Whether a TOML file is the config.toml of a run folder."""
     beside = (MARK, "replies.sqlite", "parts.json", "queries.json", "missions.json", "checkpoints")
     return path.name == CONFIG and any((path.parent / name).exists() for name in beside)
+
+
+def written_in(run: Path) -> Iterator[Path]:
+    """What stands in the folders of a run that are written."""
+    folders = (run, run / "checkpoints", run / "tb")
+    return (item for folder in folders if folder.is_dir() for item in folder.iterdir())
 
 
 def is_made_here(run: Path) -> bool:
@@ -212,9 +227,7 @@ def _is_number(value: str) -> bool:
 
 def _links(run: Path) -> list[Part]:
     """The symbolic links in a folder: what is written through one is written elsewhere."""
-    folders = (run, run / "checkpoints", run / "tb")
-    items = (item for folder in folders if folder.is_dir() for item in folder.iterdir())
-    links = sorted(str(item.relative_to(run)) for item in items if item.is_symlink())
+    links = sorted(str(item.relative_to(run)) for item in written_in(run) if item.is_symlink())
     return [Part(kind="files", flag="", value=f"{name} -> {(run / name).readlink()}") for name in links]
 
 

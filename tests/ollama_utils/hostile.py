@@ -73,7 +73,7 @@ def _request(connection: socket.socket) -> bytes:
 
 def http(status: str, body: bytes = b"", **headers: str | bytes) -> bytes:
     """A reply as it goes out; a header's name is written with `_` for `-`."""
-    lines = [f"HTTP/1.1 {status}".encode(), b"Content-Length: %d" % len(body)]
+    lines = [f"HTTP/1.1 {status}".encode(), b"Content-Length: %d" % len(body), b"Connection: close"]
     for name, value in headers.items():
         told = value if isinstance(value, bytes) else value.encode()
         lines.append(name.replace("_", "-").encode() + b": " + told)

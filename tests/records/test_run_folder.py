@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -18,6 +19,24 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not empty"):
         RunFolder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_link_is_nothing_that_a_new_run_may_find(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(UserError, match="not empty"):
+        RunFolder(tmp_path)
+    assert not (tmp_path / "mine.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "name", ["transitions.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb/events"]
+)
+def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    (tmp_path / "config.toml").touch()
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=f"{name}' is neither a file nor a folder"):
+        RunFolder(tmp_path, resume=True)
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:

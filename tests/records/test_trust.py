@@ -17,7 +17,7 @@ from cli.select import SelectConfig
 from evaluation.config import EvalConfig
 from records.errors import UserError
 from records.run_folder import RunFolder
-from records.settings import flags_of
+from records.settings import flags_of, resolved
 from records.trust import ALWAYS, BY_VALUE, KEY, MARK, WORDS, is_made_here, parts_of, usable_settings
 from train.config import TrainConfig
 
@@ -148,6 +148,9 @@ def test_without_a_place_for_the_key_a_run_is_written_unmarked_and_one_line_says
         ("ollama-host", "@hosts.txt", "hosts"),
         ("ollama-host", "openai:http://a/v1", "hosts"),
         ("ollama-host", "", "hosts"),
+        ("engine", "threads", None),
+        ("engine", "ray", None),
+        ("ray-address", "10.0.0.1:6379", "hosts"),
         ("seed-prompt", "Answer in one word.", None),
         ("seed-prompt", "notes.txt", "files"),
         ("seed-prompt", __file__, "files"),
@@ -181,6 +184,13 @@ def takes_text(hint: Any) -> bool:  # noqa: ANN401 - a type
 def test_every_flag_that_takes_a_text_is_one_that_trust_knows(config: type) -> None:
     known = WORDS | ALWAYS.keys() | BY_VALUE.keys() | {"seed-prompt"}
     assert {flag for flag, hint in flags(config) if takes_text(hint)} <= known
+
+
+@pytest.mark.parametrize("config", [TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig])
+def test_what_is_left_at_its_default_names_nothing(config: type) -> None:
+    table = {flag: value for flag, value in resolved(config()).items() if value is not None}
+    lists = {flag: value if isinstance(value, tuple) else [value] for flag, value in table.items()}
+    assert parts_of({flag: [str(item) for item in items] for flag, items in lists.items()}) == []
 
 
 def test_what_a_message_shows_of_a_strangers_settings_is_short_and_one_line(tmp_path: Path) -> None:
@@ -223,6 +233,16 @@ def test_links_in_a_folder_that_is_written_count_as_files(tmp_path: Path) -> Non
     usable_settings(run, {}, trusted=False)
     with pytest.raises(UserError, match=r"transitions\.jsonl -> .*mine\.txt"):
         usable_settings(run, {}, trusted=False, links=True)
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb"])
+def test_links_that_were_put_into_ones_own_run_count_too(run: Path, tmp_path: Path, name: str) -> None:
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(UserError, match=rf"made here, but .* files \('{name} -> .*mine\.txt'\)"):
+        usable_settings(run, SETTINGS, trusted=False, links=True)
+    assert usable_settings(run, SETTINGS, trusted=True, links=True) == SETTINGS.keys()
+    assert usable_settings(run, SETTINGS, trusted=False) == SETTINGS.keys()
 
 
 def test_a_mark_says_nothing_of_the_key(run: Path, state_folder: Path) -> None:
