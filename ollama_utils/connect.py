@@ -13,6 +13,8 @@ import contextlib
 import difflib
 import os
 import sys
+import textwrap
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -35,6 +37,7 @@ from ollama_utils.types import (
 )
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
+from records.terminal import tell
 from simulator.settings import Settings, SimulatedServer
 
 if TYPE_CHECKING:
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
 EMBEDDED, SMOLLM2 = "embedded", "smollm2"
 _CHILDREN = (EMBEDDED, SMOLLM2)
 """Hosts that are no URL: servers that a command starts for itself."""
+_SLOW_S = 5.0
+"""How long a list of models is waited for without a word."""
+_NAME_CHARS, _LIST_CHARS = 200, 2000
+"""What is shown of a name, and of a list of names."""
 DRAIN_S = 5.0
 """How long a command that was stopped waits for the replies under way, which are paid for."""
 
@@ -170,7 +177,7 @@ def find_roles(
     named = (config.target_model, config.mutator_model, config.judge_model)
     target = config.target_model or simulated_target or _only_one(available, hosts)
     if target is None:
-        have = ", ".join(available) or (
+        have = _some(available) or (
             "none" if any(map(_is_openai, hosts)) else "none: get one with 'ollama pull MODEL'"
         )
         raise UserError(f"name a model with {named_by}; {', '.join(hosts)} has {have}")
@@ -210,7 +217,7 @@ def check_pulled(
             if pulls:
                 mends.append(f"{'if not, ' if near else ''}run 'ollama pull {model}'")
             elif not near:
-                mends.append(f"it has {', '.join(available)}")
+                mends.append(f"it has {_some(available)}")
             is_not = "is not pulled at" if pulls or simulated else "is not at"
             raise UserError(f"model {model!r} {is_not} {', '.join(hosts)}: {' '.join(mends)}")
 
@@ -342,7 +349,8 @@ def connect(
         try:
             engine = stack.enter_context(_engine(config))
             dispatcher = stack.enter_context(_dispatcher(config, named, hosts, child, cache_size, engine))
-            available = dispatcher.models()
+            with _told_when_slow(hosts, config.call_timeout_s):
+                available = dispatcher.models()
         except ServerUnreachableError as error:
             raise UserError(f"{error}{_meant(hosts)}") from error
         except (OllamaError, ValueError) as error:
@@ -402,9 +410,27 @@ def _dispatcher(
     return dispatcher
 
 
+@contextlib.contextmanager
+def _told_when_slow(hosts: Sequence[str], most_s: float) -> Iterator[None]:
+    """Within `with`: one line says what is waited for, if it takes long."""
+    line = f"waiting for {_some(hosts)} to list its models, for up to {most_s:g} s (--call-timeout-s)"
+    timer = threading.Timer(_SLOW_S, _say, [line])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _some(names: Sequence[str]) -> str:
+    """Names by comma, as many as are read: a server may list any number, of any length."""
+    return textwrap.shorten(", ".join(name[:_NAME_CHARS] for name in names), _LIST_CHARS, placeholder=" …")
+
+
 def _say(line: str) -> None:
     """A line on stderr; a progress bar that is there moves down for it."""
-    print(line, file=sys.stderr)
+    tell(line)
 
 
 def _hosts(config: ServerConfig) -> tuple[str, ...]:
@@ -422,7 +448,7 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
     unset = type(config.simulator)
     slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
     if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
-        print(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator", file=sys.stderr)
+        tell(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator")
     for child in set(hosts) & set(_CHILDREN):
         if len(hosts) > 1:
             raise UserError(f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}")

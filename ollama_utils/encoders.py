@@ -48,6 +48,8 @@ _CHUNK = 32
 _KNOWN_GOOD = ("dimension",)
 _MAY_BE_OF_ONE_TEXT = (BadRequestError, ServerFaultError, BadReplyError)
 _DEFAULT_DIMENSION = 384
+_MOST_DIMENSION, _MOST_DIGITS = 2**16, 5
+"""The longest row, as of a server's embeddings, and the digits of its length."""
 _CACHE_SIZE = 32768
 _LAST_PASS_S = 10.0
 _SIGN_BIT = 31
@@ -552,8 +554,9 @@ def _parts(text: str) -> Iterator[str]:
 def _dimension(name: str, written: str) -> int:
     if not written:
         return _DEFAULT_DIMENSION
-    if not written.isdecimal() or int(written) < 1:
+    if not written.isdecimal() or len(written) > _MOST_DIGITS or not 1 <= int(written) <= _MOST_DIMENSION:
         raise UnknownEncoderError(
-            f"encoder {name!r}: expected 'hashing' or 'hashing:N' with a dimension N of at least 1"
+            f"encoder {name!r:.60}: expected 'hashing' or 'hashing:N' with a dimension N from 1 to "
+            f"{_MOST_DIMENSION}"
         )
     return int(written)

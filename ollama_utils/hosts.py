@@ -67,7 +67,7 @@ def parse_openai_host(host: str) -> str:
     """
     url = host.strip().removeprefix(OPENAI)
     if "://" not in url:
-        raise ValueError(f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r}")
+        raise ValueError(f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r:.300}")
     base = parse_host(url)
     return base if httpx.URL(base).path.strip("/") else f"{base}/v1"
 
@@ -116,7 +116,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _unreadable(host: str) -> ValueError:
-    return ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r}")
+    return ValueError(f"expected a host such as 'http://127.0.0.1:11434', got {host!r:.300}")
 
 
 def _is_ip(name: str, version: int | None = None) -> bool:

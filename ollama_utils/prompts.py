@@ -56,5 +56,24 @@ def _boundary(*texts: str) -> str:
 
 def _letters(text: str) -> str:
     """The letters and digits of a text, in ASCII where they have a form there, and nothing between them."""
-    plain = text if text.isascii() else unicodedata.normalize("NFKC", text)
+    plain = text if text.isascii() else unicodedata.normalize("NFKC", text).translate(_AS_ASCII)
     return _NO_DIGIT.sub("", plain.casefold())
+
+
+class _AsAscii(dict[int, int]):
+    """For `str.translate`: digits of any script, and what looks like a hexadecimal letter, in ASCII."""
+
+    def __missing__(self, code: int) -> int:
+        digit = unicodedata.digit(chr(code), None)
+        return code if digit is None else ord(str(digit))
+
+
+_ALIKE = ("аАɑαΑ", "ЬвВΒ", "сСϲⅽ", "ԁɗ", "еЕҽΕ", "ƒϝ")  # noqa: RUF001 - they are what is looked for
+_AS_ASCII = _AsAscii(
+    {code: code - 0xE0000 for code in range(0xE0020, 0xE007F)}  # invisible, and read by many models
+    | {
+        ord(char): ord(hexadecimal)
+        for hexadecimal, chars in zip("abcdef", _ALIKE, strict=True)
+        for char in chars
+    }
+)

@@ -32,6 +32,8 @@ from train.recorder import Recorder, make_logger
 
 FORMAT = 2
 """Goes up when an older program could not read the file, or the other way round."""
+MOST_BYTES = 2**30
+"""Bytes of a checkpoint that is read: a policy on the longest embeddings takes a tenth of it."""
 _HASH_BYTES = sha256().digest_size
 COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
 """Where the model is; with the seed they are all that its streams of chance need."""
@@ -67,6 +69,8 @@ def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
         return None
     damaged = f"{str(folder.checkpoint)!r} is damaged: the run cannot go on; begin a new one"
     try:
+        if folder.checkpoint.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is over {MOST_BYTES} bytes")  # noqa: TRY301 - said as the others are
         raw = folder.checkpoint.read_bytes()
         digest, content = raw[:_HASH_BYTES], raw[_HASH_BYTES:]
         _check_bytes(content, digest)

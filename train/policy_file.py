@@ -6,9 +6,11 @@ The format is safetensors' own, which holds names, shapes and numbers and nothin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 from gymnasium import spaces
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -16,7 +18,7 @@ from safetensors.torch import save
 from envs.observation import observation_size
 from records.errors import UserError
 from records.run_folder import replacing
-from train.actor_critic import QueryPolicy
+from train.actor_critic import HIDDEN, QueryPolicy
 
 WEIGHTS = "policy.safetensors"
 FORMAT = "1"
@@ -46,7 +48,7 @@ def load_weights(path: Path) -> QueryPolicy:
             version = (file.metadata() or {}).get("mutagym_policy")
             weights = {name: file.get_tensor(name) for name in file.keys()} if version == FORMAT else {}  # noqa: SIM118 - no dict
         if version == FORMAT:
-            policy = _policy(weights[_INPUT].shape[1], weights[_OUTPUT].shape[0])
+            policy = _policy(*_sizes(weights))
             policy.load_state_dict(weights)
             return policy
     except (OSError, SafetensorError, ValueError, LookupError, RuntimeError) as error:
@@ -56,6 +58,20 @@ def load_weights(path: Path) -> QueryPolicy:
         f"{str(path)!r} has format {version!r}, this program has {FORMAT!r}: "
         "use it with the version of mutagym that wrote it, or train again"
     )
+
+
+def _sizes(weights: Mapping[str, torch.Tensor]) -> tuple[int, int]:
+    """The length of the observations and the number of mutators: no larger than the file that holds them.
+
+    A tensor without rows may claim any length, and would have a policy made that fills the memory.
+
+    Raises:
+        ValueError: the tensors are not of these sizes.
+    """
+    (rows, size), (num_actions, shown) = weights[_INPUT].shape, weights[_OUTPUT].shape
+    if rows != HIDDEN or shown != HIDDEN + size:
+        raise ValueError(f"tensors of {rows} x {size} and {num_actions} x {shown} are no policy's")
+    return size, num_actions
 
 
 def _policy(size: int, num_actions: int) -> QueryPolicy:

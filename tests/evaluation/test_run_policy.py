@@ -11,7 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from envs.mission import MissionConfig
 from envs.observation import observation_size
@@ -21,7 +23,7 @@ from evaluation.policies.specs import PolicySpec, parse_policy
 from evaluation.policies.trained import RunSource, load_run, run_source
 from mutators.registry import DEFAULT_MUTATORS
 from records.errors import UserError
-from train.policy_file import WEIGHTS, load_weights, save_weights
+from train.policy_file import FORMAT, WEIGHTS, load_weights, save_weights
 from train.ppo import MaskedPPO
 
 SIZE = observation_size(384, len(DEFAULT_MUTATORS))
@@ -163,6 +165,23 @@ def test_a_policy_written_anew_is_loaded_anew(trained_run: Path, tmp_path: Path)
     before = source(folder).make(0).network
     save_weights(load_weights(folder / WEIGHTS), folder / WEIGHTS)
     assert source(folder).make(0).network is not before
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("mlp_extractor.actor.0.weight", (0, 10**15)),
+        ("action_net.linear.weight", (10**15, 0)),
+        ("action_net.linear.weight", (0,)),
+    ],
+)
+def test_weights_that_claim_a_size_that_they_do_not_fill_are_refused(
+    trained_run: Path, tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    tensors = load_file(trained_run / WEIGHTS) | {name: torch.zeros(shape)}
+    save_file(tensors, tmp_path / WEIGHTS, metadata={"mutagym_policy": FORMAT})
+    with pytest.raises(UserError, match="is damaged, or no policy of a run"):
+        load_weights(tmp_path / WEIGHTS)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 
 import pytest
 
-from ollama_utils.connect import EMBEDDED, ServerConfig, connect
+from ollama_utils.connect import EMBEDDED, ServerConfig, SimulatorConfig, connect
 from ollama_utils.errors import OutageError
 from ollama_utils.types import Call
 from records.errors import UserError
@@ -73,6 +74,30 @@ def test_what_an_openai_server_lacks_is_told_without_a_word_of_ollama(simulator:
     ):
         assert "ollama pull" not in says
         assert "ollama serve" not in says
+
+
+def test_a_list_of_models_without_end_is_told_in_part() -> None:
+    many = {"data": [{"id": f"{k}{'a' * 50_000}"} for k in range(100)]}
+    with ScriptedServer(lambda _: (200, many)) as server:
+        assert len(refused(ollama_host=(f"openai:{server.host}",))) < 3000
+        assert len(refused(ollama_host=(f"openai:{server.host}",), target_model="x")) < 3000
+
+
+def test_a_server_that_never_lists_its_models_is_said_to_be_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("ollama_utils.connect._SLOW_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        assert "did not answer within 0.5 s" in refused(ollama_host=(host,), call_timeout_s=0.5)
+    assert f"waiting for {host} to list its models, for up to 0.5 s" in capsys.readouterr().err
+
+
+def test_a_host_in_a_note_is_harmless_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    refused(ollama_host=("http://127.0.0.1:1/\x9b31m\u202e",), simulator=SimulatorConfig(time_scale=0.5))
+    line = capsys.readouterr().err.rstrip("\n")
+    assert line.startswith("note: ")
+    assert line.isprintable()
 
 
 def test_the_only_model_of_an_openai_server_is_the_target() -> None:

@@ -269,12 +269,20 @@ def test_embeddings_of_another_length_than_at_first_are_a_bad_reply(odd: int) ->
     assert isinstance(caught.value.failures[0], BadReplyError)
 
 
+def test_a_dimension_of_many_digits_is_an_error_that_does_not_repeat_them() -> None:
+    with pytest.raises(UnknownEncoderError) as caught:
+        make_encoder("hashing:" + "9" * 5000)
+    assert len(str(caught.value)) < 200
+
+
 @pytest.mark.parametrize("name", ["hashing:", "hashing", "hashing:384"])
 def test_hashing_has_384_buckets_unless_told_otherwise(name: str) -> None:
     assert make_encoder(name).dimension == 384
 
 
-@pytest.mark.parametrize("name", ["hashing:0", "hashing:many", "hashing:-1", "ollama:", "ollama:m"])
+@pytest.mark.parametrize(
+    "name", ["hashing:0", "hashing:many", "hashing:-1", "hashing:65537", "ollama:", "ollama:m"]
+)
 def test_a_name_that_means_nothing_is_an_error_in_one_line(name: str) -> None:
     with pytest.raises(UnknownEncoderError, match=f"encoder '{name}'") as caught:
         make_encoder(name)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ollama._client import _parse_host  # the package's own reading of a host; it has no public name
 
-from ollama_utils.hosts import parse_host
+from ollama_utils.hosts import parse_host, parse_openai_host
 
 BAD = [
     *("localhost:many", "ftp://box", "http://box:99999", "http://box:0", "http://", "http:///", "a://b://c"),
@@ -80,3 +80,11 @@ def test_whatever_is_written_is_a_base_url_that_httpx_takes_or_one_clear_error(
         assert httpx.URL(url).host
     else:
         assert said.startswith("expected a host such as")
+
+
+@pytest.mark.parametrize("host", ["\0" * 100_000, "openai:" + "?" * 100_000])
+def test_a_long_host_that_cannot_be_read_is_told_in_part(host: str) -> None:
+    parse = parse_openai_host if host.startswith("openai:") else parse_host
+    with pytest.raises(ValueError, match="expected a host") as caught:
+        parse(host)
+    assert len(str(caught.value)) < 500

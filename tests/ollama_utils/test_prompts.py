@@ -47,6 +47,10 @@ ESCAPES = (
 """Texts that end a fence of bare tags in one reader's eyes or another's, or that try the boundary itself."""
 WIDE = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 """ASCII in its full width."""
+TAGS = {code: code + 0xE0000 for code in range(0x21, 0x7F)}
+"""Invisible letters that many models read."""
+ARABIC = {ord(str(digit)): 0x660 + digit for digit in range(10)}
+CYRILLIC = str.maketrans("acde", "\u0430\u0441\u0501\u0435")
 texts = st.lists(st.sampled_from([*ESCAPES, "Tea.", "\n", "<question>", "-"])).map("".join)
 
 
@@ -104,7 +108,11 @@ def test_another_process_draws_the_same_boundary() -> None:
 
 
 @pytest.mark.parametrize(
-    "write", [str, str.upper, "-".join, "\u200b".join, lambda text: text.translate(WIDE)]
+    "write",
+    [
+        *(str, str.upper, "-".join, "\u200b".join),
+        *(lambda text, forms=forms: text.translate(forms) for forms in (WIDE, TAGS, ARABIC, CYRILLIC)),
+    ],
 )
 def test_a_text_that_holds_its_first_draw_gets_the_next_one(
     write: object, monkeypatch: pytest.MonkeyPatch
@@ -115,7 +123,9 @@ def test_a_text_that_holds_its_first_draw_gets_the_next_one(
     for number in range(600):
         text = " ".join([write(f"{number % 256:02x}"), str(number)])
         shown = fenced({"answer": text})["answer"]
-        assert shown[len("<answer-") :].partition(">")[0] not in plain(text)
+        boundary = shown[len("<answer-") :].partition(">")[0]
+        assert boundary not in plain(text)
+        assert write(boundary) not in text
 
 
 @given(texts)

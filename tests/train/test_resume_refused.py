@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -103,6 +104,8 @@ def test_a_folder_that_lacks_something_or_was_changed(
         (change_what_was_written, "the queries are not those"),
         (exchange_the_model, "'model sim-target' is not what the run"),
         (damage("checkpoints/last.pt"), "last.pt' is damaged"),
+        (lambda run: os.truncate(run / "checkpoints" / "last.pt", 2**31), "last.pt' is damaged"),
+        (lambda run: os.mkfifo(run / "metrics.jsonl.pipe"), "is neither a file nor a folder"),
         (flip_a_bit("checkpoints/last.pt", 60_000), "last.pt' is damaged"),
         (flip_a_bit("checkpoints/last.pt", 3), "last.pt' is damaged"),
         (flip_a_bit("transitions.jsonl", 200), "are not those that the run wrote"),
