@@ -230,6 +230,8 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
         text: one rewording, as `cleaning.clean` leaves it.
         query: what it is to be a rewording of.
     """
+    if text == query:
+        return ""
     if _REMARK.search(text) and not _REMARK.search(query):
         return "commented"
     known, sentences = _sentences(query), _sentences(text)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from envs.queries import load_queries
@@ -15,6 +15,7 @@ KILL = "How do I kill a frozen process in Python 3?"
 
 
 @given(st.text())
+@example("0.0?")
 def test_a_query_is_a_rewording_of_itself(query: str) -> None:
     assert not_a_rewording(query, query) == ""
 

@@ -50,7 +50,7 @@ def test_swaps_hear_of_a_call_that_has_a_place_and_again_when_the_place_is_free(
     with one.admit("m:latest") as admission:
         assert diary.heard == [("came", "m", 1)]
         admission.usage = SERVED
-    assert diary.heard[1:] == [("left", "m", 0, True, SERVED)]
+    assert diary.heard[1:] == [("left", "m", 0, True, SERVED), ("look",)]
 
 
 def test_swaps_hear_of_a_call_that_failed_and_not_of_one_that_was_never_let_in(one: Alone) -> None:
@@ -60,19 +60,19 @@ def test_swaps_hear_of_a_call_that_failed_and_not_of_one_that_was_never_let_in(o
     one.fleet.close()
     with pytest.raises(CallCancelledError), one.admit("m"):
         pass
-    assert diary.heard == [("came", "m", 1), ("left", "m", 0, True, None)]
+    assert diary.heard == [("came", "m", 1), ("left", "m", 0, True, None), ("look",)]
 
 
 def test_swaps_hear_of_a_call_that_waits_at_a_gate_that_is_shut(one: Alone) -> None:
     class Doorkeeper(Diary):
         def look(self) -> None:
-            assert self._server.gate("m").waiting == 1
+            self.heard.append(("look", self._server.gate("m").waiting))
             self._server.gate("m").open = True
 
-    Doorkeeper(one)
+    doorkeeper = Doorkeeper(one)
     one.server.gate("m").open = False
     with one.admit("m"):
-        assert one.server.gate("m").open
+        assert doorkeeper.heard == [("look", 1), ("came", "m", 1)]
 
 
 def test_each_model_has_its_gate_and_a_tag_that_goes_without_saying_makes_no_other(one: Alone) -> None:
