@@ -230,15 +230,13 @@ def not_a_rewording(text: str, query: str) -> Literal["", "answered", "commented
         text: one rewording, as `cleaning.clean` leaves it.
         query: what it is to be a rewording of.
     """
-    if text == query:
-        return ""
     if _REMARK.search(text) and not _REMARK.search(query):
         return "commented"
     known, sentences = _sentences(query), _sentences(text)
     forms = (*_ASKED, _ORDER) if any(map(_ORDER.match, known)) else _ASKED
     if not _REPLY.search(query) and any(_replies(each, forms) for each in sentences):
         return "answered"
-    if not any(_asks(each, forms) for each in known):
+    if text == query or not any(_asks(each, forms) for each in known):
         return ""
     first = next((place for place, each in enumerate(sentences) if _asks(each, forms)), None)
     if first is None or (_YES_OR_NO.match(text) and not _YES_OR_NO.match(query)):
