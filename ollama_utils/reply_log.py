@@ -373,7 +373,7 @@ class SqliteFile:
             self._database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
             if self._database.execute(_OF_OTHERS).fetchone():
-                raise sqlite3.DatabaseError("it has a trigger or a view")  # noqa: TRY301 - said as the others are
+                raise sqlite3.DatabaseError("it has a trigger or a view")
             self._database.executescript(schema)
         except sqlite3.Error as error:
             self._database.close()
