@@ -109,11 +109,12 @@ def _flag(argument: Argument) -> str:
 
 
 def _values(argument: Argument) -> list[str]:
-    """The values of an argument, those of a list by comma one by one."""
+    """The values of an argument, as they will be used: those of a list by comma one by one, less blanks."""
     values = [
         token.value if token.implicit_value is UNSET else str(token.implicit_value)
         for token in argument.tokens
         if token.implicit_value not in ([], (), None)  # an empty list of a file
     ]
-    is_list = _flag(argument) in {"mutators", "baselines", "models"}
-    return [part.strip() for value in values for part in (value.split(",") if is_list else [value])]
+    if _flag(argument) not in {"mutators", "baselines", "models"}:
+        return values
+    return [part.strip() for value in values for part in value.split(",")]

@@ -46,6 +46,8 @@ _FORGET = "UPDATE replies SET key = NULL WHERE key = ? AND error IS NULL"
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
 _FORGET_SINCE = "UPDATE replies SET key = NULL WHERE model = ? AND at_s >= ?"
+_OF_OTHERS = "SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view') LIMIT 1"
+"""What no file of ours has, and what would be run at each reply: it may have no end."""
 _LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
 _LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
 _TOTALS = """
@@ -370,6 +372,8 @@ class SqliteFile:
             self._use_a_write_ahead_log()
             self._database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
+            if self._database.execute(_OF_OTHERS).fetchone():
+                raise sqlite3.DatabaseError("it has a trigger or a view")
             self._database.executescript(schema)
         except sqlite3.Error as error:
             self._database.close()

@@ -347,6 +347,22 @@ def test_a_file_that_a_run_names_is_neither_read_nor_written(
     assert secret.read_text() == "x"
 
 
+@pytest.mark.parametrize(
+    ("setting", "value", "kind"),
+    [
+        ("encoder", "hashing ", "code"),
+        ("encoder", "all-MiniLM-L6-v2\n", "code"),
+        ("reward", " judge", "code"),
+        ("ollama-host", [" embedded"], "hosts"),
+    ],
+)
+def test_a_name_of_ours_with_a_blank_beside_it_is_not_ours(
+    stranger: Path, capsys: pytest.CaptureFixture[str], setting: str, value: object, kind: str
+) -> None:
+    change(stranger, **{setting: value})
+    assert f"{kind} (--{setting} " in refused(capsys, "ask", "--policy", stranger, QUERY)
+
+
 def test_a_link_in_a_strangers_run_is_not_written_through(
     stranger: Path, simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -422,3 +422,13 @@ def test_a_damaged_embedding_is_asked_for_anew(
         rows = dispatcher.embed("sim-embed", ["a cat", "a dog"])
         assert np.array_equal(dispatcher.embed("sim-embed", ["a cat", "a dog"]), rows)
     assert capsys.readouterr().err.count("cannot be read back") == 1
+
+
+def test_a_file_with_a_trigger_is_refused_and_no_trigger_is_run(tmp_path: Path) -> None:
+    path = tmp_path / "replies.sqlite"
+    ReplyLog(path, digests={}).close()
+    without_end = "WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM c) SELECT count(*) FROM c"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(f"CREATE TRIGGER t AFTER INSERT ON replies BEGIN {without_end}; END")
+    with pytest.raises(ReplyLogError, match=r"cannot be used: it has a trigger or a view; delete it"):
+        ReplyLog(path, digests={})
