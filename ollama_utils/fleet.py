@@ -345,7 +345,7 @@ class Fleet:
             return
         self._look_s = now_s + _LOOK_S
         for server in self._servers.values():
-            if not server.health.is_away:
+            if not server.health.is_away and not server.is_looked_at:
                 self._beside(partial(self._check_weights, server))
 
     def _check_weights(self, server: Server) -> None:

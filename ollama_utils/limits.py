@@ -96,6 +96,8 @@ class Server:
         self._owner = owner
         self._digests: dict[str, str] = {}
         self._looked_s = time.time()
+        self.is_looked_at = False
+        """Whether it is being asked for its models: it may be slow to tell."""
         self.probe: Callable[[ModelClient], object] = methodcaller("models")
         """Asks a client for one word, or as little, as the latest call did."""
         self._services: dict[str, _ModelLimit] = {}
@@ -137,10 +139,13 @@ class Server:
             The model, and when its weights were still the same, by `time.time`.
         """
         asked_s = time.time()
+        self.is_looked_at = True
         try:
             found = {short_name(name): digest for name, digest in self.client.models().items()}
         except OllamaError:
             return None
+        finally:
+            self.is_looked_at = False
         for model in self.gates:
             before, now = self._digests.setdefault(model, found.get(model, "")), found.get(model, "")
             if before and now and before != now:
