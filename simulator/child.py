@@ -70,13 +70,6 @@ class ChildServer:
         """Whether the process runs."""
         return self._process.alive()
 
-    def exit_reason(self) -> str | None:
-        """What to say when it has ended; None while it runs."""
-        process = self._process
-        if process.alive():
-            return None
-        return self._gone or self._ended(process)
-
     def ensure_running(self) -> str | None:
         """See to it that the process runs: one that has died is started again, up to `MOST_RESTARTS` times.
 
@@ -117,7 +110,7 @@ class ChildServer:
 
     def _start_again(self) -> str | None:
         """Start it at its port; gives why it will not run again, or None."""
-        reason = self._ended(self._process)
+        reason = f"the {self._what} at {self.host!r} has ended: {self._process.complaint()}"
         if self.restarts == MOST_RESTARTS:
             return f"{reason}; it had been started again {MOST_RESTARTS} times"
         try:
@@ -129,9 +122,6 @@ class ChildServer:
         count = f"{self.restarts} of {MOST_RESTARTS}"
         sys.stderr.write(f"the {self._what} had ended ({why}); started again, {count}\n")
         return None
-
-    def _ended(self, process: _Process) -> str:
-        return f"the {self._what} at {self.host!r} has ended: {process.complaint()}"
 
 
 class _Process:
