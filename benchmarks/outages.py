@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.commands import read_json
 from benchmarks.reporting import Check, Section, at_least, at_most, run
-from benchmarks.servers import ServedSimulator
+from benchmarks.served_simulator import ServedSimulator
 from records.run_folder import REPLIES
 
 SAY_S = 10.0

@@ -24,7 +24,7 @@ from cli.timed_rollout import Setting, TimedMission, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.gates import Gate, Line
+from ollama_utils.gates import CallQueue, Gate
 from ollama_utils.ray_client import joined_ray
 from ollama_utils.wires import open_client
 from simulator.process import EmbeddedServer
@@ -164,8 +164,8 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
 
 def by_servers(count: int) -> dict[str, Any]:
     """A row for a choice among so many servers."""
-    line = Line()
-    gates = [Gate(SLOTS, host=str(number), line=line) for number in range(count)]
+    line = CallQueue()
+    gates = [Gate(SLOTS, host=str(number), queue=line) for number in range(count)]
     times = max(10, 10_000 // count)
     spent_s = time.process_time()
     for _ in range(times):

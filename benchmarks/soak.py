@@ -23,7 +23,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.commands import read_json
-from benchmarks.servers import ServedSimulator
+from benchmarks.served_simulator import ServedSimulator
 
 FAULTS: tuple[dict[str, Any], ...] = (
     {"kind": "error_500", "rate": 0.005},

@@ -1,7 +1,7 @@
 """The dispatcher: every call to a model passes here.
 
 A call takes the first of these that it meets: a known reply; an equal call under way, whose reply it shares
-(`single_flight`); a reply on disk (`reply_log`). Else it waits in line for a place at one of the servers
+(`single_flight`); a reply on disk (`reply_log`). Else it waits in the queue for a place at one of the servers
 (`fleet`), under the limits of server, model, caller and rate, and goes out (`wires`). A failure that may pass
 is met with more attempts, under one rule (`Dispatcher._send`); between them no place in a gate is held.
 While no server is there, calls wait. Where logs of replies are kept, no reply is returned before it is
@@ -153,7 +153,7 @@ class PendingCall:
     cap: Gate | None = None
     """A gate of the caller's own, in which each attempt holds a place."""
     probe: Callable[[ModelClient], object]
-    """Asks for one word as this call asks for its reply."""
+    """Asks for one token as this call asks for its reply."""
     hosts: list[str] = field(default_factory=list)
     """Where it was sent, one host an attempt."""
     failures: int = 0
@@ -253,7 +253,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             ensure_running=ensure_running,
             hosts_now=hosts_now,
             report=report,
-            disown=self._disown,
+            forget_replies=self._forget_replies,
         )
         self._counts_absences = max_outage_s is None
         self._caps: WeakSet[Gate] = WeakSet()
@@ -428,7 +428,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _disown(self, model: str, since_s: float) -> None:
+    def _forget_replies(self, model: str, since_s: float) -> None:
         """Find none of a model's replies since then any more: they may be another model's."""
         for log in self._logs:
             log.forget(model, since_s)
@@ -558,7 +558,7 @@ _NO_FAILURES = (ServerUnreachableError, CallMovedError)
 
 
 def _probe_like(call: Call) -> Callable[[ModelClient], object]:
-    """Asks a model for one word, with the options that decide how it is loaded."""
+    """Asks a model for one token, with the options that decide how it is loaded."""
     probe = Call(model=call.model, prompt="Say yes.", options={**call.options, "num_predict": 1})
     return methodcaller("generate", probe)
 

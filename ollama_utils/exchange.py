@@ -32,6 +32,7 @@ from ollama_utils.errors import (
 )
 from ollama_utils.http import RETRY_AFTER, EncodedError, RedirectedError
 from ollama_utils.types import Call, Completion, Usage, is_count, is_text, unit_rows
+from records.terminal import shown
 
 NOT_FOUND = 404
 CONNECT_S = 10.0
@@ -232,7 +233,7 @@ class Exchange:
 
     def _misread(self, model: str | None, error: Exception) -> OllamaError:
         """The error for what cannot be JSON: the request, before it went out, or else the reply."""
-        why = _escaped(brief(str(error)))
+        why = shown(brief(str(error)))
         if self._request.sent:
             return BadReplyError(f"{self.whom(model)} gave an unreadable reply: {why}")
         return BadRequestError(f"the request to {self.whom(model)} cannot be written as JSON: {why}")
@@ -285,11 +286,6 @@ def _retry_after_s(told: str) -> float | None:
         except (ValueError, TypeError, OverflowError, LookupError, OSError):
             return None
     return min(max(0.0, wait_s), _MOST_RETRY_AFTER_S)
-
-
-def _escaped(line: str) -> str:
-    """A line with what cannot be printed written as escapes."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
 
 
 def _without_thinking(reply: str) -> str:

@@ -1,8 +1,8 @@
 """The servers of a run: to which of them a call goes, and what happens while one is away.
 
-Calls wait in one line for each model, however many servers there are (`gates`); what one server takes at once
+Calls to one model wait in one queue, however many servers there are (`gates`); what one server takes at once
 is for `limits` to say. A server that is away (`health`) takes no calls: those under way there are moved where
-another server is there, the others wait in the line. It is asked for one word again and again, until it
+another server is there, the others wait in the queue. It is probed with a request for one token, until it
 answers: that it lists its models says nothing, for a server may do that and never generate. While no server
 is there, everything waits, and nothing is lost but time; after `max_outage_s` the run ends.
 """
@@ -25,7 +25,7 @@ from ollama_utils.errors import (
     OutageError,
     ServerBusyError,
 )
-from ollama_utils.gates import Gate, Line
+from ollama_utils.gates import CallQueue, Gate
 from ollama_utils.health import ABSENCES, Health
 from ollama_utils.http import call_watch
 from ollama_utils.limits import Admission, MaxInFlight, Server
@@ -59,8 +59,8 @@ class Fleet:
             known: the server was ours, has ended, and cannot be started again. Else None.
         hosts_now: returns the hosts as they are to be from now on; None: they stay.
         report: is given a line for the user when an outage begins, goes on, and ends.
-        disown: is called when a model was found to be another one, with its name and since when its replies
-            may be the other one's, by `time.time`.
+        forget_replies: is called when a model was found to be another one, with its name and since when its
+            replies may be the other one's, by `time.time`.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class Fleet:
         ensure_running: Callable[[], str | None] = lambda: None,
         hosts_now: Callable[[], Sequence[str]] | None = None,
         report: Callable[[str], None] = lambda _line: None,
-        disown: Callable[[str, float], None] = lambda _model, _since_s: None,
+        forget_replies: Callable[[str, float], None] = lambda _model, _since_s: None,
     ) -> None:
         self._open_client = open_client
         self._max_in_flight = max_in_flight
         self._max_outage_s = max_outage_s
         self._ensure_running = ensure_running
         self._report = report
-        self._disown = disown
+        self._forget_replies = forget_replies
         self._lock = threading.Lock()
-        self._lines: dict[str, Line] = {}
+        self._queues: dict[str, CallQueue] = {}
         self._closed = threading.Event()
         self._ended: Exception | None = None
         self._look_s = time.monotonic() + _LOOK_S
@@ -94,7 +94,7 @@ class Fleet:
         self._servers_ever = dict(self._servers)
         """Those that have left, too: calls may still be under way there."""
         if hosts_now is not None:
-            self._beside(partial(self._follow, hosts_now))
+            self._in_background(partial(self._follow, hosts_now))
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -106,14 +106,14 @@ class Fleet:
         """Whether there is one server alone."""
         return len(self._servers) == 1
 
-    def line(self, model: str) -> Line:
-        """The line in which the calls to a model wait, by its short name."""
+    def queue(self, model: str) -> CallQueue:
+        """The queue in which the calls to a model wait, by its short name."""
         with self._lock:
-            if model not in self._lines:
-                self._lines[model] = Line()
+            if model not in self._queues:
+                self._queues[model] = CallQueue()
                 if self._closed.is_set():
-                    self._lines[model].close(self._ended)
-            return self._lines[model]
+                    self._queues[model].close(self._ended)
+            return self._queues[model]
 
     def models(self) -> dict[str, list[str]]:
         """The models that all servers have, as the first lists them, each with its digest at each server.
@@ -153,7 +153,7 @@ class Fleet:
 
         Args:
             model: the model's name.
-            probe: asks a client for one word, or as little, as this call would.
+            probe: asks a client for one token, or as little, as this call would.
             avoid: hosts to which it goes only where there is no other; it stays there then.
             cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
             wait_for_rate: waits until the rate allows the call. It comes last, so that calls go out at that
@@ -166,10 +166,10 @@ class Fleet:
         """
         name = short_name(model)
         self._look_at_weights()
-        line = self._line_with_gates(name)
+        queue = self._queue_with_gates(name)
         admission = Admission()
         with ExitStack() as places:
-            gate = line.enter(avoid=avoid, waits=self._take_turns)
+            gate = queue.enter(avoid=avoid, waits=self._take_turns)
             server = self._servers_ever[gate.host]
             server.probe = probe
             server.swaps.came(name)
@@ -196,7 +196,7 @@ class Fleet:
             server.health.back()  # nobody waits: each call finds out for itself
             return
         server.follow_health()
-        self._beside(partial(self._wait_for, server))
+        self._in_background(partial(self._wait_for, server))
 
     def check(self, server: Server, *, may_move: bool) -> None:
         """Raise what ends a call to a server that is under way, if anything does.
@@ -232,11 +232,11 @@ class Fleet:
         for server in self._servers_ever.values():
             server.client.close()
 
-    def _line_with_gates(self, name: str) -> Line:
-        line = self.line(name)
-        for server in self._servers.values() if not line.has_gates else ():
+    def _queue_with_gates(self, name: str) -> CallQueue:
+        queue = self.queue(name)
+        for server in self._servers.values() if not queue.has_gates else ():
             server.gate(name)
-        return line
+        return queue
 
     def _take_turns(self) -> None:
         """Calls wait, or wait no more: where models take turns, one may begin or end by that."""
@@ -251,7 +251,7 @@ class Fleet:
     def _is_another_there(self, server: Server) -> bool:
         return any(other is not server and not other.health.is_away for other in self._servers.values())
 
-    def _beside(self, job: Callable[[], None]) -> None:
+    def _in_background(self, job: Callable[[], None]) -> None:
         """Do a job on a thread of its own. What it raises ends the run, for nobody else hears of it."""
 
         def run() -> None:
@@ -268,12 +268,12 @@ class Fleet:
             if not self._closed.is_set():
                 self._ended = error
             self._closed.set()
-            lines = list(self._lines.values())
-        for line in lines:
-            line.close(self._ended)
+            queues = list(self._queues.values())
+        for queue in queues:
+            queue.close(self._ended)
 
     def _wait_for(self, server: Server) -> None:
-        """Ask a server that is away for one word until it answers, or the run ends."""
+        """Probe a server that is away until it answers, or the run ends."""
         probe_s, say_s, told = _FIRST_PROBE_S, -math.inf, False
         while not self._closed.is_set() and server.host in self._servers:
             if why := self._ensure_running():
@@ -297,10 +297,10 @@ class Fleet:
                 self._report(f"{server.host} answers again after {away_s:.0f} s: going on")
 
     def _answers(self, server: Server, within_s: float) -> bool:
-        """Whether a server has a word to say, or an error: it is there then, and calls are tried.
+        """Whether a server answers a probe, if only with an error: it is there then, and calls are tried.
 
-        One that is busy is not: it may still load the model, or a gateway says so in its absence. A word of a
-        call that is still under way there will do.
+        "Busy" is no answer: it may still load the model, or a gateway says so in its absence. A byte of the
+        reply to a call that is still under way there will do.
         """
         token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._is_over))
         try:
@@ -333,7 +333,7 @@ class Fleet:
         begins = f"{server.host} is away for {self.away_s(server.host):.0f} s ({server.health.why})"
         if self._is_another_there(server):
             return f"{begins}: its calls go to the other servers until it is back"
-        calls = sum(line.waiting for line in self._lines.values()) + server.health.under_way
+        calls = sum(queue.waiting for queue in self._queues.values()) + server.health.under_way
         most_s = self._max_outage_s
         end = "" if most_s is None else f"; the run ends after {most_s:g} s (--max-outage)"
         return f"{begins}: waiting for it, {calls} calls held{end}"
@@ -346,7 +346,7 @@ class Fleet:
         self._look_s = now_s + _LOOK_S
         for server in self._servers.values():
             if not server.health.is_away and not server.is_looked_at:
-                self._beside(partial(self._check_weights, server))
+                self._in_background(partial(self._check_weights, server))
 
     def _check_weights(self, server: Server) -> None:
         """End the run if the weights of a model that is called have changed at a server."""
@@ -360,7 +360,7 @@ class Fleet:
                 "--resume, or begin a new run"
             )
         )
-        self._disown(model, since_s)
+        self._forget_replies(model, since_s)
 
     def _follow(self, hosts_now: Callable[[], Sequence[str]]) -> None:
         """Let servers join and leave as their list changes."""
@@ -400,14 +400,14 @@ class Fleet:
                 continue
             self._servers_ever[host] = server
             self._servers = {**self._servers, host: server}
-            for name in list(self._lines):
+            for name in list(self._queues):
                 server.gate(name)
             yield f"{host} joins"
 
     def _unlike(self, found: Mapping[str, str]) -> str | None:
         """The first model that is called and that is not, or is another one, among those of a server."""
         there = {short_name(name): digest for name, digest in found.items()}
-        for name in list(self._lines):
+        for name in list(self._queues):
             known = {digest for server in self._servers.values() if (digest := server.digest(name))}
             if name not in there or (known and there[name] and there[name] not in known):
                 return name
@@ -422,14 +422,14 @@ class Fleet:
         self._servers = {host: server for host, server in self._servers.items() if host not in leaving}
         for host, server in leaving.items():
             for name, gate in server.gates.items():
-                self.line(name).remove(gate)
+                self.queue(name).remove(gate)
             yield f"{host} leaves"
 
     def _new_server(self, host: str) -> Server:
         return Server(self._open_client(host), max_in_flight=self._max_in_flight, owner=self)
 
 
-class _HasSpokenError(OllamaError):
+class _ProbeNotNeededError(OllamaError):
     """A server that was away is there: no probe is needed."""
 
 
@@ -450,7 +450,7 @@ class _ProbeWatch:
 
     def check(self) -> None:
         """End it in time, or when it is not needed any more."""
-        if self._health.has_spoken:
-            raise _HasSpokenError("another call heard of it")
+        if self._health.has_received:
+            raise _ProbeNotNeededError("a reply to another call arrives")
         if time.monotonic() > self._until_s or self._is_over():
-            raise CallTimeoutError("it did not say one word in time")
+            raise CallTimeoutError("it did not answer a probe in time")

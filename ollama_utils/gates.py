@@ -1,6 +1,6 @@
-"""Places for calls: `Gate` lets so many in at once, `Line` is where they wait for a place in one of several.
+"""Places for calls: `Gate` lets so many in at once, `CallQueue` is where they wait for one.
 
-A call to a model waits in one line, in the order in which it came, whatever the number of servers; each
+A call to a model waits in one queue, in the order in which it came, whatever the number of servers; each
 server has a gate for that model. A place that falls free anywhere goes to whoever came first, at the gate
 where the call is expected to take least time.
 """
@@ -28,13 +28,13 @@ class Gate:
     Args:
         limit: the most calls inside at once.
         host: whose places these are.
-        line: where calls wait; by default this gate has a line of its own.
+        queue: where calls wait; by default this gate has a queue of its own.
 
     Raises:
         ValueError: the limit is less than 1.
     """
 
-    def __init__(self, limit: int, *, host: str = "", line: Line | None = None) -> None:
+    def __init__(self, limit: int, *, host: str = "", queue: CallQueue | None = None) -> None:
         self.host = host
         self.in_flight = 0
         """The calls inside now."""
@@ -47,8 +47,8 @@ class Gate:
         self._limit = _checked(limit)
         self._open = True
         self._held = False
-        self._line = Line() if line is None else line
-        self._line.add(self)
+        self._queue = CallQueue() if queue is None else queue
+        self._queue.add(self)
 
     @property
     def limit(self) -> int:
@@ -57,7 +57,7 @@ class Gate:
 
     @limit.setter
     def limit(self, limit: int) -> None:
-        with self._line.changed():
+        with self._queue.changed():
             self._limit = _checked(limit)
 
     @property
@@ -67,7 +67,7 @@ class Gate:
 
     @open.setter  # noqa: A003 - the property, not the builtin
     def open(self, is_open: bool) -> None:
-        with self._line.changed():
+        with self._queue.changed():
             self._open = is_open
 
     @property
@@ -77,7 +77,7 @@ class Gate:
 
     @held.setter
     def held(self, is_held: bool) -> None:
-        with self._line.changed():
+        with self._queue.changed():
             self._held = is_held
 
     @property
@@ -87,13 +87,13 @@ class Gate:
 
     @property
     def closing(self) -> threading.Event:
-        """Set once the line is closed, for those inside who wait for something else."""
-        return self._line.closing
+        """Set once the queue is closed, for those inside who wait for something else."""
+        return self._queue.closing
 
     @property
     def waiting(self) -> int:
         """The calls outside now."""
-        return self._line.waiting
+        return self._queue.waiting
 
     @property
     def has_room(self) -> bool:
@@ -107,23 +107,23 @@ class Gate:
 
     def close(self) -> None:
         """Turn away all who wait and all who come later; those inside are left alone."""
-        self._line.close()
+        self._queue.close()
 
     def enter(self) -> None:
         """Wait for a place. Whoever enters leaves.
 
         Raises:
-            CallCancelledError: the line is closed.
+            CallCancelledError: the queue is closed.
         """
-        self._line.enter()
+        self._queue.enter()
 
     def leave(self) -> None:
         """Give the place back."""
-        with self._line.changed():
+        with self._queue.changed():
             self.in_flight -= 1
 
     def let_in(self) -> None:
-        """One more is inside; the line's lock is held."""
+        """One more is inside; the queue's lock is held."""
         self.in_flight += 1
         self.max_in_flight = max(self.max_in_flight, self.in_flight)
 
@@ -136,13 +136,13 @@ class _Waiter(Future[Gate]):
         self.avoid = avoid
 
 
-class Line:
+class CallQueue:
     """Calls in the order in which they came, and the gates through which they may go."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._gates: list[Gate] = []
-        self._queue: deque[_Waiter] = deque()
+        self._waiters: deque[_Waiter] = deque()
         self._since_s = 0.0
         """Since when there has always been somebody who waits."""
         self._ended: Exception | None = None
@@ -152,7 +152,7 @@ class Line:
     @property
     def waiting(self) -> int:
         """The calls that wait for a place."""
-        return len(self._queue)
+        return len(self._waiters)
 
     @property
     def has_gates(self) -> bool:
@@ -185,8 +185,8 @@ class Line:
         with self._lock:
             self._ended = self._ended or error
             self.closing.set()
-            while self._queue:
-                self._turn_away(self._queue.popleft())
+            while self._waiters:
+                self._turn_away(self._waiters.popleft())
 
     def enter(self, *, avoid: Collection[str] = (), waits: Callable[[], object] = lambda: None) -> Gate:
         """The gate in which a place was found, after waiting for it.
@@ -196,10 +196,10 @@ class Line:
             waits: is called once, before a wait.
 
         Raises:
-            CallCancelledError: the line is closed; or with what it was closed.
+            CallCancelledError: the queue is closed; or with what it was closed.
         """
         with self._lock:
-            if not self.closing.is_set() and not self._queue:
+            if not self.closing.is_set() and not self._waiters:
                 self._since_s = time.monotonic()
                 if (gate := self._best(avoid)) is not None:
                     gate.let_in()
@@ -208,7 +208,7 @@ class Line:
             if self.closing.is_set():
                 self._turn_away(waiter)
             else:
-                self._queue.append(waiter)
+                self._waiters.append(waiter)
                 self._admit()
         try:
             if not waiter.done():
@@ -228,14 +228,14 @@ class Line:
 
     def _admit(self) -> None:
         """Let in whoever came first while there is room; the lock is held."""
-        while self._queue and any(gate.has_room for gate in self._gates):
-            for waiter in self._queue:
+        while self._waiters and any(gate.has_room for gate in self._gates):
+            for waiter in self._waiters:
                 if (gate := self._best(waiter.avoid)) is not None:
                     break
             else:
                 return
             gate.let_in()
-            self._queue.remove(waiter)
+            self._waiters.remove(waiter)
             waiter.set_result(gate)
 
     def _best(self, avoid: Collection[str]) -> Gate | None:
@@ -254,13 +254,13 @@ class Line:
     def _backlog_s(self, gates: Sequence[Gate]) -> float:
         """For how long these gates would keep busy with those who wait, and those who seem to come."""
         rate = sum((gate.slots or gate.limit) / gate.call_s for gate in gates)
-        return max(len(self._queue) / rate, _AGE_SHARE * (time.monotonic() - self._since_s))
+        return max(len(self._waiters) / rate, _AGE_SHARE * (time.monotonic() - self._since_s))
 
     def _forget(self, waiter: _Waiter) -> None:
         """Undo the wait of a thread that was interrupted in it."""
         with self.changed():
-            if waiter in self._queue:
-                self._queue.remove(waiter)
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
             elif waiter.done() and not waiter.cancelled() and waiter.exception() is None:
                 waiter.result().in_flight -= 1
 

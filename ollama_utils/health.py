@@ -42,7 +42,7 @@ class Health:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.why = ""
         """Why it counts as away."""
-        self.has_spoken = False
+        self.has_received = False
         """Whether some of a reply has come since it went away."""
         self._clock = clock
         self._lock = threading.Lock()
@@ -75,14 +75,14 @@ class Health:
                 self._silent_since_s = self._clock()
             self._under_way += 1
 
-    def word(self) -> None:
+    def received(self) -> None:
         """Some of a reply came."""
         with self._lock:
             now_s = self._clock()
             if self._has_answered and not self.is_away:
                 self._learn(now_s - self._silent_since_s)
             self._silent_since_s = now_s
-            self.has_spoken = True
+            self.has_received = True
 
     def over(self, error: BaseException | None) -> bool:
         """A call is over; returns whether the server is away from now on.
@@ -131,7 +131,7 @@ class Health:
         if self._away_since_s is not None:
             return False
         self._away_since_s = self._clock() if since_s is None else since_s
-        self.why, self.has_spoken = why, False
+        self.why, self.has_received = why, False
         return True
 
 

@@ -18,7 +18,7 @@ from typing import Literal, Protocol
 
 from ollama_utils.capacity import Capacity, CapacityEstimate, SentCall
 from ollama_utils.errors import OllamaError, ServerOverloadedError
-from ollama_utils.gates import Gate, Line
+from ollama_utils.gates import CallQueue, Gate
 from ollama_utils.health import SILENT_S, Health
 from ollama_utils.http import call_watch
 from ollama_utils.swaps import Swaps
@@ -45,8 +45,8 @@ class Owner(Protocol):
         """
         ...
 
-    def line(self, model: str) -> Line:
-        """The line in which the calls to a model wait, by its short name."""
+    def queue(self, model: str) -> CallQueue:
+        """The queue in which the calls to a model wait, by its short name."""
         ...
 
     def gone(self, server: Server) -> None:
@@ -85,13 +85,13 @@ class Server:
     Args:
         client: the way to it.
         max_in_flight: the most calls at once to one of its models, or `auto`.
-        owner: has the lines in which calls wait, and hears when this server goes away.
+        owner: has the queues in which calls wait, and hears when this server goes away.
     """
 
     def __init__(self, client: ModelClient, *, max_in_flight: MaxInFlight, owner: Owner) -> None:
         self.client = client
         self.health = Health()
-        self.swaps = Swaps(lambda: self.gates, waiting=lambda model: owner.line(model).waiting)
+        self.swaps = Swaps(lambda: self.gates, waiting=lambda model: owner.queue(model).waiting)
         self._max_in_flight = max_in_flight
         self._owner = owner
         self._digests: dict[str, str] = {}
@@ -99,7 +99,7 @@ class Server:
         self.is_looked_at = False
         """Whether it is being asked for its models: it may be slow to tell."""
         self.probe: Callable[[ModelClient], object] = methodcaller("models")
-        """Asks a client for one word, or as little, as the latest call did."""
+        """Asks a client for one token, or as little, as the latest call did."""
         self._services: dict[str, _ModelLimit] = {}
         self._told_slots: int | None = None
         self._lock = threading.Lock()
@@ -206,7 +206,7 @@ class Server:
     def _service(self, name: str) -> _ModelLimit:
         with self._lock:
             if name not in self._services:
-                gate = Gate(1, host=self.host, line=self._owner.line(name))
+                gate = Gate(1, host=self.host, queue=self._owner.queue(name))
                 gate.held = self.health.is_away
                 service = _ModelLimit(gate, self._max_in_flight, self._told_slots, self._owner)
                 self._services[name] = service
@@ -229,7 +229,7 @@ class _Watch:
 
     def arrived(self) -> None:
         """Some of the reply came."""
-        self._server.health.word()
+        self._server.health.received()
         if self._admission.streams:
             self._last_s = time.monotonic()
 

@@ -29,6 +29,7 @@ import numpy as np
 
 from ollama_utils.errors import BadReplyError, BadRequestError, ReplyLogError
 from ollama_utils.types import Call, Completion, Usage, is_count, is_text, short_name
+from records.reading import parse_json
 
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
 _LONGEST = 1.001
@@ -139,10 +140,7 @@ def from_json(reply: str) -> Completion:
     Raises:
         ValueError: it is none.
     """
-    try:
-        return _kept(json.loads(reply))
-    except RecursionError as error:
-        raise ValueError("it is nested too deep") from error
+    return _kept(parse_json(reply))
 
 
 def _kept(kept: object) -> Completion:
@@ -173,8 +171,8 @@ def _check_readable(question: Question, reply: str) -> None:
         from_json(reply)
         return
     try:
-        row = np.asarray(json.loads(reply), dtype=np.float64)
-    except (TypeError, OverflowError, RecursionError) as error:
+        row = np.asarray(parse_json(reply), dtype=np.float64)
+    except (TypeError, OverflowError) as error:
         raise ValueError("expected numbers") from error
     if row.ndim != 1 or not row.size or not (np.abs(row) <= _LONGEST).all():
         raise ValueError("expected the numbers of a row of length 1")

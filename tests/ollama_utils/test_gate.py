@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.gates import Gate, Line
+from ollama_utils.gates import CallQueue, Gate
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
 
@@ -128,10 +128,10 @@ def test_a_gate_that_is_shut_or_held_has_no_room_and_lets_in_whoever_waits_once_
     visitor.gone.result(PATIENCE_S)
 
 
-def gates_of_one_line(*limits: int, call_s: Sequence[float] = ()) -> tuple[Line, list[Gate]]:
+def gates_of_one_line(*limits: int, call_s: Sequence[float] = ()) -> tuple[CallQueue, list[Gate]]:
     """Gates of servers 0, 1, ... that take so many calls at once, each of so many seconds."""
-    line = Line()
-    gates = [Gate(limit, host=str(place), line=line) for place, limit in enumerate(limits)]
+    line = CallQueue()
+    gates = [Gate(limit, host=str(place), queue=line) for place, limit in enumerate(limits)]
     for gate, seconds in zip(gates, call_s, strict=False):
         gate.call_s, gate.slots = seconds, gate.limit
     return line, gates

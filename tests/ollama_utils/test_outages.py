@@ -188,7 +188,7 @@ def test_a_silence_much_longer_than_any_before_makes_an_outage(clock: Clock) -> 
     for _ in range(3):
         clock.now_s += SILENT_S - 0.1
         assert not health.has_fallen_silent()
-        health.word()
+        health.received()
     clock.now_s += 1.5 * SILENT_S
     assert not health.has_fallen_silent(), "it was silent for nearly as long before"
     clock.now_s += SILENT_S
@@ -205,7 +205,7 @@ def test_a_slow_server_is_taken_for_an_absent_one_a_few_times_at_most(clock: Clo
         for _ in range(35):  # it reads a long prompt
             clock.now_s += 1.0
             alarms += health.has_fallen_silent()
-        health.word()
+        health.received()
         if health.is_away:
             health.back()
         assert not health.over(None), call

@@ -207,9 +207,9 @@ def test_a_call_that_avoids_a_server_gets_its_turn_at_another_one() -> None:
 
         with fleet.admit("x", probe=lambda _client: None, avoid=[other.host]):
             late_x = start(lambda: visit("x", []))
-            wait_until(lambda: fleet.line("x").waiting == 1)
+            wait_until(lambda: fleet.queue("x").waiting == 1)
             late_y = start(lambda: visit("y", [one.host]))
-            wait_until(lambda: fleet.line("y").waiting == 1)
+            wait_until(lambda: fleet.queue("y").waiting == 1)
         late_x.result(PATIENCE_S)
         late_y.result(PATIENCE_S)
 
@@ -289,7 +289,7 @@ def test_ctrl_c_ends_a_call_that_is_held_and_leaves_no_place_taken(*, hangs: boo
 
         def is_held() -> None:
             assert gone.wait(PATIENCE_S)
-            wait_until(lambda: dispatcher._fleet.line("m").waiting == 1)
+            wait_until(lambda: dispatcher._fleet.queue("m").waiting == 1)
 
         with interrupted_once(is_held):
             dispatcher.generate(call())

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from ollama_utils.gates import _SLOWER, Gate, Line, _Waiter
+from ollama_utils.gates import _SLOWER, CallQueue, Gate, _Waiter
 
 HOSTS = "abcd"
 hosts = st.sampled_from(HOSTS)
@@ -19,7 +19,7 @@ class LineOfCalls(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line()
+        self.line = CallQueue()
         self.gates: dict[str, Gate] = {}
         self.waiting: list[_Waiter] = []
         self.inside: list[Gate] = []
@@ -30,7 +30,7 @@ class LineOfCalls(RuleBasedStateMachine):
     def add_gate(self, host: str, limit: int) -> None:
         """A server joins."""
         if host not in self.gates:
-            self.gates[host] = Gate(limit, host=host, line=self.line)
+            self.gates[host] = Gate(limit, host=host, queue=self.line)
 
     @precondition(lambda self: len(self.gates) > 1)
     @rule(host=hosts)
@@ -41,10 +41,10 @@ class LineOfCalls(RuleBasedStateMachine):
 
     @rule(avoid=st.sets(hosts))
     def come(self, avoid: Collection[str]) -> None:
-        """A call comes, as in `Line.enter`, but for the thread that waits."""
+        """A call comes, as in `CallQueue.enter`, but for the thread that waits."""
         self.waiting.append(_Waiter(avoid))
         with self.line.changed():
-            self.line._queue.append(self.waiting[-1])
+            self.line._waiters.append(self.waiting[-1])
 
     @precondition(lambda self: self.inside)
     @rule(data=st.data())
@@ -88,13 +88,13 @@ class LineOfCalls(RuleBasedStateMachine):
         assert all(gate.in_flight <= gate.limit for gate in gates)
         self.inside += gates
         self.waiting = [waiter for waiter in self.waiting if not waiter.done()]
-        assert list(self.line._queue) == self.waiting
+        assert list(self.line._waiters) == self.waiting
 
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
         """Who waits found no room, or has a much quicker gate whose calls end soon."""
         there = [gate for gate in self.gates.values() if not gate.held]
-        for waiter in self.line._queue:
+        for waiter in self.line._waiters:
             allowed = [gate for gate in there if gate.host not in waiter.avoid] or there
             for gate in allowed:
                 quicker = [
