@@ -43,8 +43,8 @@ def batches(selector: Selector) -> list[int]:
 
 
 def test_the_first_batch_and_the_growth_are_settings() -> None:
-    settings = {"n_initial": 50, "growth_factor": 1.0, "ahead": 0}
-    selector = play("arm_elimination", 0, (0.6, 0.6, 0.6), **settings).selector
+    means = (0.6, 0.6, 0.6)
+    selector = play("arm_elimination", 0, means, n_initial=50, growth_factor=1.0, ahead=0).selector
     assert [each.batch_size for each in selector.rounds] == [50] * 4
 
 
