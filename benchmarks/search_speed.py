@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.commands import LOGNORMAL
 from benchmarks.reporting import Check, Section, at_least, at_most, run
-from benchmarks.selection import CHOICES, CONTESTANTS, DELTA, WORLDS, Contestant
+from benchmarks.selection import AS_THEY_ARE, CHOICES, DELTA, WORLDS, Contestant
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call, Completion
 from search import (
@@ -370,7 +370,7 @@ def time_selectors(scale: Scale) -> Section:
     """Every selector on the same nine arms: the seconds that it takes, beside brute force's."""
     rows = [
         _selector_row(contestant, [_selector(scale, contestant, seed) for seed in range(scale.runs)])
-        for contestant in CONTESTANTS
+        for contestant in AS_THEY_ARE
     ]
     _compare(rows, "s", "of brute force's")
     _compare(rows, "lognormal, s", "lognormal, of brute force's")

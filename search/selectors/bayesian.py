@@ -128,7 +128,8 @@ class BayesianSelector(Selector):
     After 2 (names + 1) combinations by chance, or half of the budget if that is less, each batch holds the
     combinations whose expected improvement is greatest by a Gaussian process over the choices (see
     `propose`). It learns what a choice is worth whatever it is combined with; where one name alone has
-    choices, there is nothing to learn, and it searches at random.
+    choices, there is nothing to learn, and it searches at random. A batch is decided when half of the one
+    before it is told, or all but `ahead`.
 
     Args, beside those of `Selector`:
         budget: the share of all combinations that is evaluated, rounded up; above 0 and at most 1.

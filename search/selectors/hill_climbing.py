@@ -20,6 +20,9 @@ class HillClimbingSelector(Selector):
     combination whose neighbours are all known and no better, or after `iterations` batches; the next one
     begins at a combination that was not evaluated yet.
 
+    A batch is decided when half of the one before it is told, or all but `ahead`: what is known by then
+    counts, and a step that the rest does not bear out is taken back. Before a climb ends, all is told.
+
     Args, beside those of `Selector`:
         iterations: batches of a climb, at least 1.
         restarts: how many climbs there are, at least 1.

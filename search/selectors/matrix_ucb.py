@@ -166,7 +166,8 @@ class MatrixUCBSelector(Selector):
         while self._left > 0 and (requests := self._next_cells()):
             self._left -= sum(len(places) for _, places in requests)
             yield requests
-        yield from self._made_sure()
+        while (named := self.named()) is not None:
+            yield [self._sure(named)]
 
     def _next_cells(self) -> list[Request]:
         """The cells of a round, by combination; none where all that are worth it are filled."""

@@ -171,11 +171,6 @@ class Selector(ABC):
         left waits until more is told, and where all is told, it is the end.
         """
 
-    def _made_sure(self) -> Iterator[Sequence[Request]]:
-        """The one that would be named, until it is `sound`; where it is not, another."""
-        while (named := self.named()) is not None:
-            yield [self._sure(named)]
-
     def _sure(self, number: int) -> Request:
         """What makes a combination `sound` that can be, if it fails on no other datapoint."""
         size, seen = len(self.datapoints), int(self.cells.seen[number])
