@@ -156,7 +156,7 @@ class Selector(ABC):
         self.rounds: list[Round] = []
         self.last_asked: dict[int, int] = {}  # the last round of each combination
         self._evaluate = evaluate
-        self._to_come: Iterator[Sequence[Request]] | None = None
+        self._to_come = self._rounds()
         self._open: deque[_OpenRound] = deque()
         self._untold: deque[Cell] = deque()  # those of the open rounds
         self._due_at = 0  # so many of them are left when the next round is decided
@@ -164,7 +164,7 @@ class Selector(ABC):
 
     @abstractmethod
     def _rounds(self) -> Iterator[Sequence[Request]]:
-        """What to evaluate, round by round.
+        """What to evaluate, round by round; a generator, for it begins when it is asked for the first.
 
         When the generator goes on, `self.cells` holds what was told, in the order in which it was asked for,
         and says what else was. What was asked for already is left out of a round. A round of which nothing is
@@ -276,8 +276,7 @@ class Selector(ABC):
             The requests; none when the search is over.
         """
         with self._deciding():
-            if self._to_come is None:
-                self._to_come = iter(self._rounds())
+            if not self.rounds and not self._open:
                 self._decide()
         asked: dict[int, list[int]] = {}
         for number, place in self._next_untold():
@@ -395,7 +394,7 @@ class Selector(ABC):
 
     def _decide(self) -> None:
         """Open the next round, if there is one now."""
-        requests = next(self._to_come, ()) if self._to_come is not None else ()
+        requests = next(self._to_come, ())
         new = [(number, place) for number, places in requests for place in self.cells.ask_for(number, places)]
         if new:
             self._open.append(_OpenRound(Counter(number for number, _ in new), len(new)))
