@@ -85,7 +85,8 @@ class Ensemble:
         return np.asarray(np.linalg.solve(normal, (left @ factors)[..., None])[..., 0])
 
 
-_BATCH = 32
+_BATCH = 40
+"""Twice the usual cap: half of it is under way when the next round is decided."""
 _FACTORS = 1
 """The chance that the ensemble's seed is drawn from."""
 
@@ -111,7 +112,7 @@ class MatrixUCBSelector(Selector):
         ridge: what speaks against a factor, in measured scores; above 0.
         width: differences of the members that a bound lies above the mean; 0 or more.
         exploration: UCB-E's, 0 or more.
-        batch_size: cells of a round, at least 1; None: 32, or a thousandth of all if that is more.
+        batch_size: cells of a round, at least 1; None: 40, or a thousandth of all if that is more.
 
     Raises:
         ValueError: as of `Selector`, or one of these is out of range.
