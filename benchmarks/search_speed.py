@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 from benchmarks.commands import LOGNORMAL
-from benchmarks.reporting import Section, at_least, at_most, run
+from benchmarks.reporting import Check, Section, at_least, at_most, run
+from benchmarks.selection import AS_THEY_ARE, CHOICES, DELTA, WORLDS, Contestant
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call, Completion
 from search import (
@@ -31,6 +32,7 @@ from search import (
 )
 from search.call_pool import CallPool
 from search.evolution import Generation, Genome
+from search.selectors.combination import Combination
 from search.selectors.task_evaluation import TaskEvaluation
 from search.task import Task, bundled_task
 from simulator.process import EmbeddedServer
@@ -60,6 +62,7 @@ def sections(*, quick: bool) -> Iterator[Section]:
     yield time_population(scale)
     yield time_generations(scale)
     yield time_selection(scale)
+    yield time_selectors(scale)
 
 
 @contextmanager
@@ -357,6 +360,102 @@ def _selection(scale: Scale, replies: str, cap: int, combinations: int, batch: i
         "busy": share and share * cap,
         "of the cap": share,
     }
+
+
+SELECTORS_CAP, SELECTORS_DATAPOINTS = 20, 100
+"""Slots, which are the cap, and datapoints on which all selectors are timed."""
+
+
+def time_selectors(scale: Scale) -> Section:
+    """Every selector on the same nine arms: the seconds that it takes, beside brute force's."""
+    rows = [
+        _selector_row(contestant, [_selector(scale, contestant, seed) for seed in range(scale.runs)])
+        for contestant in AS_THEY_ARE
+    ]
+    _compare(rows, "s", "of brute force's")
+    _compare(rows, "lognormal, s", "lognormal, of brute force's")
+    return Section(
+        title=f"Seconds of every selector: 9 arms, {SELECTORS_DATAPOINTS} datapoints, 50 ms a call",
+        about=(
+            f"`select_best(parallel=True, max_concurrent={SELECTORS_CAP})` on {SELECTORS_CAP} slots, the "
+            "selectors of the sections below, with their default settings. Each evaluation is one call of 50 "
+            "ms, or of lognormal length with this mean and sigma 1.0; its score stands in a table, drawn as "
+            f"for nine independent arms below. *In flight*: calls on the mean, the last {SELECTORS_CAP} "
+            f"aside; *s* are all seconds. Medians of {scale.runs} tables; *saved* is the mean share of brute "
+            "force's evaluations. A selector waits for what came of calls in the order in which it asked for "
+            "them: where some take six times as long as the mean, slots idle meanwhile."
+        ),
+        rows=rows,
+        checks=list(_selector_checks(rows)),
+    )
+
+
+def _selector(scale: Scale, contestant: Contestant, seed: int) -> dict[str, Any]:
+    """What one table takes, with equal replies and lognormal ones."""
+    table = WORLDS["independent"].table(seed)[:, :SELECTORS_DATAPOINTS]
+    half = replace(scale, time_scale=scale.time_scale / 2)  # 25 tokens in 50 ms
+    found: dict[str, Any] = {}
+    for prefix, tokens in (("", "25"), ("lognormal, ", "lognormal:mean=25,sigma=1.0")):
+        with serving(half, SELECTORS_CAP, tokens, seed=seed) as (server, dispatcher):
+            server.reset_stats()
+            busy = BusySlots(server, SELECTORS_CAP)
+            calls = WatchedCalls(dispatcher, busy.tick)
+
+            def evaluate(arm: Combination, datapoint: int, calls: WatchedCalls = calls) -> float:
+                prompt = f"What is {datapoint} times {arm['model']}{arm['prompt']}?"
+                reply = calls.generate(Call(model=MODEL, prompt=prompt, options={"temperature": 0}))
+                if reply.error is not None:
+                    raise reply.error
+                return float(table[3 * arm["model"] + arm["prompt"], datapoint])
+
+            selector = make_selector(
+                contestant.selector,
+                CHOICES,
+                range(SELECTORS_DATAPOINTS),
+                evaluate,
+                seed=seed,
+                delta=DELTA,
+                **contestant.settings,
+            )
+            began_s = time.perf_counter()
+            results = selector.select_best(parallel=True, max_concurrent=SELECTORS_CAP)
+            found[f"{prefix}s"] = time.perf_counter() - began_s
+            (found["calls"], share), most = busy.end_window(), server.stats()["max_in_flight"]
+        found[f"{prefix}in flight"] = share and share * SELECTORS_CAP
+        found[f"{prefix}most"] = most
+        found["saved"] = results.savings
+    return found
+
+
+def _selector_row(contestant: Contestant, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    def middle(what: str) -> float:
+        return float(median(each[what] for each in runs))
+
+    return {
+        "selector": contestant.label,
+        "calls": middle("calls"),
+        "saved": fmean(each["saved"] for each in runs),
+        "s": middle("s"),
+        "of brute force's": None,
+        "in flight": middle("in flight"),
+        "most in flight": max(each["most"] for each in runs),
+        "lognormal, s": middle("lognormal, s"),
+        "lognormal, of brute force's": None,
+        "lognormal, in flight": middle("lognormal, in flight"),
+    }
+
+
+def _compare(rows: Sequence[dict[str, Any]], seconds: str, of_the_first: str) -> None:
+    for row in rows:
+        row[of_the_first] = row[seconds] / rows[0][seconds]
+
+
+def _selector_checks(rows: Sequence[dict[str, Any]]) -> Iterator[Check]:
+    slowest = max(row["of brute force's"] for row in rows)
+    # Three climbs ask for all that brute force asks for: what is above 1 is the noise of two timings.
+    yield at_most("seconds of brute force's, most of all", 1.03, slowest)
+    yield at_least("in flight, least of all", 0.9 * SELECTORS_CAP, min(row["in flight"] for row in rows))
+    yield at_most("most in flight", SELECTORS_CAP, max(row["most in flight"] for row in rows))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Arm elimination: batches that double, and after each one whoever is shown to be worse is out."""
+"""Arm elimination: batches that double, and whoever is shown to be worse is out."""
 
 from __future__ import annotations
 
@@ -18,9 +18,12 @@ _AT_ONCE = 40_000
 class ArmEliminationSelector(Selector):
     """Names what brute force over the whole dataset would name, but for a chance of `delta`.
 
-    After each round every combination that another one beats is out: a paired test on the datapoints that
-    both have seen, without replacement, at .8 delta divided by the number of rivals. The one that brute force
-    names is beaten by any of its rivals with that probability at most, however many rounds there are.
+    Every combination that another one beats is out: a paired test on the datapoints that both have seen,
+    without replacement, at .8 delta divided by the number of rivals. The one that brute force names is beaten
+    by any of its rivals with that probability at most, however often one looks.
+
+    A batch is asked for in parts, a round each, the best so far first: they stay in most surely. The others'
+    part comes when more is told, and whoever is out by then is left out.
 
     One that fails too often so far beats nobody, and whom it beat before comes back; it is out when it
     cannot but fail too often over the whole dataset. The last that is left is evaluated until it is `sound`,
@@ -57,6 +60,7 @@ class ArmEliminationSelector(Selector):
         self._n_initial = n_initial or max(1, len(self.datapoints) // 10)
         self._growth_factor = growth_factor
         self._beaten_by: dict[int, int] = {}
+        self._noted = np.zeros_like(self.cells.seen)  # what each had seen when all were compared last
 
     @property
     def survivors(self) -> tuple[int, ...]:
@@ -65,31 +69,55 @@ class ArmEliminationSelector(Selector):
         return tuple(number for number in able if number not in self._beaten_by)
 
     def _rounds(self) -> Iterator[Sequence[Request]]:
-        size, seen, batch = len(self.datapoints), 0, self._n_initial
-        while (survivors := self.survivors) and not (len(survivors) == 1 and self.sound(survivors[0])):
-            if all(self.cells.seen[number] == size for number in survivors):
-                return
-            step = batch if len(survivors) > 1 else self._n_initial
-            seen = min(size, seen + step)
-            batch = math.ceil(batch * self._growth_factor)
-            yield [(number, range(seen)) for number in survivors]
+        size, end, batch = len(self.datapoints), 0, self._n_initial
+        while survivors := self.survivors:
+            behind = [number for number in survivors if self.cells.asked[number] < end]
+            if behind:
+                yield self._part([n for n in behind if 2 * self.cells.seen[n] >= self.cells.asked[n]], end)
+            elif end and len(survivors) == 1:
+                yield [self._sure(survivors[0])]
+            elif end < size:
+                end = min(size, end + batch)
+                batch = math.ceil(batch * self._growth_factor)
+            else:
+                yield []
+
+    def _part(self, behind: Sequence[int], end: int) -> list[Request]:
+        """What those lack that did best so far: `ahead` evaluations or a little more; without it, all."""
+        part: list[Request] = []
+        means, evaluations = self.cells.means(), 0
+        for number in sorted(behind, key=lambda n: (not self.cells.seen[n], -means[n], n)):
+            part.append((number, range(end)))
+            evaluations += end - int(self.cells.asked[number])
+            if 0 < self.ahead <= evaluations:
+                break
+        return part
 
     def _note(self) -> None:
         """Bring back whom an unfit one beat, and take out whoever is beaten by one that is fit and in."""
-        self._beaten_by = {worse: by for worse, by in self._beaten_by.items() if self.fit(by)}
-        means = self.cells.means()
+        for worse, by in list(self._beaten_by.items()):
+            if not self.fit(by):
+                del self._beaten_by[worse]
+                self._noted[worse] = 0
+        means, seen, noted = self.cells.means(), self.cells.seen, self._noted
+        is_in = np.isin(np.arange(len(seen)), self.survivors)
         # The best so far first: mostly it is the one that beats the others.
-        for better in sorted(self.survivors, key=lambda number: (-means[number], number)):
-            if self.fit(better) and better not in self._beaten_by:
-                below = [number for number in self.survivors if means[number] < means[better]]
-                self._beaten_by |= dict.fromkeys(self._beaten(better, below), better)
+        able = np.flatnonzero(is_in & self.fit_ones).tolist()
+        for better in sorted(able, key=lambda number: (-means[number], number)):
+            if is_in[better]:
+                is_new = np.minimum(seen, seen[better]) > np.minimum(noted, noted[better])
+                below = np.flatnonzero(is_in & (means < means[better]) & is_new)
+                beaten = self._beaten(better, below.tolist())
+                self._beaten_by |= dict.fromkeys(beaten, better)
+                is_in[beaten] = False
+        self._noted = seen.copy()
 
     def _beaten(self, better: int, others: Sequence[int]) -> list[int]:
         """Those of the others that are shown to be worse."""
         scores, size = self.cells.scores, len(self.datapoints)
         delta = self.score_delta / max(1, len(self.combinations) - 1)
         beaten: list[int] = []
-        # Those that just came back have seen less, as yet.
+        # Not all were told of as many datapoints.
         for seen in {min(int(self.cells.seen[n]), int(self.cells.seen[better])) for n in others}:
             of_these = [n for n in others if min(self.cells.seen[n], self.cells.seen[better]) == seen]
             step = max(1, _AT_ONCE // max(1, seen))

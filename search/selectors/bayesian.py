@@ -21,27 +21,43 @@ _EQUAL_DIGITS = 9
 """Improvements that agree to so many digits are equal: the rounding of floats has no favourite."""
 
 
-def propose(shape: Sequence[int], measured: Mapping[Places, float], count: int, seed: int) -> list[Places]:
+def propose(
+    shape: Sequence[int],
+    measured: Mapping[Places, float],
+    count: int,
+    seed: int,
+    under_way: Sequence[Places] = (),
+) -> list[Places]:
     """Different combinations that nobody measured, the most promising first; all that are left, if fewer.
 
     A Gaussian process over the choices, which have no order (Matern 5/2 on their one-hot codes), is fitted
     to what was measured; each proposal has the greatest expected improvement, compared by its logarithm
     (Ament et al. 2023, "Unexpected Improvements to Expected Improvement for Bayesian Optimization"). Those
-    before it are taken to have the score that the process expects (Ginsbourger et al. 2010, "Kriging is
-    well-suited to parallelize optimization"). Equal arguments give equal proposals.
+    before it, and those under way, are taken to have the score that the process expects (Ginsbourger et al.
+    2010, "Kriging is well-suited to parallelize optimization"). Equal arguments give equal proposals.
 
     Args:
         shape: how many choices each name has.
         measured: scores by place; without any, chance proposes.
         count: how many to propose.
         seed: of the order among equals.
+        under_way: those that are being measured, and are not proposed again.
     """
-    left = [places for places in places_of(shape) if places not in measured]
-    random.Random(f"{seed}:{len(measured)}").shuffle(left)  # so that neither order nor chance has a favourite
+    taken = {*measured, *under_way}
+    left = [places for places in places_of(shape) if places not in taken]
+    random.Random(f"{seed}:{len(taken)}").shuffle(left)  # so that neither order nor chance has a favourite
     if len(left) <= count or not measured:
         return left[:count]
     known, scores = one_hot(list(measured), shape), np.array(list(measured.values()))
     process = _fitted(known, scores)
+
+    def believe(codes: Floats) -> None:
+        nonlocal known, scores, process
+        known, scores = np.vstack([known, codes]), np.append(scores, process.predict(codes))
+        process = _fitted(known, scores, process)
+
+    if under_way:
+        believe(one_hot(under_way, shape))
     proposed: list[Places] = []
     while len(proposed) < count:
         codes = one_hot(left, shape)
@@ -49,8 +65,7 @@ def propose(shape: Sequence[int], measured: Mapping[Places, float], count: int, 
         gains = log_expected_improvement(means, deviations, scores.max())
         best = int(np.round(gains, _EQUAL_DIGITS).argmax())
         proposed.append(left.pop(best))
-        known, scores = np.vstack([known, codes[best]]), np.append(scores, means[best])
-        process = _fitted(known, scores, process)
+        believe(codes[best : best + 1])
     return proposed
 
 
@@ -86,7 +101,6 @@ def _fitted(
     codes: Floats, scores: Floats, like: GaussianProcessRegressor | None = None
 ) -> GaussianProcessRegressor:
     """A process that went through these scores; with the kernel of another one, or one fitted to them."""
-    # A second of imports that only this selector needs.
     from sklearn.exceptions import ConvergenceWarning  # type: ignore[import-untyped]
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import (  # type: ignore[import-untyped]
@@ -114,7 +128,8 @@ class BayesianSelector(Selector):
     After 2 (names + 1) combinations by chance, or half of the budget if that is less, each batch holds the
     combinations whose expected improvement is greatest by a Gaussian process over the choices (see
     `propose`). It learns what a choice is worth whatever it is combined with; where one name alone has
-    choices, there is nothing to learn, and it searches at random.
+    choices, there is nothing to learn, and it searches at random. A batch is decided when half of the one
+    before it is told, or all but `ahead`.
 
     Args, beside those of `Selector`:
         budget: the share of all combinations that is evaluated, rounded up; above 0 and at most 1.
@@ -125,6 +140,7 @@ class BayesianSelector(Selector):
     """
 
     name = "bayesian"
+    waits_for_half = True
 
     def __init__(
         self,
@@ -136,6 +152,9 @@ class BayesianSelector(Selector):
         batch_size: int = 2,
         **common: Unpack[Common],
     ) -> None:
+        # A second of imports, before the calls and not among them.
+        import sklearn.gaussian_process  # type: ignore[import-untyped] # noqa: F401
+
         super().__init__(choices, dataset, evaluate, **common)
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
@@ -147,8 +166,11 @@ class BayesianSelector(Selector):
         shape = [len(several) for several in self.choices.values()]
         number = {places: each for each, places in enumerate(places_of(shape))}
         count = self._starts
+        asked: list[Places] = []
         while count > 0:
-            measured = {at: self.cells.mean(each) for at, each in number.items() if self.cells.seen[each]}
-            proposed = propose(shape, measured, count, self.seed)
+            measured = {at: self.cells.mean(number[at]) for at in asked if self.cells.seen[number[at]]}
+            under_way = [at for at in asked if at not in measured]
+            proposed = propose(shape, measured, count, self.seed, under_way)
+            asked += proposed
             yield [(number[places], range(len(self.datapoints))) for places in proposed]
-            count = min(self._batch_size, self._budget - len(measured) - len(proposed))
+            count = min(self._batch_size, self._budget - len(asked))

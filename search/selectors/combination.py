@@ -204,7 +204,7 @@ def plan_concurrency(max_concurrent: int, batch_size: int) -> tuple[int, int]:
 
     Datapoints come first: it is better to finish one combination soon than to begin many. This is the plan
     for whole combinations; slots that it leaves over go to the next combination's datapoints all the same
-    (`ollama_utils.plans.play_plans`).
+    (`ollama_utils.plans`).
 
     Args:
         max_concurrent: the most evaluations at once.

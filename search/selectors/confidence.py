@@ -63,6 +63,13 @@ class MeanTest:
         """The log of the largest capital so far, `shape`: infinite where the claim cannot be true."""
         return self._best
 
+    @property
+    def log_capital(self) -> Floats:
+        """The log of the capital now, `shape`; where it stands says how far it is to a decision."""
+        most = self._logs.max(-1)
+        capital: Floats = most + np.log(np.exp(self._logs - most[..., None]).mean(-1))
+        return capital
+
     def add(self, values: ArrayLike) -> Floats:
         """Take further values, (*shape, n), in the order they were drawn; the log of the evidence so far.
 

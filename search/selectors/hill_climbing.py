@@ -20,6 +20,9 @@ class HillClimbingSelector(Selector):
     combination whose neighbours are all known and no better, or after `iterations` batches; the next one
     begins at a combination that was not evaluated yet.
 
+    A batch is decided when half of the one before it is told, or all but `ahead`: what is known by then
+    counts, and a step that the rest does not bear out is taken back. Before a climb ends, all is told.
+
     Args, beside those of `Selector`:
         iterations: batches of a climb, at least 1.
         restarts: how many climbs there are, at least 1.
@@ -31,6 +34,7 @@ class HillClimbingSelector(Selector):
     """
 
     name = "hill_climbing"
+    waits_for_half = True
 
     def __init__(
         self,
@@ -56,26 +60,43 @@ class HillClimbingSelector(Selector):
         self._number = {places: number for number, places in enumerate(self._places)}
 
     def _rounds(self) -> Iterator[Sequence[Request]]:
-        starts = [int(number) for number in self.chance(_STARTS).permutation(len(self.combinations))]
-        for _ in range(self._limits["restarts"]):
-            start = next((number for number in starts if not self.cells.seen[number]), None)
+        drawn = self.chance(_STARTS).permutation(len(self.combinations)).tolist()
+        starts = (int(number) for number in drawn if not self.cells.asked[number])
+        start = next(starts, None)
+        for climbs_left in reversed(range(self._limits["restarts"])):
             if start is None:
                 return
-            yield from self._climb(start)
+            following: int | None = None
+            for batch in self._climb(start):
+                # While a climb waits to know whether it is over, the next one begins.
+                if not batch and climbs_left and following is None:
+                    following = next(starts, None)
+                yield self._whole(batch or ([] if following is None else [following]))
+            start = next(starts, None) if following is None else following
 
-    def _climb(self, start: int) -> Iterator[Sequence[Request]]:
-        yield self._whole([start])
+    def _climb(self, start: int) -> Iterator[Sequence[int]]:
+        """The batches of a climb; an empty one where it waits until all is told."""
+        if not self.cells.asked[start]:
+            yield [start]
         here, in_vain = start, 0
         for _ in range(self._limits["iterations"]):
             around = neighbours(self._places[here], self._shape)
-            measured = self._measured()
-            unknown = by_marginal_means([at for at in around if at not in measured], measured)
-            yield self._whole([self._number[at] for at in unknown[: self._batch_size]])
-            best = max((here, *(self._number[at] for at in around)), key=self._height)
-            in_vain = in_vain + 1 if best == here else 0
-            if in_vain and (in_vain == self._limits["patience"] or len(unknown) <= self._batch_size):
+            new = [at for at in around if not self.cells.asked[self._number[at]]]
+            if new:
+                first = by_marginal_means(new, self._measured())[: self._batch_size]
+                yield [self._number[at] for at in first]
+            is_last = in_vain + 1 == self._limits["patience"] or len(new) <= self._batch_size
+            best = self._highest(here, around)
+            if best == here and is_last and self._untold:
+                yield []
+                best = self._highest(here, around)
+            if best == here and is_last:
                 return
+            in_vain = in_vain + 1 if best == here else 0
             here = best
+
+    def _highest(self, here: int, around: Sequence[Places]) -> int:
+        return max((here, *(self._number[at] for at in around)), key=self._height)
 
     def _whole(self, numbers: Sequence[int]) -> list[Request]:
         return [(number, range(len(self.datapoints))) for number in numbers]

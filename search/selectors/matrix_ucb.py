@@ -85,7 +85,8 @@ class Ensemble:
         return np.asarray(np.linalg.solve(normal, (left @ factors)[..., None])[..., 0])
 
 
-_BATCH = 32
+_BATCH = 40
+"""Twice the usual cap: half of it is under way when the next round is decided."""
 _FACTORS = 1
 """The chance that the ensemble's seed is drawn from."""
 
@@ -111,7 +112,7 @@ class MatrixUCBSelector(Selector):
         ridge: what speaks against a factor, in measured scores; above 0.
         width: differences of the members that a bound lies above the mean; 0 or more.
         exploration: UCB-E's, 0 or more.
-        batch_size: cells of a round, at least 1; None: 32, or a thousandth of all if that is more.
+        batch_size: cells of a round, at least 1; None: 40, or a thousandth of all if that is more.
 
     Raises:
         ValueError: as of `Selector`, or one of these is out of range.
@@ -123,6 +124,7 @@ class MatrixUCBSelector(Selector):
         "highest lower bound is named."
     )
     named_is = "best so far"
+    waits_for_half = True
 
     def __init__(  # noqa: PLR0913 - the settings of the method
         self,
@@ -160,18 +162,19 @@ class MatrixUCBSelector(Selector):
     def _rounds(self) -> Iterator[Sequence[Request]]:
         rows, columns = self.cells.scores.shape
         first = max(1, min(columns // 20, self._left // rows))
-        yield [(row, range(first)) for row in range(rows)]
+        yield [(row, [place]) for place in range(first) for row in range(rows)]
         self._left -= first * rows
         while self._left > 0 and (requests := self._next_cells()):
-            yield requests
             self._left -= sum(len(places) for _, places in requests)
-        yield from self._made_sure(self._batch_size)
+            yield requests
+        while (named := self.named()) is not None:
+            yield [self._sure(named)]
 
     def _next_cells(self) -> list[Request]:
         """The cells of a round, by combination; none where all that are worth it are filled."""
         means, doubts = self._means_and_doubts()
-        seen = self.cells.seen.astype(np.float64)
-        able, counts = ~self.disqualified_ones, seen.copy()
+        asked = self.cells.asked.astype(np.float64)
+        able, counts = ~self.disqualified_ones, asked.copy()
         for _ in range(min(self._batch_size, self._left)):
             bounds = np.where(
                 able & (counts < self.cells.datapoints), means + doubts / np.sqrt(counts), -np.inf
@@ -180,12 +183,15 @@ class MatrixUCBSelector(Selector):
             if np.isneginf(bounds[row]):
                 break
             counts[row] += 1
-        places = [range(int(begin), int(end)) for begin, end in zip(seen, counts, strict=True)]
+        places = [range(int(begin), int(end)) for begin, end in zip(asked, counts, strict=True)]
         return [(row, places[row]) for row in np.argsort(-means, kind="stable").tolist() if places[row]]
 
     def _means_and_doubts(self) -> tuple[Floats, Floats]:
         """For each combination the mean, and what, over the root of its count, the bound lies above it."""
         if self._ensemble is None:
-            return self.cells.means(), np.full(len(self.cells.seen), math.sqrt(self._exploration))
+            means = self.cells.means()
+            # Of whom nothing is told yet is thought to be as good as all others on the mean.
+            means = np.nan_to_num(means, nan=float(np.nanmean(means)))
+            return means, np.full(len(means), math.sqrt(self._exploration))
         filled = self._ensemble.complete(self.cells.scores, ~np.isnan(self.cells.scores)).mean(-1)
-        return filled.mean(0), self._width * filled.std(0) * np.sqrt(self.cells.seen)
+        return filled.mean(0), self._width * filled.std(0) * np.sqrt(np.maximum(1, self.cells.seen))

@@ -99,9 +99,12 @@ class Cells:
     def __init__(self, combinations: int, datapoints: int) -> None:
         self.scores: Floats = np.full((combinations, datapoints), np.nan)
         """(combinations, datapoints): 0 where the evaluation failed, nan where there was none."""
+        self._asked: NDArray[np.bool_] = np.zeros((combinations, datapoints), dtype=np.bool_)
         self._filled: NDArray[np.bool_] = np.zeros((combinations, datapoints), dtype=np.bool_)
         self.failed: NDArray[np.bool_] = np.zeros((combinations, datapoints), dtype=np.bool_)
         """(combinations, datapoints), where the evaluation failed."""
+        self.asked: NDArray[np.int64] = np.zeros(combinations, dtype=np.int64)
+        """(combinations,), how many datapoints each was asked for at, those not told yet included."""
         self.seen: NDArray[np.int64] = np.zeros(combinations, dtype=np.int64)
         """(combinations,), how many datapoints each was evaluated on, those in error included."""
         self.errors: NDArray[np.int64] = np.zeros(combinations, dtype=np.int64)
@@ -178,9 +181,12 @@ class Cells:
         unknown = np.repeat([[0.0], [1.0]], len(self.seen), axis=1), np.zeros_like(self.seen)
         return self._ends_found.setdefault((delta, population), unknown)
 
-    def missing(self, combination: int, places: Sequence[int]) -> tuple[int, ...]:
-        """Those of these places, each once and in their order, that are not filled."""
-        return tuple(place for place in dict.fromkeys(places) if not self.has(combination, place))
+    def ask_for(self, combination: int, places: Sequence[int]) -> list[int]:
+        """Those of these places that were not asked for before, in their order; from now on they are."""
+        new = [place for place in dict.fromkeys(places) if not self._asked[combination, place]]
+        self._asked[combination, new] = True
+        self.asked[combination] += len(new)
+        return new
 
 
 class NoWinnerError(Exception):

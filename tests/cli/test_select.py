@@ -239,7 +239,7 @@ def test_what_cannot_be_selected_so_is_one_line(
         (("--models", "sim-solver"), "model=sim-solver alone is no choice"),
         (("--price", "sim-solver-larg=1:2"), "'sim-solver-larg', which is not asked here; did you mean"),
         (("--option", "seed=3"), "write --seed 3"),
-        (("--option", "begin=3"), "'begin'; there are n_initial, growth_factor"),
+        (("--option", "begin=3"), "'begin'; there are ahead, n_initial, growth_factor"),
     ]
     for flags, says in table:
         search("select", simulator.host, tmp_path / "run", *flags, code=2)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import groupby
+
 import numpy as np
 import pytest
 
 from search.selectors.arm_elimination import ArmEliminationSelector
 from search.selectors.combination import Combination
+from search.selectors.registry import make_selector
+from search.selectors.selector import Selector
 from tests.search.selectors.arms import play
 from tests.search.selectors.tables import grid, lookup
 
@@ -27,15 +31,32 @@ def test_arms_that_are_alike_are_kept_apart_as_seldom_wrong_as_delta_says(seeds:
 
 def test_batches_double_until_one_is_left_that_is_sure_to_fail_seldom_or_all_is_seen() -> None:
     selector = play("arm_elimination", 0, (0.6, 0.6, 0.6)).selector
-    assert [each.batch_size for each in selector.rounds] == [20, 40, 80, 60]
+    assert batches(selector) == [20, 40, 80, 60]
     selector = play("arm_elimination", 0, (0.95, 0.1, 0.1)).selector
     assert selector.rounds[0].survivors == (0,)
-    assert selector.cells.seen.tolist() == [80, 20, 20]
+    assert selector.cells.seen.tolist() == [71, 20, 20]
+
+
+def batches(selector: Selector) -> list[int]:
+    """The datapoints of each batch, which may be asked for in several rounds."""
+    return [size for size, _ in groupby(each.batch_size for each in selector.rounds)]
 
 
 def test_the_first_batch_and_the_growth_are_settings() -> None:
-    selector = play("arm_elimination", 0, (0.6, 0.6, 0.6), n_initial=50, growth_factor=1.0).selector
+    means = (0.6, 0.6, 0.6)
+    selector = play("arm_elimination", 0, means, n_initial=50, growth_factor=1.0, ahead=0).selector
     assert [each.batch_size for each in selector.rounds] == [50] * 4
+
+
+def test_who_did_best_so_far_comes_first_in_a_batch() -> None:
+    selector = make_selector("arm_elimination", grid(3), range(100), lambda _c, _d: 0.0, ahead=1, n_initial=1)
+    scores = {0: 0.4, 1: 0.6, 2: 0.5}
+    order: list[int] = []
+    while requests := selector.ask():
+        order += [number for number, _ in requests]
+        selector.tell([[scores[number]] * len(places) for number, places in requests])
+    assert order[:3] == [0, 1, 2]
+    assert order[6:9] == [1, 2, 0]
 
 
 def test_a_tie_is_decided_as_brute_force_does() -> None:
@@ -66,6 +87,6 @@ def test_whom_one_beat_that_fails_too_often_later_comes_back() -> None:
 
 def test_one_combination_alone_is_evaluated_until_it_is_sure_to_fail_seldom() -> None:
     results = ArmEliminationSelector(grid(1), range(50), lambda _c, _d: 0.5).select_best()
-    assert results.best.datapoints == 40
+    assert results.best.datapoints == 38
     results = ArmEliminationSelector(grid(1), range(50), lambda _c, _d: 0.5, max_errors=1.0).select_best()
     assert results.best.datapoints == 5

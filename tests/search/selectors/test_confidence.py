@@ -69,6 +69,15 @@ def test_the_evidence_is_the_largest_capital_on_the_way() -> None:
         assert float(np.exp(test.log_evidence)) == pytest.approx(most)
 
 
+def test_the_capital_now_may_be_less_than_the_largest_on_the_way() -> None:
+    differences = (1.0, 1.0, -1.0)
+    test = PairedTest(population=5)
+    assert test.log_capital == 0
+    test.add(differences)
+    assert float(np.exp(test.log_capital)) == pytest.approx(_last(differences))
+    assert test.log_capital < test.log_evidence
+
+
 @given(ternary)
 def test_after_the_whole_population_the_test_is_certain(differences: list[float]) -> None:
     test = PairedTest(population=len(differences))

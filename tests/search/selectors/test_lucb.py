@@ -7,19 +7,20 @@ import pytest
 
 from search.selectors.combination import Combination
 from search.selectors.lucb import EpsilonLUCBSelector
-from tests.search.selectors.arms import play
-from tests.search.selectors.tables import grid
+from search.selectors.registry import make_selector
+from tests.search.selectors.arms import MEANS, play
+from tests.search.selectors.tables import bernoulli, grid
 
 
 @pytest.mark.parametrize(
     ("epsilon", "seeds"), [(0.05, 5), *(pytest.param(e, 30, marks=pytest.mark.soak) for e in (0.01, 0.05))]
 )
 def test_nine_arms_the_one_named_is_within_epsilon_of_the_datasets_best(epsilon: float, seeds: int) -> None:
-    """As stated: but with probability delta, .05; measured over 200 seeds: always, at 61 % savings."""
+    """As stated: but with probability delta, .05; measured over 200 seeds: always, at 56 % savings."""
     played = [play("epsilon_lucb", seed, epsilon=epsilon) for seed in range(seeds)]
     gaps = [each.table.mean(1).max() - each.table[each.named].mean() for each in played]
     assert np.mean(np.array(gaps) <= epsilon + 1e-9) >= 0.95
-    assert np.mean([each.savings for each in played]) >= 0.55
+    assert np.mean([each.savings for each in played]) >= 0.5
 
 
 @pytest.mark.parametrize(("seeds", "datapoints"), [(10, 100), pytest.param(30, 200, marks=pytest.mark.soak)])
@@ -34,17 +35,29 @@ def test_arms_that_are_alike_are_wrong_by_more_than_epsilon_as_seldom_as_delta_s
     assert np.mean(np.array(gaps) <= 0.02 + 1e-9) >= 0.8
 
 
-def test_after_the_first_round_only_the_leader_and_the_contender_are_evaluated() -> None:
-    selector = play("epsilon_lucb", 3).selector
+def test_one_pull_a_round_is_the_leader_against_one_contender() -> None:
+    selector = play("epsilon_lucb", 3, ahead=0, max_errors=1.0).selector
     first, *others = selector.rounds
     assert (first.combinations, first.batch_size) == (9, 1)
     assert all(each.combinations <= 2 and each.batch_size == 1 for each in others)
 
 
-def test_pulls_per_round_trade_evaluations_for_rounds() -> None:
-    one, ten = (play("epsilon_lucb", 3, pulls_per_round=pulls) for pulls in (1, 10))
-    assert len(ten.selector.rounds) < len(one.selector.rounds) / 5
-    assert ten.savings > one.savings - 0.1
+def test_after_the_first_round_only_the_leader_and_its_contenders_are_evaluated() -> None:
+    selector = make_selector(
+        "epsilon_lucb", grid(9), range(200), lambda _c, _d: 0.0, ahead=0, pulls_per_round=20
+    )
+    table = bernoulli(list(MEANS), 200, seed=3)
+    while requests := selector.ask():
+        assert not selector.rounds or {number for number, _ in requests} <= set(selector.survivors)
+        selector.tell([[table[number, place] for place in places] for number, places in requests])
+    assert len(selector.rounds) > 5
+
+
+def test_evaluating_ahead_trades_a_few_evaluations_for_waiting() -> None:
+    waits, ahead = (
+        np.mean([play("epsilon_lucb", seed, ahead=ahead).savings for seed in range(5)]) for ahead in (0, 60)
+    )
+    assert waits - 0.08 < ahead < waits
 
 
 def test_a_leader_that_begins_to_fail_loses_the_lead() -> None:

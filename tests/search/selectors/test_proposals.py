@@ -64,3 +64,10 @@ def test_the_log_of_an_improvement_is_finite_where_the_improvement_is_no_float()
     found = log_expected_improvement(np.zeros(3), np.array([1e-3, 2e-3, 0.0]), 1.0)
     assert np.isfinite(found[:2]).all()
     assert found[0] < found[1]
+
+
+def test_what_is_under_way_is_not_proposed_again() -> None:
+    measured = {places: additive(places) for places in places_of((4, 4))[::3]}
+    first = propose((4, 4), measured, 3, seed=2)
+    then = propose((4, 4), measured, 3, seed=2, under_way=first)
+    assert len({*measured, *first, *then}) == len(measured) + 6

@@ -135,7 +135,10 @@ def test_the_whole_cap_is_used_also_where_the_plan_leaves_slots_over(cap: int, b
     ],
 )
 def test_limits_are_recomputed_as_the_table_says(name: str, batches: list[int]) -> None:
-    options: dict[str, Any] = {"threshold": 0.5} if name == "threshold" else {}
+    """Where rounds wait for each other, as they do there."""
+    options: dict[str, Any] = {"ahead": 0}
+    if name == "threshold":
+        options |= {"threshold": 0.5, "pulls_per_round": 9}
     found = [each.batch_size for each in play(name, 0, (0.5,) * 9, **options).selector.rounds]
-    assert found == batches[: len(found)]
     assert len(found) >= min(4, len(batches))
+    assert found[:4] == batches[:4]

@@ -39,7 +39,7 @@ def test_an_unknown_name_or_setting_is_one_line_with_the_nearest(
 @pytest.mark.parametrize("name", SELECTORS)
 def test_a_count_that_is_not_whole_is_one_line(name: str) -> None:
     whole = {setting for setting, default in settings_of(name).items() if isinstance(default, int)}
-    for setting in whole | {"n_initial", "batch_size"} & set(settings_of(name)):
+    for setting in whole | {"ahead", "n_initial", "batch_size"} & set(settings_of(name)):
         with pytest.raises(ValueError, match=f"{setting} is 2.5; expected a whole number"):
             make_selector(name, grid(2), [1], lambda _c, _d: 1.0, **{setting: 2.5})
 
@@ -49,8 +49,10 @@ def test_settings_come_with_their_defaults() -> None:
         "seed": 0,
         "delta": 0.05,
         "max_errors": 0.1,
+        "ahead": None,
         "threshold": 0.75,
         "n_initial": None,
+        "pulls_per_round": None,
     }
 
 
@@ -79,6 +81,8 @@ def test_a_setting_out_of_range_is_one_line() -> None:
         ("arm_elimination", {"n_initial": 0}, "n_initial must be at least 1, got 0"),
         ("arm_elimination", {"growth_factor": 0.5}, "growth_factor must be at least 1, got 0.5"),
         ("threshold", {"threshold": 1.0}, "threshold must be above 0 and below 1, got 1.0"),
+        ("brute_force", {"ahead": -1}, "ahead must be at least 0, got -1"),
+        ("threshold", {"pulls_per_round": 0}, "pulls_per_round must be at least 1, got 0"),
         ("threshold", {"n_initial": 0}, "n_initial must be at least 1, got 0"),
         ("epsilon_lucb", {"epsilon": -0.1}, "epsilon must be from 0 to 1, got -0.1"),
         ("epsilon_lucb", {"n_initial": 0}, "n_initial must be at least 1, got 0"),

@@ -153,7 +153,8 @@ def test_where_all_fail_nobody_is_named_and_one_line_says_why(name: str) -> None
 
 def test_the_first_of_equals_is_named() -> None:
     for name in ("brute_force", "arm_elimination", "epsilon_lucb", "threshold"):
-        found = make_selector(name, grid(4), range(20), lambda _c, d: d % 2, seed=7).select_best()
+        # Of those that were evaluated as often: what is asked for ahead may be of any of them.
+        found = make_selector(name, grid(4), range(20), lambda _c, d: d % 2, seed=7, ahead=0).select_best()
         assert found.best.index == 0
 
 

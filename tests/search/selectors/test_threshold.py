@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from search.selectors.registry import make_selector
 from search.selectors.threshold import ThresholdSelector
-from tests.search.selectors.arms import Played, play
-from tests.search.selectors.tables import grid, lookup
+from tests.search.selectors.arms import MEANS, Played, play
+from tests.search.selectors.tables import bernoulli, grid, lookup
 
 
 def is_right(played: Played, threshold: float) -> bool:
@@ -19,7 +20,7 @@ def is_right(played: Played, threshold: float) -> bool:
 
 @pytest.mark.parametrize("seeds", [10, pytest.param(40, marks=pytest.mark.soak)])
 def test_nine_arms_all_are_classified_right(seeds: int) -> None:
-    """As stated: but with probability delta, .05; measured over 200 seeds: never wrong, at 62 % savings."""
+    """As stated: but with probability delta, .05; measured over 200 seeds: never wrong, at 58 % savings."""
     played = [play("threshold", seed) for seed in range(seeds)]
     assert np.mean([is_right(each, 0.75) for each in played]) >= 0.95
     assert np.mean([each.savings for each in played]) >= 0.55
@@ -34,9 +35,19 @@ def test_arms_at_the_threshold_are_wrong_as_seldom_as_delta_says(seeds: int, dat
     assert np.mean([is_right(each, 0.5) for each in played]) >= 0.8
 
 
-def test_a_batch_comes_first_and_then_one_datapoint_a_round() -> None:
-    selector = play("threshold", 0).selector
-    assert [each.batch_size for each in selector.rounds] == [20] + [1] * (len(selector.rounds) - 1)
+def test_a_batch_comes_first_and_then_so_many_pulls_a_round_for_those_that_are_open() -> None:
+    selector = make_selector(
+        "threshold", grid(9), range(200), lambda _c, _d: 0.0, ahead=0, pulls_per_round=20
+    )
+    assert isinstance(selector, ThresholdSelector)
+    table = bernoulli(list(MEANS), 200, seed=0)
+    while requests := selector.ask():
+        open_ones = set(range(9)) - set(selector.reaches)
+        if open_ones and selector.rounds:
+            assert sum(len(places) for number, places in requests if number in open_ones) <= 20
+            assert {number for number, _ in requests} <= open_ones | {selector.named()}
+        selector.tell([[table[number, place] for place in places] for number, places in requests])
+    assert selector.rounds[0].batch_size == 20
 
 
 def test_one_that_reaches_it_exactly_reaches_it() -> None:
