@@ -322,6 +322,7 @@ class EvolutionController:
             rewriter=self._rewriter,
             examples=problems.examples,
             max_examples=self.config.max_examples,
+            failures_shown=self.config.failures_shown,
         )
         with self._connection() as dispatcher:
             pool = self._pool = CallPool(dispatcher, self.config.schedule.concurrency)

@@ -88,6 +88,9 @@ class EvolutionConfig:
     example_pool: CountOrZero = 10
     """Problems set apart to be shown as examples, at most a fifth of those to search on; no prompt is scored
     on them."""
+    failures_shown: CountOrZero = 5
+    """The most problems that a prompt got wrong which the model is shown to specialize the prompt; 0 never
+    specializes one."""
     max_unscored: Share = 0.1
     """A prompt with a larger share of its problems unscored is no parent and no elite."""
     early_stop_level: Annotated[Share | None, Parameter(name=("--early-stop-level", "--hopeless"))] = 0.05
@@ -102,6 +105,7 @@ class EvolutionConfig:
             tournament_size=1,
             max_examples=0,
             example_pool=0,
+            failures_shown=0,
         )
         self._check_counts(optional=True, elite_size=1, panel_size=1, patience=0)
         half = self.population_size // 2
