@@ -31,6 +31,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """What differs from the defaults, by the preset's name."""
 
+_MOST_STEPS = 2
+"""Rewordings that make a child: it may be crossed, and mutated."""
 _ELITES = 5
 """Genomes that are kept where nothing else is said."""
 
@@ -133,6 +135,10 @@ class EvolutionConfig:
         if self.elite_size is None:
             return min(_ELITES, self.population_size // 2)
         return self.elite_size
+
+    def most_calls(self, panel_size: int) -> int:
+        """The calls that a generation takes at most, on a panel of so many problems."""
+        return self.population_size * (panel_size + _MOST_STEPS)
 
     @property
     def schedule(self) -> Schedule:
