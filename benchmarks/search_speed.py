@@ -350,7 +350,8 @@ def time_sizes(scale: Scale) -> Section:
         title="Evolution: the first generation of large populations",
         about=(
             "`PerformanceBenchmark`: the prompts of the first population are reworded by model and scored on "
-            f"all problems, with one call at a time and with {CAP}, each on a fresh server of {CAP} slots. "
+            f"all problems, with one call at a time and with {CAP}, each on a fresh server of {CAP} slots; a "
+            "rewording that is nothing new is not scored. "
             f"Replies of 25 tokens, {100 * SIZES_TIME_SCALE:.0f} ms each: a fifth of the time of the other "
             "sections, so what the client does between the calls weighs five times as much. The targets are "
             "the times that the first system's document claims."

@@ -321,8 +321,8 @@ class EvolutionController:
         self._is_stopped = False
         self._latest: Generation | None = None
         self.results: dict[str, Any] = {}
-        """Of the last run, as `run_evolution` returns them; empty before. A run that Ctrl-C or an error broke
-        off leaves those of the generations that were done."""
+        """Of the latest run, as `run_evolution` returns them; empty before its end. A run that Ctrl-C or an
+        error broke off leaves those of the generations that were done."""
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -353,7 +353,8 @@ class EvolutionController:
             ValueError: the task has too few problems, or the seed prompts are no population.
             KeyboardInterrupt: Ctrl-C; calls under way are not waited for.
         """
-        began_s, self._latest = time.monotonic(), None
+        began_s = time.monotonic()
+        self._latest, self.results = None, {}
         problems = divide(self._task, self.config)
         variation = Variation(
             mutators=self._mutators,
@@ -459,7 +460,10 @@ class AsyncEvolutionController(EvolutionController):
     """Runs an evolution beside an event loop; by default with many calls under way."""
 
     async def run_evolution_async(self) -> dict[str, Any]:
-        """`run_evolution` on a thread: the loop stays free, and cancelling this stops the run."""
+        """`run_evolution` on a thread: the loop stays free, and cancelling this stops the run.
+
+        Ctrl-C under `asyncio.run` cancels it; what was found by then is in `results`, as it is after errors.
+        """
         running = asyncio.create_task(asyncio.to_thread(self.run_evolution))
         try:
             return await asyncio.shield(running)

@@ -18,6 +18,14 @@ from simulator.personas.tables import SomeTexts, Table
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _REPLACING = 0.25
 """The share of improvements that put a sentence in another's place."""
+_SUBJECTS = {
+    "letters": r"\bletters?\b",
+    "sorting": r"\b(?:sort|lists?|order|compare)\b",
+    "calendar": r"\b(?:dates?|weeks?|weekdays?|calendar)\b",
+    "units": r"\b(?:units?|measures?|conver\w+)\b",
+    "arithmetic": r"\bsums?\b",
+}
+"""By the kind of a problem: the words by which a piece of advice is known to be about that kind."""
 
 
 class Advice(Table):
@@ -25,8 +33,8 @@ class Advice(Table):
 
     general: SomeTexts
     """About any problem."""
-    special: dict[str, SomeTexts]
-    """About problems of one kind, by the kind."""
+    special: SomeTexts
+    """About problems of one kind."""
 
     def edit(self, instruction: str, failures: str = "") -> Edit | None:
         """The edit that a mutator's instruction asks for; None where it asks for something else.
@@ -45,14 +53,14 @@ class Advice(Table):
         return next((edit for cue, edit in edits.items() if wanted.startswith(cue)), None)
 
     def _improve(self, text: str, _other: str | None, digest: bytes) -> str:
-        special = (text for texts in self.special.values() for text in texts)
-        return _with_one_of((*self.general, *special), text, digest)
+        return _with_one_of((*self.general, *self.special), text, digest)
 
     def _specialize(self, failures: str, text: str, _other: str | None, digest: bytes) -> str:
-        """Advice for the kind that most of the failures are of; general where it knows no kind of them."""
+        """Advice for the kind that most of the failures are of; general where it knows none."""
         kinds = Counter(known[0] for known in map(solve, _questions(failures)) if known)
         most = [kind for kind, count in kinds.items() if count == max(kinds.values())]
-        fitting = self.special.get(pick(most, digest, "kind")) if most else None
+        subject = _SUBJECTS[pick(most, digest, "kind")] if most else None
+        fitting = tuple(each for each in self.special if subject and re.search(subject, each, re.IGNORECASE))
         return _with_one_of(fitting or self.general, text, digest)
 
 

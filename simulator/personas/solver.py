@@ -75,9 +75,6 @@ class Solver(Table):
             for cue in kind.weights:
                 if cue not in self.cues:
                     raise wrong(f"kinds.{name}.weights.{cue}", f"is not known: {nearest(cue, self.cues)}")
-        for name in self.advice.special:
-            if name not in KINDS:
-                raise wrong(f"advice.special.{name}", f"is not known: {nearest(name, KINDS)}")
         if not all("{answer}" in reply for reply in self.replies):
             raise wrong("replies", "must be a list of texts with {answer}")
         return self

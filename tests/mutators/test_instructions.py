@@ -121,7 +121,7 @@ def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
 ) -> None:
     shipped = SHIPPED.mutator.advice
     assert shipped is not None
-    known = {*shipped.general, *(text for texts in shipped.special.values() for text in texts)}
+    known = {*shipped.general, *shipped.special}
     kept = set(sentences(LONG))
     for seed in range(12):
         for mutator in (improve_instructions, SPECIALIZED):
@@ -156,7 +156,18 @@ def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_i
     by_kind: dict[str, list[str]] = {}
     for problem in bundled_task().problems:
         by_kind.setdefault(problem.kind, []).append(problem.question)
-    kinds = list(by_kind)
-    for kind, other in zip(kinds, kinds[1:] + kinds[:1], strict=True):
-        assert added([by_kind[other][0], *by_kind[kind][:2]]) <= set(shipped.special[kind])
+    about = {
+        "arithmetic": {"Show your work in sums.", "Verify sums by doing them backwards."},
+        "letters": {"Spell words out letter by letter."},
+        "sorting": {"Go through lists one by one.", "Compare words one at a time."},
+        "calendar": {"For dates, count in weeks of seven days."},
+        "units": {
+            "Write down the conversion factor between two units.",
+            "Keep measures in round numbers, roughly.",
+            "Tell conversions briefly.",
+        },
+    }
+    assert set().union(*about.values()) == set(shipped.special)
+    for kind, other in zip(about, [*about][1:] + [*about][:1], strict=True):
+        assert added([by_kind[other][0], *by_kind[kind][:2]]) <= about[kind]
     assert added(["What is love?", "Write a haiku."]) <= set(shipped.general)

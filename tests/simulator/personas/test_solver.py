@@ -210,9 +210,7 @@ def test_a_mistake_in_the_section_is_one_line() -> None:
             "solver.kinds.units.weights.magic is not known",
         ),
         ("[solver.cues]\nsteps = ['(']", "solver.cues.steps must be made of regular expressions"),
-        ("[solver.advice]\nspecial = []", "solver.advice.special must be a table"),
-        ("[solver.advice.special]\nunits = []", "solver.advice.special.units must not be empty"),
-        ("[solver.advice.special]\nriddles = ['x']", "solver.advice.special.riddles is not known"),
+        ("[solver.advice]\nspecial = []", "solver.advice.special must not be empty"),
         (
             "[models]\nsim-solver = { role = 'solver', skill = 3 }",
             "models.sim-solver.skill must be less than or equal to 1",
