@@ -99,7 +99,7 @@ def specialize_instructions(failures: Sequence[Failure]) -> Mutator:
 
 
 def _as_json(failure: Failure) -> str:
-    shown = {key: text and _cut(text) for key, text in failure._asdict().items() if text is not None}
+    shown = {key: _cut(text) for key, text in failure._asdict().items() if text is not None}
     return json.dumps(shown, ensure_ascii=False)
 
 
