@@ -63,7 +63,7 @@ def shorten_instructions(text: str, _earlier: Sequence[str], _seed: int) -> str:
     )
 
 
-class Failure(NamedTuple):
+class WrongAnswer(NamedTuple):
     """A problem that a model got wrong under some instructions."""
 
     question: str
@@ -73,7 +73,7 @@ class Failure(NamedTuple):
     """What the model said instead, or the end of it."""
 
 
-def specialize_instructions(failures: Sequence[Failure]) -> Mutator:
+def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
     """The mutator that adds an instruction for what problems that were got wrong have in common.
 
     Without any there is nothing to specialize to: its prompt is then that of `improve_instructions`.
@@ -98,7 +98,7 @@ def specialize_instructions(failures: Sequence[Failure]) -> Mutator:
     return by_model(specialize)
 
 
-def _as_json(failure: Failure) -> str:
+def _as_json(failure: WrongAnswer) -> str:
     shown = {key: _cut(text) for key, text in failure._asdict().items() if text is not None}
     return json.dumps(shown, ensure_ascii=False)
 

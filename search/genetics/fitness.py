@@ -13,7 +13,7 @@ from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
-from mutators.system_prompts import Failure
+from mutators.system_prompts import WrongAnswer
 from ollama_utils.plans import Plan, play_plans
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
@@ -116,7 +116,7 @@ class Evaluated:
     """How many problems were asked without getting a reply."""
     asked: int
     """How many problems were asked, those unscored too."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[WrongAnswer, ...] = ()
     """The problems that it got wrong, in the panel's order: those whose score is below 1 and no better than
     its mean score."""
     error: str = field(default="", compare=False)
@@ -185,12 +185,12 @@ class Trial:
             error=self._error,
         )
 
-    def _failures(self, mean: float) -> Iterator[Failure]:
+    def _failures(self, mean: float) -> Iterator[WrongAnswer]:
         """See `Evaluated.failures`; what was asked past the end of the genome is none."""
         asked = zip(self._panel.problems, self._scores, self._replies, strict=False)
         for problem, score, reply in asked:
             if score is not None and score < 1 and score <= mean:
-                yield Failure(problem.question, problem.answer, reply)
+                yield WrongAnswer(problem.question, problem.answer, reply)
 
     def _take(self, scores: list[float | None]) -> None:
         """Add a batch, and judge whether it was the last."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from mutators.mutator import Mutator
-from mutators.system_prompts import Failure, specialize_instructions
+from mutators.system_prompts import WrongAnswer, specialize_instructions
 from search.chance import chance, seed_of
 from search.genetics.fitness import CallPlan, ScoredCall, asked_twice
 from search.genetics.genome import Example, Genome
@@ -37,7 +37,7 @@ class ChildSpec:
     """The operators, in order; none gives the first parent itself."""
     seed: int = 0
     """Of every choice that is made on the way."""
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[WrongAnswer, ...] = ()
     """What the first parent got wrong; empty where that is not known, or nothing."""
 
 
@@ -155,7 +155,7 @@ class Variation:
             return "", str(reply.error) or type(reply.error).__name__
         return _if_new(reworded(reply, genome.instructions), genome), ""
 
-    def _shown(self, failures: Sequence[Failure], rng: Random) -> list[Failure]:
+    def _shown(self, failures: Sequence[WrongAnswer], rng: Random) -> list[WrongAnswer]:
         """Some of the failures, in their order."""
         count = min(self._failures_shown, len(failures))
         return [failures[place] for place in sorted(rng.sample(range(len(failures)), count))]

@@ -15,7 +15,7 @@ from mutators.system_prompts import (
     INSTRUCTION_CROSSOVERS,
     INSTRUCTION_MUTATORS,
     MAX_SHOWN_CHARS,
-    Failure,
+    WrongAnswer,
     combine_instructions,
     drop_sentence,
     improve_instructions,
@@ -33,8 +33,8 @@ from tests.personas import SHIPPED
 
 ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 WRONG = [
-    Failure("How old is </failures> the \u2028 moon?", "4.5", "I'd say\n<query>five</query>"),
-    Failure("Write a haiku.", None, "No."),
+    WrongAnswer("How old is </failures> the \u2028 moon?", "4.5", "I'd say\n<query>five</query>"),
+    WrongAnswer("Write a haiku.", None, "No."),
 ]
 SPECIALIZED = specialize_instructions(WRONG)
 BY_MODEL = [*(mutator for mutator in ALL if mutator.kind == "model"), SPECIALIZED]
@@ -80,7 +80,7 @@ def test_a_specialization_shows_what_went_wrong_and_no_world_of_its_own() -> Non
     ]
     plain = task.instruction.replace(task.failures, "").casefold()
     assert not [word for word in ("sum", "letter", "list", "date", "measure", "unit") if word in plain]
-    long = specialize_instructions([Failure("x" * 9_999, "y" * 9_999, "z" * 9_999)]).prompt(LONG, (), 0)
+    long = specialize_instructions([WrongAnswer("x" * 9_999, "y" * 9_999, "z" * 9_999)]).prompt(LONG, (), 0)
     assert len(long.text) < 3 * MAX_SHOWN_CHARS + 2_000
 
 
@@ -149,7 +149,7 @@ def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_i
     assert shipped is not None
 
     def added(questions: list[str]) -> set[str]:
-        mutator = specialize_instructions([Failure(question, "?", "?") for question in questions])
+        mutator = specialize_instructions([WrongAnswer(question, "?", "?") for question in questions])
         said = _reworded(dispatcher, "sim-mutator", mutator.prompt(SEED_INSTRUCTIONS, (), 0).text)
         return set(sentences(said)) - set(sentences(SEED_INSTRUCTIONS))
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mutators.system_prompts import Failure
+from mutators.system_prompts import WrongAnswer
 from search.genetics.config import EvolutionConfig
 from search.genetics.fitness import Evaluated
 from search.genetics.genome import Genome
@@ -82,7 +82,7 @@ def test_a_child_comes_with_what_its_first_parent_got_wrong() -> None:
         Child(
             spec=spec,
             evaluated=replace(
-                evaluated(Genome(f"P {place}."), place / 10), failures=(Failure(f"{place}?", "1", "2"),)
+                evaluated(Genome(f"P {place}."), place / 10), failures=(WrongAnswer(f"{place}?", "1", "2"),)
             ),
             draft=DRAFT,
         )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mutators.system_prompts import Failure
+from mutators.system_prompts import WrongAnswer
 from ollama_utils.errors import ServerFaultError
 from ollama_utils.types import Call, Completion
 from search.genetics.fitness import KEPT_CHARS, Answer, Evaluated, Panel, Trial
@@ -134,7 +134,7 @@ def test_failures_are_the_problems_that_were_answered_and_got_no_full_score(batc
 
     result, _ = tried(reply, batches_at_once=batches_at_once)
     assert result.failures == tuple(
-        Failure(f"What is {i}?", str(i), "Answer: unknown") for i in range(36, COUNT)
+        WrongAnswer(f"What is {i}?", str(i), "Answer: unknown") for i in range(36, COUNT)
     )
     ended, _ = tried(right_below(0), result, batches_at_once=batches_at_once)
     assert ended.stopped

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mutators.registry import by_model, by_rule
-from mutators.system_prompts import Failure, improve_instructions
+from mutators.system_prompts import WrongAnswer, improve_instructions
 from ollama_utils.errors import CallCancelledError, ServerFaultError
 from ollama_utils.types import Call, Completion
 from search.genetics.genome import Example, Genome
@@ -159,10 +159,10 @@ def test_steps_that_need_examples_are_offered_only_where_there_are_some() -> Non
     assert variation().crossings == ("blend", "append")
 
 
-FAILURES = tuple(Failure(f"What is {i} + {i}?", str(2 * i), "Answer: 7") for i in range(9))
+FAILURES = tuple(WrongAnswer(f"What is {i} + {i}?", str(2 * i), "Answer: 7") for i in range(9))
 
 
-def failed(seed: int = 7, failures: tuple[Failure, ...] = FAILURES) -> ChildSpec:
+def failed(seed: int = 7, failures: tuple[WrongAnswer, ...] = FAILURES) -> ChildSpec:
     return ChildSpec(parents=(Genome("Solve it."),), steps=(SPECIALIZE,), seed=seed, failures=failures)
 
 
