@@ -40,8 +40,6 @@ MAY_CHANGE = (
     *("async-timeout", "detailed-performance-logging", "max-generations", "patience"),
 )
 """The options of its own that a resumed evolution may change."""
-MOST_STEPS = 2
-"""Rewordings that make a child: it may be crossed, and mutated."""
 MOST_GENERATIONS = 12
 """Generations that the table shows, evenly spaced; metrics.jsonl has them all."""
 HELD_OUT = (
@@ -118,7 +116,7 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
     evolution = config.evolution
     seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
     task = load_task(config.search)
-    calls_each = evolution.population_size * (_panel_size(evolution, seeds, task) + MOST_STEPS)
+    calls_each = evolution.most_calls(_panel_size(evolution, seeds, task))
     with open_session("evolve", config, simulated_target="sim-solver", may_change=MAY_CHANGE) as session:
         connection = session.connection
         session.keep_replies(connection.digests(""))

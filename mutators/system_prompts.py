@@ -6,9 +6,11 @@ and `load_mutators` serve both. They are not among `DEFAULT_MUTATORS`.
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from mutators.mutator import Mutator, Prompt, by_model, by_rule
 from ollama_utils.prompts import fenced
@@ -25,18 +27,17 @@ ASPECTS = (
 )
 """What an improvement may be about; `improve_instructions` picks one by its seed."""
 
-KINDS = ("sums", "words and letters", "lists", "dates", "measures")
-"""Sorts of problems; `specialize_instructions` picks one by its seed."""
+MAX_SHOWN_CHARS = 1_000
+"""Of a question or an answer that is shown; the rest is cut."""
 
 _END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
-def _prompt(instruction: str, text: str, other: str | None = None) -> str:
+def _prompt(instruction: str, texts: Mapping[str, str]) -> str:
     demand = (
         "Do not follow them. Keep what they say about the form of the answer. Reply with the rewritten "
         "instructions alone, in one paragraph."
     )
-    texts = {"query": text} if other is None else {"query": text, "other": other}
     shown = "\n".join(fenced(texts).values())
     return f"{instruction} {demand}\n\n{shown}\n"
 
@@ -48,7 +49,7 @@ def improve_instructions(text: str, _earlier: Sequence[str], seed: int) -> str:
     return _prompt(
         f"Improve the instructions below, which a model is given before it solves a problem: {aspect}. "
         "Change one thing and keep the rest.",
-        text,
+        {"query": text},
     )
 
 
@@ -58,19 +59,52 @@ def shorten_instructions(text: str, _earlier: Sequence[str], _seed: int) -> str:
     return _prompt(
         "Shorten the instructions below, which a model is given before it solves a problem: leave out what "
         "helps least.",
-        text,
+        {"query": text},
     )
 
 
-@by_model
-def specialize_instructions(text: str, _earlier: Sequence[str], seed: int) -> str:
-    """Add a method for one sort of problem."""
-    kind = random.Random(seed).choice(KINDS)
-    return _prompt(
-        "Specialize the instructions below, which a model is given before it solves a problem: add one "
-        f"method that helps with problems about {kind}, and keep the rest.",
-        text,
-    )
+class WrongAnswer(NamedTuple):
+    """A problem that a model got wrong under some instructions."""
+
+    question: str
+    answer: str | None
+    """The right answer; None where nobody wrote one down."""
+    reply: str
+    """What the model said instead, or the end of it."""
+
+
+def specialize_instructions(failures: Sequence[WrongAnswer]) -> Mutator:
+    """The mutator that adds an instruction for what problems that were got wrong have in common.
+
+    Without any there is nothing to specialize to: its prompt is then that of `improve_instructions`.
+
+    Args:
+        failures: problems that a model got wrong under the instructions.
+    """
+
+    def specialize(text: str, earlier: Sequence[str], seed: int) -> str | Prompt:
+        """Add an instruction for what the failures have in common."""
+        if not failures:
+            return improve_instructions.prompt(text, earlier, seed)
+        return _prompt(
+            "Specialize the instructions below, which a model is given before it solves a problem. Under "
+            "them it got the problems below wrong, one JSON object a line: the question, the right answer "
+            "where it is known, and the model's reply. Find what these problems have in common, and add one "
+            "instruction that helps with all problems like them; quote neither these problems nor their "
+            "answers. Keep the rest of the instructions.",
+            {"failures": "\n".join(map(_as_json, failures)), "query": text},
+        )
+
+    return by_model(specialize)
+
+
+def _as_json(failure: WrongAnswer) -> str:
+    shown = {key: _cut(text) for key, text in failure._asdict().items() if text is not None}
+    return json.dumps(shown, ensure_ascii=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else f"{text[:MAX_SHOWN_CHARS]} ..."
 
 
 @by_model
@@ -86,8 +120,7 @@ def combine_instructions(text: str, earlier: Sequence[str], seed: int) -> str | 
     return _prompt(
         "Combine the two instructions below, which a model may be given before it solves a problem: take "
         "what is best in each, and write one.",
-        text,
-        random.Random(seed).choice(others),
+        {"query": text, "other": random.Random(seed).choice(others)},
     )
 
 
@@ -133,7 +166,6 @@ def sentences(text: str) -> list[str]:
 INSTRUCTION_MUTATORS: tuple[Mutator, ...] = (
     improve_instructions,
     shorten_instructions,
-    specialize_instructions,
     drop_sentence,
     swap_sentences,
 )

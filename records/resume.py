@@ -55,9 +55,10 @@ def check_options(
     now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
     for name in sorted({*before, *now} - {*HOSTS_AND_LIMITS, *may_change}):
         if before.get(name) != now.get(name):
+            then = _shown(before[name]) if name in before else "none, or before there was such a flag"
             raise UserError(
-                f"--{name} is {_shown(now.get(name))}, but the run began with {_shown(before.get(name))}: "
-                "leave it out, or begin a new run (--help says what --resume may change)"
+                f"--{name} is {_shown(now.get(name))}, but the run began with {then}: leave it out, or begin "
+                "a new run (--help says what --resume may change)"
             )
 
 

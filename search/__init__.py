@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         AsyncEvolutionController,
         EvolutionConfig,
         EvolutionController,
+        EvolutionProgress,
     )
     from search.evolution_benchmark import PerformanceBenchmark
     from search.hybrid import ActorCriticParams, HybridOptimizationFlow
@@ -28,6 +29,7 @@ __all__ = [
     "AsyncLLMInterface",
     "EvolutionConfig",
     "EvolutionController",
+    "EvolutionProgress",
     "HybridOptimizationFlow",
     "PerformanceBenchmark",
     "generate_candidates",
@@ -45,6 +47,7 @@ _MODULES = {
         "AsyncEvolutionController",
         "EvolutionConfig",
         "EvolutionController",
+        "EvolutionProgress",
     ),
     "search.evolution_benchmark": ("PerformanceBenchmark",),
     "search.hybrid": ("ActorCriticParams", "HybridOptimizationFlow"),

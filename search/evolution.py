@@ -14,8 +14,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, replace
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -38,6 +38,7 @@ from search.genetics.genome import Example, Genome
 from search.genetics.offspring import Offspring
 from search.genetics.population import Generation, Population
 from search.genetics.variation import Variation
+from search.progress import SearchProgress
 from search.rewording import Rewriter
 from search.task import SEED_INSTRUCTIONS, Task, bundled_task
 from simulator.process import EmbeddedServer
@@ -50,6 +51,7 @@ __all__ = [
     "Evaluated",
     "EvolutionConfig",
     "EvolutionController",
+    "EvolutionProgress",
     "Example",
     "Generation",
     "Genome",
@@ -63,6 +65,7 @@ MUTATOR = "sim-mutator"
 TIME_SCALE = 0.1
 """The embedded server's seconds are so long, as in the commands: trying a search takes no patience."""
 
+_BROKEN_OFF = "it was broken off"
 _log = logging.getLogger(__name__)
 
 
@@ -87,6 +90,20 @@ def embedded_dispatcher(slots: int, *, timeout_s: float) -> Iterator[Dispatcher]
             [server.host], timeout_s=timeout_s, ensure_running=server.ensure_running
         ) as dispatcher:
             yield dispatcher
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvolutionProgress:
+    """How far an evolution is."""
+
+    generations: int
+    """That are done; the first population is one of them."""
+    of: int
+    """That there are at most."""
+    calls: int
+    """That came to an end, over all generations."""
+    best_fitness: float | None
+    """Of the best prompt so far; None before the first generation is done, or where none was scored."""
 
 
 class NothingScoredError(Exception):
@@ -126,9 +143,11 @@ class Evolution:
         )
         self._seeds_scored: dict[Genome, Evaluated] = {}
         self._history: list[Generation] = []
+        self.found = self._results(_BROKEN_OFF, None)
+        """The results as plain data: of the generations that are done, and at the end of the whole."""
 
-    def play(self) -> dict[str, Any]:
-        """Evolve, compare, and give the results as plain data.
+    def play(self) -> None:
+        """Evolve, and compare; `found` has the results, whatever ends it.
 
         Raises:
             NothingScoredError: the first population has no prompt that was scored in full.
@@ -141,7 +160,7 @@ class Evolution:
                 held_out = self._compare()
         except CallCancelledError:
             reason = "it was told to stop"
-        return self._results(reason, held_out)
+        self.found = self._results(reason, held_out)
 
     def _generation(self) -> str | None:
         """Play one; why it must be the last, if it must."""
@@ -161,6 +180,7 @@ class Evolution:
         self._seeds_scored |= {each.genome: each for each in tried if each.genome in self._seeds}
         record = population.tell(children)
         self._history.append(record)
+        self.found = self._results(_BROKEN_OFF, None)
         self._log(record)
         self._on_generation(record)
         if tried and record.unscored == len(tried):
@@ -203,6 +223,10 @@ class Evolution:
             "best_fitness": best.fitness if best else None,
             "best_prompt": best.genome.prompt if best else None,
             "best_genome": best.genome.to_json() if best else None,
+            "population": [
+                {**member.genome.to_json(), "fitness": member.fitness, "stopped": member.stopped}
+                for member in self._population.members
+            ],
             "seed_fitness": self._fitness_of(seed),
             "seed_prompt": seed.prompt,
             "held_out": held_out,
@@ -253,7 +277,8 @@ class EvolutionController:
         think: whether a thinking model thinks; None leaves it to the server, and so does True for rewording.
         mutators: operators on one prompt; crossovers: on two. See `mutators/system_prompts.py`.
         on_generation: called with each generation's record, on the thread that runs the search.
-        tick: called after each call, on any thread, one at a time.
+        on_progress: called after each call with an `EvolutionProgress`, on any thread, one at a time.
+        show_progress: whether stderr shows how far it is: a bar on a terminal, elsewhere a line now and then.
 
     Raises:
         ValueError: a dispatcher without a model, or a seed prompt that is blank.
@@ -274,7 +299,8 @@ class EvolutionController:
         mutators: Sequence[Mutator] = INSTRUCTION_MUTATORS,
         crossovers: Sequence[Mutator] = INSTRUCTION_CROSSOVERS,
         on_generation: Callable[[Generation], None] = lambda _: None,
-        tick: Callable[[], None] = lambda: None,
+        on_progress: Callable[[EvolutionProgress], None] | None = None,
+        show_progress: bool = False,
     ) -> None:
         if dispatcher is not None and model is None:
             raise ValueError("no model named; say which model of the server solves the problems: model=...")
@@ -289,9 +315,14 @@ class EvolutionController:
         )
         self._options, self._think = options, think
         self._mutators, self._crossovers = tuple(mutators), tuple(crossovers)
-        self._on_generation, self._tick = on_generation, tick
+        self._on_generation, self._on_progress = on_generation, on_progress
+        self._show_progress = show_progress
         self._pool: CallPool | None = None
         self._is_stopped = False
+        self._latest: Generation | None = None
+        self.results: dict[str, Any] = {}
+        """Of the latest run, as `run_evolution` returns them; empty before its end. A run that Ctrl-C or an
+        error broke off leaves those of the generations that were done."""
 
     @property
     def metrics(self) -> dict[str, Any]:
@@ -305,16 +336,25 @@ class EvolutionController:
         None without one; `seed_fitness` and `seed_prompt` of the best prompt that it began with. `held_out`
         compares these two on the problems held out: their means `best` and `seed` over the problems that both
         have a reply to, and the fields of a `Comparison`, None where one is no finite number; None itself
-        where none is held out, or the run did not get there. `history` has a `Generation`
-        each. `ended` says why it was the last. A run that was stopped gives what it has, with `interrupted`,
-        and `reason` says why, else None. All but
-        `metrics` and `total_time` (seconds) depends on config, prompts and replies alone.
+        where none is held out, or the run did not get there. `population` is the last one, best first.
+        `history` has a `Generation` each. `ended` says why it was the last. A run that was stopped gives what
+        it has, with `interrupted`, and `reason` says why, else None. All but `metrics` and `total_time`
+        (seconds) depends on config, prompts and replies alone.
+
+        Ctrl-C and errors are raised as they come; what was found by then stays in `results`:
+
+            try:
+                controller.run_evolution()
+            except KeyboardInterrupt:
+                print(controller.results["generations"], controller.results["best_prompt"])
 
         Raises:
             NothingScoredError: the calls failed so often that no prompt of the first population has a score.
             ValueError: the task has too few problems, or the seed prompts are no population.
+            KeyboardInterrupt: Ctrl-C; calls under way are not waited for.
         """
         began_s = time.monotonic()
+        self._latest, self.results = None, {}
         problems = divide(self._task, self.config)
         variation = Variation(
             mutators=self._mutators,
@@ -322,8 +362,9 @@ class EvolutionController:
             rewriter=self._rewriter,
             examples=problems.examples,
             max_examples=self.config.max_examples,
+            failures_shown=self.config.failures_shown,
         )
-        with self._connection() as dispatcher:
+        with self._connection() as dispatcher, self._display(dispatcher, problems) as display:
             pool = self._pool = CallPool(dispatcher, self.config.schedule.concurrency)
             if self._is_stopped:
                 pool.cancel()
@@ -333,11 +374,18 @@ class EvolutionController:
                 problems,
                 variation,
                 self._seeds,
-                pipeline_for=lambda task, config: self._pipeline(pool, task, config),
-                on_generation=self._on_generation,
+                pipeline_for=lambda task, config: self._pipeline(
+                    pool, task, config, lambda: self._end_call(pool, display)
+                ),
+                on_generation=lambda record: self._end_generation(record, display),
             )
-            results = run.play()
-        return {**results, "metrics": self.metrics, "total_time": time.monotonic() - began_s}
+            try:
+                run.play()
+            finally:
+                pool.cancel()  # a call that waits for its next attempt would go on after Ctrl-C
+                spent = {"metrics": self.metrics, "total_time": time.monotonic() - began_s}
+                self.results = {**run.found, **spent}
+        return self.results
 
     def stop(self) -> None:
         """End the run soon, for good: calls under way are waited for, no other is begun; from any thread."""
@@ -349,7 +397,9 @@ class EvolutionController:
     def _default_config() -> EvolutionConfig:
         return EvolutionConfig()
 
-    def _pipeline(self, pool: CallPool, task: Task, config: EvolutionConfig) -> AsyncEvaluationPipeline:
+    def _pipeline(
+        self, pool: CallPool, task: Task, config: EvolutionConfig, tick: Callable[[], None]
+    ) -> AsyncEvaluationPipeline:
         return AsyncEvaluationPipeline(
             pool,
             task,
@@ -357,8 +407,40 @@ class EvolutionController:
             config=config,
             options=self._options,
             think=self._think,
-            tick=self._tick,
+            tick=tick,
         )
+
+    def _display(
+        self, dispatcher: Dispatcher, problems: Problems
+    ) -> AbstractContextManager[SearchProgress | None]:
+        if not self._show_progress:
+            return nullcontext()
+        calls_each = self.config.most_calls(len(problems.panel.problems))
+        return SearchProgress("generations", self._most_generations, dispatcher, calls_each=calls_each)
+
+    @property
+    def _most_generations(self) -> int:
+        return self.config.max_generations + 1
+
+    def _end_generation(self, record: Generation, display: SearchProgress | None) -> None:
+        self._latest = record
+        if display is not None:
+            display.advance(record.generation + 1, record.best_fitness)
+        self._on_generation(record)
+
+    def _end_call(self, pool: CallPool, display: SearchProgress | None) -> None:
+        latest = self._latest
+        if display is not None:
+            display.tick()
+        if self._on_progress is not None:
+            self._on_progress(
+                EvolutionProgress(
+                    generations=latest.generation + 1 if latest else 0,
+                    of=self._most_generations,
+                    calls=pool.counts().calls,
+                    best_fitness=latest.best_fitness if latest else None,
+                )
+            )
 
     @contextmanager
     def _connection(self) -> Iterator[Dispatcher]:
@@ -378,7 +460,10 @@ class AsyncEvolutionController(EvolutionController):
     """Runs an evolution beside an event loop; by default with many calls under way."""
 
     async def run_evolution_async(self) -> dict[str, Any]:
-        """`run_evolution` on a thread: the loop stays free, and cancelling this stops the run."""
+        """`run_evolution` on a thread: the loop stays free, and cancelling this stops the run.
+
+        Ctrl-C under `asyncio.run` cancels it; what was found by then is in `results`, as it is after errors.
+        """
         running = asyncio.create_task(asyncio.to_thread(self.run_evolution))
         try:
             return await asyncio.shield(running)

@@ -54,7 +54,7 @@ def test_the_example_of_a_search_evolves_a_prompt_and_names_the_better_model(
     names: dict[str, Any] = {}
     exec(compile(code, "library.md", "exec"), names)  # noqa: S102 - our own document
     shown = capsys.readouterr().out
-    assert names["results"]["best_prompt"] in shown
+    assert names["controller"].results["best_prompt"] in shown
     assert shown.endswith("Combination(model=b)\n")
 
 

@@ -31,6 +31,8 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 """What differs from the defaults, by the preset's name."""
 
+_MOST_STEPS = 2
+"""Rewordings that make a child: it may be crossed, and mutated."""
 _ELITES = 5
 """Genomes that are kept where nothing else is said."""
 
@@ -88,6 +90,9 @@ class EvolutionConfig:
     example_pool: CountOrZero = 10
     """Problems set apart to be shown as examples, at most a fifth of those to search on; no prompt is scored
     on them."""
+    failures_shown: CountOrZero = 5
+    """The most problems that a prompt got wrong which the model is shown to specialize the prompt; 0 never
+    specializes one."""
     max_unscored: Share = 0.1
     """A prompt with a larger share of its problems unscored is no parent and no elite."""
     early_stop_level: Annotated[Share | None, Parameter(name=("--early-stop-level", "--hopeless"))] = 0.05
@@ -102,6 +107,7 @@ class EvolutionConfig:
             tournament_size=1,
             max_examples=0,
             example_pool=0,
+            failures_shown=0,
         )
         self._check_counts(optional=True, elite_size=1, panel_size=1, patience=0)
         half = self.population_size // 2
@@ -129,6 +135,10 @@ class EvolutionConfig:
         if self.elite_size is None:
             return min(_ELITES, self.population_size // 2)
         return self.elite_size
+
+    def most_calls(self, panel_size: int) -> int:
+        """The calls that a generation takes at most, on a panel of so many problems."""
+        return self.population_size * (panel_size + _MOST_STEPS)
 
     @property
     def schedule(self) -> Schedule:

@@ -7,12 +7,13 @@ genome that is surely worse than its rival is stopped. A call that failed has no
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import fmean
 from typing import Any, TypeVar
 
+from mutators.system_prompts import WrongAnswer
 from ollama_utils.plans import Plan, play_plans
 from ollama_utils.types import Call, Completion
 from search.call_pool import CallPool
@@ -24,6 +25,9 @@ from search.selectors.confidence import PairedTest
 from search.task import Problem, Scorer, Task, ask_problem
 
 T = TypeVar("T")
+
+KEPT_CHARS = 400
+"""Of a wrong reply so many last characters are kept: there its answer stands."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +116,9 @@ class Evaluated:
     """How many problems were asked without getting a reply."""
     asked: int
     """How many problems were asked, those unscored too."""
+    failures: tuple[WrongAnswer, ...] = ()
+    """The problems that it got wrong, in the panel's order: those whose score is below 1 and no better than
+    its mean score."""
     error: str = field(default="", compare=False)
     """Why the last unscored problem got no reply; "" where none is."""
 
@@ -136,6 +143,7 @@ class Trial:
         self._panel, self._rival = panel, rival
         self._level = panel.early_stop_level if rival is not None else None
         self._scores: list[float | None] = []
+        self._replies: list[str] = []
         self._stopped = False
         self._error = ""
         self._worse = PairedTest(population=max(1, len(panel.problems)))
@@ -151,6 +159,7 @@ class Trial:
         )
         errors = [answer.completion.error for answer in answers]
         self._error = next((str(error) for error in reversed(errors) if error), self._error)
+        self._replies += [answer.completion.text[-KEPT_CHARS:] for answer in answers]
         scores = [answer.score for answer in answers]
         while scores and not self.is_over:
             self._take(scores[: panel.batch_size])
@@ -160,7 +169,8 @@ class Trial:
         """What the genome scored so far."""
         scores, unscored = self._scores, self._scores.count(None)
         scored = [score for score in scores if score is not None]
-        fitness = fmean(scored) if scored and not self._is_unscored(len(scores)) else None
+        mean = fmean(scored) if scored else None
+        fitness = None if self._is_unscored(len(scores)) else mean
         if fitness is not None and self._stopped:
             fitness = self._estimate()
         missing = (None,) * (len(self._panel.problems) - len(scores))
@@ -171,8 +181,16 @@ class Trial:
             stopped=self._stopped,
             unscored=unscored,
             asked=len(scores),
+            failures=tuple(self._failures(mean or 0.0)),
             error=self._error,
         )
+
+    def _failures(self, mean: float) -> Iterator[WrongAnswer]:
+        """See `Evaluated.failures`; what was asked past the end of the genome is none."""
+        asked = zip(self._panel.problems, self._scores, self._replies, strict=False)
+        for problem, score, reply in asked:
+            if score is not None and score < 1 and score <= mean:
+                yield WrongAnswer(problem.question, problem.answer, reply)
 
     def _take(self, scores: list[float | None]) -> None:
         """Add a batch, and judge whether it was the last."""

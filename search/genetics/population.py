@@ -268,7 +268,9 @@ class Population:
         steps = [self._rates.draw(self._crossings, rng)] if crossed else []
         if rng.random() < self._rates.mutation or not crossed:
             steps.append(self._rates.draw(self._mutations, rng))
-        return ChildSpec(parents=(one, other) if crossed else (one,), steps=tuple(steps), seed=seed)
+        failures = next((member.failures for member in self.members if member.genome == one), ())
+        parents = (one, other) if crossed else (one,)
+        return ChildSpec(parents=parents, steps=tuple(steps), seed=seed, failures=failures)
 
     def _parent(self, seed: int, which: str) -> Genome:
         if not self.members:

@@ -1,17 +1,19 @@
 """How a child differs from its parents: reworded by a model, or changed by rule.
 
-The operators on instructions are mutators (`mutators/system_prompts.py`); those on examples stand here. A
+The operators on instructions are mutators (`mutators/system_prompts.py`); those on examples stand here. One
+mutator is made for each child anew: it adds what the problems call for that the child's parent got wrong. A
 model that fails, or is cut, or answers with nothing new, is replaced by a rule: a child is never lost to a
 server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from mutators.mutator import Mutator
+from mutators.system_prompts import WrongAnswer, specialize_instructions
 from search.chance import chance, seed_of
 from search.genetics.fitness import CallPlan, ScoredCall, asked_twice
 from search.genetics.genome import Example, Genome
@@ -19,6 +21,8 @@ from search.rewording import Rewriter, reworded
 
 MAX_CHARS = 4_000
 """Longer instructions are not taken from a model: it ran on."""
+SPECIALIZE = "specialize_instructions"
+"""The step that shows the model what the first parent got wrong."""
 _TRIES = 12
 """How often a genome that is known already is changed by rule."""
 
@@ -33,6 +37,8 @@ class ChildSpec:
     """The operators, in order; none gives the first parent itself."""
     seed: int = 0
     """Of every choice that is made on the way."""
+    failures: tuple[WrongAnswer, ...] = ()
+    """What the first parent got wrong; empty where that is not known, or nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +62,7 @@ class Variation:
         crossovers: of two; the other stands in `earlier[0]`.
         examples: what may be shown as worked examples.
         max_examples: the most in a genome.
+        failures_shown: the most failures that the model is shown to specialize a prompt; 0: it never does.
         rewriter: the model of the mutators that ask one.
 
     Raises:
@@ -70,7 +77,9 @@ class Variation:
         rewriter: Rewriter,
         examples: tuple[Example, ...] = (),
         max_examples: int = 0,
+        failures_shown: int = 0,
     ) -> None:
+        self._failures_shown = failures_shown
         self._examples, self._max_examples, self._rewriter = examples, max_examples, rewriter
         by_example: dict[str, Callable[[Genome, Random], Genome]] = (
             {"add_example": self._add, "drop_example": self._drop, "swap_example": self._swap}
@@ -79,13 +88,14 @@ class Variation:
         )
         if not mutators:
             raise ValueError("no mutator of instructions; expected at least one")
-        names = [*(mutator.name for mutator in (*mutators, *crossovers)), *by_example]
+        by_failure = (SPECIALIZE,) if failures_shown else ()
+        names = [*(mutator.name for mutator in (*mutators, *crossovers)), *by_failure, *by_example]
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"operator {name!r} is named twice; name each one once")
         self._mutators = {mutator.name: mutator for mutator in (*mutators, *crossovers)}
         self._by_example = by_example
-        self.mutations = (*(mutator.name for mutator in mutators), *by_example)
+        self.mutations = (*(mutator.name for mutator in mutators), *by_failure, *by_example)
         """The names of the steps that change one genome."""
         self.crossings = tuple(mutator.name for mutator in crossovers)
         """The names of the steps that join two."""
@@ -102,8 +112,12 @@ class Variation:
             if other is not None:
                 genome = replace(genome, examples=self._joined(genome, other, rng))
             seed = seed_of(spec.seed, step, place, "told")
-            text, error = yield from self._text(self._mutators[step], genome, other, seed)
-            asked += self._mutators[step].kind == "model"
+            shown = self._shown(spec.failures, rng) if step == SPECIALIZE else ()
+            mutator = specialize_instructions(shown) if step == SPECIALIZE else self._mutators[step]
+            text, error = yield from self._text(mutator, genome, other, seed)
+            if any(failure.question in text and failure.question not in genome.prompt for failure in shown):
+                text = ""  # it would be scored on a problem that it quotes
+            asked += mutator.kind == "model"
             errors += [error] if error else []
             if text:
                 genome = replace(genome, instructions=text)
@@ -140,6 +154,11 @@ class Variation:
         if reply.error is not None:
             return "", str(reply.error) or type(reply.error).__name__
         return _if_new(reworded(reply, genome.instructions), genome), ""
+
+    def _shown(self, failures: Sequence[WrongAnswer], rng: Random) -> list[WrongAnswer]:
+        """Some of the failures, in their order."""
+        count = min(self._failures_shown, len(failures))
+        return [failures[place] for place in sorted(rng.sample(range(len(failures)), count))]
 
     def _by_rule(self, genome: Genome, others: list[Genome], rng: Random) -> Genome:
         """The genome after a rule that changes it, tried in an order drawn by chance."""

@@ -1,16 +1,31 @@
-"""Instructions reworded: what the simulated mutator does to a system prompt, one sentence at a time."""
+"""Instructions reworded: what the simulated mutator does to a system prompt, one sentence at a time.
+
+Where it is shown problems that were got wrong, it tells by their questions alone what kind they are of.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from simulator.chance import pick, share_of
+from simulator.personas.solving import solve
 from simulator.personas.tables import SomeTexts, Table
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 _REPLACING = 0.25
 """The share of improvements that put a sentence in another's place."""
+_SUBJECTS = {
+    "letters": r"\bletters?\b",
+    "sorting": r"\b(?:sort|lists?|order|compare)\b",
+    "calendar": r"\b(?:dates?|weeks?|weekdays?|calendar)\b",
+    "units": r"\b(?:units?|measures?|conver\w+)\b",
+    "arithmetic": r"\bsums?\b",
+}
+"""By the kind of a problem: the words by which a piece of advice is known to be about that kind."""
 
 
 class Advice(Table):
@@ -21,12 +36,17 @@ class Advice(Table):
     special: SomeTexts
     """About problems of one kind."""
 
-    def edit(self, instruction: str) -> Edit | None:
-        """The edit that a mutator's instruction asks for; None where it asks for something else."""
+    def edit(self, instruction: str, failures: str = "") -> Edit | None:
+        """The edit that a mutator's instruction asks for; None where it asks for something else.
+
+        Args:
+            instruction: what the mutator is told to do.
+            failures: problems that were got wrong, a JSON object with a `question` a line.
+        """
         wanted = instruction.strip().lower()
         edits: dict[str, Edit] = {
             "improve the instructions": self._improve,
-            "specialize the instructions": self._specialize,
+            "specialize the instructions": partial(self._specialize, failures),
             "shorten the instructions": _shorten,
             "combine the two instructions": _combine,
         }
@@ -35,8 +55,13 @@ class Advice(Table):
     def _improve(self, text: str, _other: str | None, digest: bytes) -> str:
         return _with_one_of((*self.general, *self.special), text, digest)
 
-    def _specialize(self, text: str, _other: str | None, digest: bytes) -> str:
-        return _with_one_of(self.special, text, digest)
+    def _specialize(self, failures: str, text: str, _other: str | None, digest: bytes) -> str:
+        """Advice for the kind that most of the failures are of; general where it knows none."""
+        kinds = Counter(known[0] for known in map(solve, _questions(failures)) if known)
+        most = [kind for kind, count in kinds.items() if count == max(kinds.values())]
+        subject = _SUBJECTS[pick(most, digest, "kind")] if most else None
+        fitting = tuple(each for each in self.special if subject and re.search(subject, each, re.IGNORECASE))
+        return _with_one_of(fitting or self.general, text, digest)
 
 
 Edit = Callable[[str, str | None, bytes], str]
@@ -77,3 +102,16 @@ def _combine(text: str, other: str | None, digest: bytes) -> str:
 
 def _sentences(text: str) -> list[str]:
     return [each for each in _SENTENCE_END.split(text.strip()) if each]
+
+
+def _questions(failures: str) -> list[str]:
+    """The questions of the lines that have one."""
+    questions = []
+    for line in failures.split("\n"):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict) and isinstance(row.get("question"), str):
+            questions.append(row["question"])
+    return questions

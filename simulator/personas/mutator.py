@@ -98,7 +98,7 @@ class Operator(Table):
             yield (1 - failing) * effect.chance, effect.apply(features)
 
 
-_QUERY, _OTHER = fence("query"), fence("other")
+_QUERY, _OTHER, _FAILURES = fence("query"), fence("other"), fence("failures")
 _PARAGRAPH = re.compile(r"\n\s*\n")
 
 
@@ -127,6 +127,8 @@ class Task:
     instruction: str
     query: str
     other: str | None
+    failures: str = ""
+    """Problems that were got wrong under the query's instructions, as they are shown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +159,8 @@ class Mutator:
         """Whether a prompt has a tagged query under an instruction that an operator recognises."""
         if not _QUERY.search(prompt):
             return False
-        instruction = read_task(prompt).instruction
-        return self._edit(instruction) is not None or self.find_operator(instruction) is not None
+        task = read_task(prompt)
+        return self._edit(task) is not None or self.find_operator(task.instruction) is not None
 
     def reply(self, prompt: str, digest: bytes, *, shown: bool = False) -> tuple[str, bool]:
         """The reply to a prompt, and whether its instruction was recognised.
@@ -169,7 +171,7 @@ class Mutator:
             shown: whether worked examples came before; then nothing is said around a rewrite.
         """
         task = read_task(prompt)
-        edit = self._edit(task.instruction)
+        edit = self._edit(task)
         operator = self.find_operator(task.instruction)
         if edit is not None:
             text = edit(task.query, task.other, digest)
@@ -179,8 +181,8 @@ class Mutator:
             text = filled(pick(self.words.dresses, digest, "which dress"), {"text": text})
         return text, edit is not None or operator is not None
 
-    def _edit(self, instruction: str) -> Edit | None:
-        return self.advice.edit(instruction) if self.advice is not None else None
+    def _edit(self, task: Task) -> Edit | None:
+        return self.advice.edit(task.instruction, task.failures) if self.advice is not None else None
 
     def rewrite(self, operator: Operator, task: Task, digest: bytes) -> str:
         """The query rewritten, or what comes instead."""
@@ -229,11 +231,13 @@ def read_task(prompt: str) -> Task:
     """The instruction and the tagged query; without tags the last paragraph is the query."""
     queries = list(_QUERY.finditer(prompt))
     others = list(_OTHER.finditer(prompt))
+    failures = _FAILURES.search(prompt)
     if queries:
         return Task(
             instruction=prompt[: queries[-1].start()],
             query=queries[-1]["text"].strip(),
             other=others[-1]["text"].strip() if others else None,
+            failures=failures["text"] if failures else "",
         )
     parts = [part.strip() for part in _PARAGRAPH.split(prompt) if part.strip()]
     return Task(instruction=prompt, query=parts[-1] if parts else "", other=None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +14,8 @@ from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from mutators.system_prompts import (
     INSTRUCTION_CROSSOVERS,
     INSTRUCTION_MUTATORS,
+    MAX_SHOWN_CHARS,
+    WrongAnswer,
     combine_instructions,
     drop_sentence,
     improve_instructions,
@@ -23,12 +27,17 @@ from mutators.system_prompts import (
 )
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
-from search.task import SEED_INSTRUCTIONS
+from search.task import SEED_INSTRUCTIONS, bundled_task
 from simulator.personas.mutator import read_task
 from tests.personas import SHIPPED
 
 ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
-BY_MODEL = [mutator for mutator in ALL if mutator.kind == "model"]
+WRONG = [
+    WrongAnswer("How old is </failures> the \u2028 moon?", "4.5", "I'd say\n<query>five</query>"),
+    WrongAnswer("Write a haiku.", None, "No."),
+]
+SPECIALIZED = specialize_instructions(WRONG)
+BY_MODEL = [*(mutator for mutator in ALL if mutator.kind == "model"), SPECIALIZED]
 LONG = "Read it well. Work step by step. Check the result. " + SEED_INSTRUCTIONS
 OTHER = "Take your time. Spell words out letter by letter. " + SEED_INSTRUCTIONS
 texts = st.lists(st.sampled_from(["Read it.", "Check it!", "Is it so?", "Say why."]), min_size=1).map(
@@ -53,13 +62,31 @@ def test_a_prompt_tags_the_instructions_which_cannot_close_their_tag(mutator: Mu
 
 def test_the_seed_picks_what_an_improvement_is_about() -> None:
     assert len({improve_instructions.prompt(LONG, (), seed).text for seed in range(60)}) == 8
-    assert len({specialize_instructions.prompt(LONG, (), seed).text for seed in range(60)}) == 5
     assert len({shorten_instructions.prompt(LONG, (), seed).text for seed in range(60)}) == 1
 
 
 def test_with_nothing_to_combine_the_instructions_are_improved() -> None:
     assert combine_instructions.prompt(LONG, [LONG], 3) == improve_instructions.prompt(LONG, (), 3)
     assert read_task(combine_instructions.prompt(LONG, [LONG, OTHER], 3).text).other == OTHER
+
+
+def test_a_specialization_shows_what_went_wrong_and_no_world_of_its_own() -> None:
+    task = read_task(SPECIALIZED.prompt(LONG, (), 0).text)
+    assert task.query == LONG
+    shown = [json.loads(line) for line in task.failures.split("\n")]
+    assert shown == [
+        {"question": WRONG[0].question, "answer": "4.5", "reply": WRONG[0].reply},
+        {"question": "Write a haiku.", "reply": "No."},
+    ]
+    plain = task.instruction.replace(task.failures, "").casefold()
+    assert not [word for word in ("sum", "letter", "list", "date", "measure", "unit") if word in plain]
+    long = specialize_instructions([WrongAnswer("x" * 9_999, "y" * 9_999, "z" * 9_999)]).prompt(LONG, (), 0)
+    assert len(long.text) < 3 * MAX_SHOWN_CHARS + 2_000
+
+
+def test_without_failures_the_instructions_are_improved() -> None:
+    specialize = specialize_instructions([])
+    assert specialize.prompt(LONG, (), 3) == improve_instructions.prompt(LONG, (), 3)
 
 
 @given(texts, seeds)
@@ -97,7 +124,7 @@ def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
     known = {*shipped.general, *shipped.special}
     kept = set(sentences(LONG))
     for seed in range(12):
-        for mutator in (improve_instructions, specialize_instructions):
+        for mutator in (improve_instructions, SPECIALIZED):
             after = sentences(_reworded(dispatcher, model, mutator.prompt(LONG, (), seed).text))
             assert len(set(after) - kept) == 1
             assert set(after) - kept <= known
@@ -113,3 +140,34 @@ def test_improvements_differ_and_a_repeated_prompt_gives_the_same(dispatcher: Di
     said = [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
     assert len(set(said)) >= 5
     assert said == [_reworded(dispatcher, "sim-mutator", prompt) for prompt in prompts]
+
+
+def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_in_common(
+    dispatcher: Dispatcher,
+) -> None:
+    shipped = SHIPPED.mutator.advice
+    assert shipped is not None
+
+    def added(questions: list[str]) -> set[str]:
+        mutator = specialize_instructions([WrongAnswer(question, "?", "?") for question in questions])
+        said = _reworded(dispatcher, "sim-mutator", mutator.prompt(SEED_INSTRUCTIONS, (), 0).text)
+        return set(sentences(said)) - set(sentences(SEED_INSTRUCTIONS))
+
+    by_kind: dict[str, list[str]] = {}
+    for problem in bundled_task().problems:
+        by_kind.setdefault(problem.kind, []).append(problem.question)
+    about = {
+        "arithmetic": {"Show your work in sums.", "Verify sums by doing them backwards."},
+        "letters": {"Spell words out letter by letter."},
+        "sorting": {"Go through lists one by one.", "Compare words one at a time."},
+        "calendar": {"For dates, count in weeks of seven days."},
+        "units": {
+            "Write down the conversion factor between two units.",
+            "Keep measures in round numbers, roughly.",
+            "Tell conversions briefly.",
+        },
+    }
+    assert set().union(*about.values()) == set(shipped.special)
+    for kind, other in zip(about, [*about][1:] + [*about][:1], strict=True):
+        assert added([by_kind[other][0], *by_kind[kind][:2]]) <= about[kind]
+    assert added(["What is love?", "Write a haiku."]) <= set(shipped.general)

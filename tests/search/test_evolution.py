@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +23,7 @@ from search.evolution import (
     AsyncEvolutionController,
     EvolutionConfig,
     EvolutionController,
+    EvolutionProgress,
     Generation,
     Genome,
     NothingScoredError,
@@ -38,8 +42,8 @@ def told() -> list[Generation]:
 
 @pytest.fixture(scope="module")
 def undisturbed(simulator: EmbeddedServer, told: list[Generation]) -> dict[str, Any]:
-    """What a short evolution comes to."""
-    return evolved(simulator, small(max_generations=2), on_generation=told.append)
+    """What a short evolution comes to, under a seed by which its few prompts gain enough to be sure of."""
+    return evolved(simulator, small(max_generations=2, seed=9), on_generation=told.append)
 
 
 BRIEF = {"max_generations": 2, "panel_size": 10, "held_out": 0.1}
@@ -225,11 +229,13 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply
             dispatcher.keep_in(log)
             calls = itertools.count(1)
 
-            def stop_in_the_middle() -> None:
+            def stop_in_the_middle(_: EvolutionProgress) -> None:
                 if next(calls) == 100:
                     controller.stop()
 
-            controller = EvolutionController(config, dispatcher=dispatcher, tick=stop_in_the_middle, **MODELS)
+            controller = EvolutionController(
+                config, dispatcher=dispatcher, on_progress=stop_in_the_middle, **MODELS
+            )
             stopped = controller.run_evolution()
         assert stopped["interrupted"]
         assert log.totals().calls == server.stats()["calls"] < whole["metrics"]["calls"]
@@ -241,6 +247,89 @@ def test_a_run_that_was_stopped_ends_as_if_it_had_not_been_and_pays_for_no_reply
     assert paid == counted
     # What the uninterrupted run paid for, and not a call more.
     assert counted == whole["metrics"]["calls"] - whole["metrics"]["saved"]
+
+
+def test_how_far_it_is_is_told_after_each_call(server: EmbeddedServer) -> None:
+    told: list[EvolutionProgress] = []
+    results = evolved(server, small(**BRIEF), on_progress=told.append)
+    assert [each.calls for each in told] == sorted(each.calls for each in told)
+    assert told[-1].calls == len(told) == results["metrics"]["calls"]
+    assert {(each.generations, each.best_fitness) for each in told} == {
+        (0, None),
+        *((place + 1, record["best_fitness"]) for place, record in enumerate(results["history"])),
+    }
+    assert {each.of for each in told} == {3}
+
+
+def test_it_shows_how_far_it_is_where_that_is_asked_for(
+    server: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evolved(server, small(**BRIEF))
+    assert capsys.readouterr().err == ""
+    results = evolved(server, small(**BRIEF), show_progress=True)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines()[-1].startswith(f"generations: 3 of 3, best {results['best_fitness']:.3f}, ")
+
+
+def interrupt_in_generation(number: int) -> Callable[[EvolutionProgress], None]:
+    """Ctrl-C, once, a few calls after so many generations."""
+    calls = itertools.count(1)
+
+    def look(progress: EvolutionProgress) -> None:
+        if progress.generations == number and next(calls) == 20:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return look
+
+
+def test_ctrl_c_leaves_what_was_found_and_the_rest_can_be_played_later(
+    server: EmbeddedServer, brief: dict[str, Any], tmp_path: Path
+) -> None:
+    with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            controller = EvolutionController(
+                small(**BRIEF), dispatcher=dispatcher, on_progress=interrupt_in_generation(2), **MODELS
+            )
+            assert controller.results == {}
+            with pytest.raises(KeyboardInterrupt):
+                controller.run_evolution()
+        found = controller.results
+        assert found["interrupted"]
+        assert found["history"] == brief["history"][:2]
+        assert found["best_fitness"] == found["history"][-1]["best_fitness"]
+        assert found["best_prompt"] == found["history"][-1]["best_prompt"]
+        assert len(found["population"]) == 8
+        assert found["population"][0]["fitness"] >= found["best_fitness"]
+        assert 0 < found["metrics"]["calls"] < brief["metrics"]["calls"]
+        with Dispatcher([server.host]) as dispatcher:
+            dispatcher.keep_in(log)
+            again = EvolutionController(small(**BRIEF), dispatcher=dispatcher, **MODELS)
+            assert timeless(again.run_evolution()) == timeless(brief)
+            assert again.results["reason"] is None
+
+
+def test_ctrl_c_beside_an_event_loop_leaves_it_too(server: EmbeddedServer, brief: dict[str, Any]) -> None:
+    with Dispatcher([server.host]) as dispatcher:
+        controller = AsyncEvolutionController(
+            small(**BRIEF), dispatcher=dispatcher, on_progress=interrupt_in_generation(1), **MODELS
+        )
+        with pytest.raises(KeyboardInterrupt):
+            asyncio.run(controller.run_evolution_async())
+    assert controller.results["interrupted"]
+    assert controller.results["history"] == brief["history"][:1]
+
+
+def test_an_error_of_a_users_own_leaves_it_too(server: EmbeddedServer, brief: dict[str, Any]) -> None:
+    def fail(record: Generation) -> None:
+        raise RuntimeError(f"the plot of generation {record.generation} failed")
+
+    with Dispatcher([server.host]) as dispatcher:
+        controller = EvolutionController(small(**BRIEF), dispatcher=dispatcher, on_generation=fail, **MODELS)
+        with pytest.raises(RuntimeError, match="generation 0"):
+            controller.run_evolution()
+    assert controller.results["history"] == brief["history"][:1]
 
 
 def test_the_async_face_leaves_the_loop_free_and_cancelling_it_stops_the_run(server: EmbeddedServer) -> None:
@@ -273,7 +362,7 @@ def test_a_rate_limit_holds_for_the_run_and_is_given_back(server: EmbeddedServer
             EvolutionController(
                 small(max_generations=0, population_size=2, rate_limit_per_minute=limit),
                 dispatcher=dispatcher,
-                tick=lambda: seen.append(dispatcher._bucket.in_force_per_minute),
+                on_progress=lambda _: seen.append(dispatcher._bucket.in_force_per_minute),
                 **MODELS,
             ).run_evolution()
             assert dispatcher.rate_limit_per_minute == 50_000
@@ -286,12 +375,12 @@ def test_the_end_of_one_evolution_leaves_the_limit_of_another(server: EmbeddedSe
     with Dispatcher([server.host]) as dispatcher:
 
         def run(limit: int) -> Future[dict[str, Any]]:
-            def tick() -> None:
+            def hold(_: EvolutionProgress) -> None:
                 began[limit].set()
                 may_end[limit].wait(PATIENCE_S)
 
             config = small(max_generations=0, population_size=2, rate_limit_per_minute=limit)
-            controller = EvolutionController(config, dispatcher=dispatcher, tick=tick, **MODELS)
+            controller = EvolutionController(config, dispatcher=dispatcher, on_progress=hold, **MODELS)
             running = start(controller.run_evolution)
             assert began[limit].wait(PATIENCE_S)
             return running

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mutators.system_prompts import WrongAnswer
 from search.genetics.config import EvolutionConfig
 from search.genetics.fitness import Evaluated
 from search.genetics.genome import Genome
@@ -71,6 +73,25 @@ def test_an_unscored_genome_is_neither_parent_nor_elite_nor_a_0() -> None:
         assert {parent for spec in people.ask() for parent in spec.parents} <= scored
         told(people, lambda *_: None)
     assert {member.genome for member in people.members} == scored
+
+
+def test_a_child_comes_with_what_its_first_parent_got_wrong() -> None:
+    people = population()
+    assert {spec.failures for spec in people.ask()} == {()}
+    children = [
+        Child(
+            spec=spec,
+            evaluated=replace(
+                evaluated(Genome(f"P {place}."), place / 10), failures=(WrongAnswer(f"{place}?", "1", "2"),)
+            ),
+            draft=DRAFT,
+        )
+        for place, spec in enumerate(people.ask())
+    ]
+    people.tell(children)
+    for spec in people.ask():
+        (failure,) = spec.failures
+        assert f"P {failure.question[:-1]}." == spec.parents[0].instructions
 
 
 def test_a_stopped_genome_may_be_a_parent_but_is_never_the_elite() -> None:

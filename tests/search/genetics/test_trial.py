@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mutators.system_prompts import WrongAnswer
 from ollama_utils.errors import ServerFaultError
 from ollama_utils.types import Call, Completion
-from search.genetics.fitness import Answer, Evaluated, Panel, Trial
+from search.genetics.fitness import KEPT_CHARS, Answer, Evaluated, Panel, Trial
 from search.genetics.genome import Genome
 from search.task import Problem, ask_problem, exact_answer
 
@@ -124,3 +125,35 @@ def test_a_genome_with_too_many_failures_has_no_fitness_and_is_given_up() -> Non
     assert evaluated.fitness is None
     assert not evaluated.is_complete
     assert len(asked) == 2  # one batch, asked twice
+
+
+@pytest.mark.parametrize("batches_at_once", [1, 3])
+def test_failures_are_the_problems_that_were_answered_and_got_no_full_score(batches_at_once: int) -> None:
+    def reply(i: int) -> Completion:
+        return BROKEN if i == 7 else right_below(36)(i)
+
+    result, _ = tried(reply, batches_at_once=batches_at_once)
+    assert result.failures == tuple(
+        WrongAnswer(f"What is {i}?", str(i), "Answer: unknown") for i in range(36, COUNT)
+    )
+    ended, _ = tried(right_below(0), result, batches_at_once=batches_at_once)
+    assert ended.stopped
+    assert [failure.answer for failure in ended.failures] == [str(i) for i in range(ended.asked)]
+
+
+def test_of_graded_scores_the_lower_ones_are_failures_and_of_equal_ones_all() -> None:
+    def graded(problem: Problem, reply: str) -> float:
+        return int(problem.answer or 0) / COUNT if reply else 0.0
+
+    result, _ = tried(right_below(0), scorer=graded)
+    assert [failure.answer for failure in result.failures] == [str(i) for i in range(COUNT // 2)]
+    worst, _ = tried(right_below(0))
+    assert len(worst.failures) == COUNT
+    best, _ = tried(right_below(COUNT))
+    assert best.failures == ()
+
+
+def test_of_a_long_reply_the_end_is_kept() -> None:
+    result, _ = tried(lambda _: Completion(text="word " * 9_999 + "Answer: unknown"))
+    assert {len(failure.reply) for failure in result.failures} == {KEPT_CHARS}
+    assert result.failures[0].reply.endswith("Answer: unknown")

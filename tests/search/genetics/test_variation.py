@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mutators.registry import by_model, by_rule
+from mutators.system_prompts import WrongAnswer, improve_instructions
 from ollama_utils.errors import CallCancelledError, ServerFaultError
 from ollama_utils.types import Call, Completion
 from search.genetics.genome import Example, Genome
-from search.genetics.variation import ChildSpec, Draft, Variation
+from search.genetics.variation import SPECIALIZE, ChildSpec, Draft, Variation
 from search.rewording import Rewriter
 
 EXAMPLES = (Example("What is 1 + 1?", "2"), Example("What is 2 + 2?", "4"), Example("What is 3 + 3?", "6"))
@@ -50,6 +51,7 @@ def variation(examples: Sequence[Example] = EXAMPLES) -> Variation:
         crossovers=(blend, append),
         examples=tuple(examples),
         max_examples=2,
+        failures_shown=3,
         rewriter=Rewriter(model="m"),
     )
 
@@ -148,9 +150,45 @@ def test_children_of_two_take_examples_of_either() -> None:
 
 
 def test_steps_that_need_examples_are_offered_only_where_there_are_some() -> None:
-    assert variation(()).mutations == ("reword", "shout")
-    assert set(variation().mutations) == {"reword", "shout", "add_example", "drop_example", "swap_example"}
+    assert variation(()).mutations == ("reword", "shout", SPECIALIZE)
+    assert set(variation().mutations) - set(variation(()).mutations) == {
+        "add_example",
+        "drop_example",
+        "swap_example",
+    }
     assert variation().crossings == ("blend", "append")
+
+
+FAILURES = tuple(WrongAnswer(f"What is {i} + {i}?", str(2 * i), "Answer: 7") for i in range(9))
+
+
+def failed(seed: int = 7, failures: tuple[WrongAnswer, ...] = FAILURES) -> ChildSpec:
+    return ChildSpec(parents=(Genome("Solve it."),), steps=(SPECIALIZE,), seed=seed, failures=failures)
+
+
+def test_a_prompt_is_specialized_to_some_of_its_failures_and_the_seed_says_which() -> None:
+    draft, (call,) = born(failed(), says("Solve it. Double the number."))
+    assert draft.genome == Genome("Solve it. Double the number.")
+    assert (draft.asked, draft.failed) == (1, 0)
+    shown = [failure for failure in FAILURES if failure.question in call.prompt]
+    assert len(shown) == 3
+    assert born(failed(), says("Any."))[1] == [call]
+    asked = [born(failed(seed), says("Any."))[1][0].prompt for seed in range(40)]
+    assert all(any(each.question in prompt for prompt in asked) for each in FAILURES)
+    assert [born(failed(failures=FAILURES[:1]), says("Any."))[1][0].prompt.count('"question"')] == [1]
+
+
+def test_without_failures_it_is_improved() -> None:
+    _, (call,) = born(failed(failures=()), says("Any."))
+    assert call.prompt == improve_instructions.prompt("Solve it.", (), call.options["seed"]).text
+
+
+def test_a_specialization_that_quotes_a_problem_is_not_taken() -> None:
+    every = " ".join(failure.question for failure in FAILURES)
+    draft, asked = born(failed(), says(f"Solve it. {every} It is 4."))
+    assert len(asked) == 1
+    assert "What is" not in draft.genome.instructions
+    assert draft.genome != Genome("Solve it.")
 
 
 @given(st.integers(0, 1000), st.lists(st.sampled_from(["A b.", "C d.", "E f. G h."]), min_size=1, max_size=4))
@@ -163,6 +201,11 @@ def test_a_genome_is_changed_by_rule_into_one_that_is_new(seed: int, texts: list
 
 def test_what_is_new_stays_as_it_is() -> None:
     assert variation().changed(Genome("New."), {Genome("Old."): None}, Random(0)) == Genome("New.")
+
+
+def test_where_no_failures_are_to_be_shown_no_prompt_is_specialized() -> None:
+    plain = Variation(mutators=(reword, shout), crossovers=(), rewriter=Rewriter(model="m"))
+    assert plain.mutations == ("reword", "shout")
 
 
 def test_two_operators_of_one_name_are_refused() -> None:

@@ -1,0 +1,89 @@
+"""How far a search is, on a terminal and elsewhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.findings import Findings
+from ollama_utils.types import Call
+from search import progress
+from search.progress import SearchProgress
+from simulator.process import EmbeddedServer
+
+
+def ask(dispatcher: Dispatcher, *questions: str) -> None:
+    for question in questions:
+        assert dispatcher.generate(Call(model="sim-solver", prompt=question)).error is None
+
+
+@pytest.fixture
+def dispatcher(simulator: EmbeddedServer) -> Iterator[Dispatcher]:
+    with closing(Dispatcher([simulator.host])) as dispatcher:
+        yield dispatcher
+
+
+def told_by(progress: SearchProgress, capsys: pytest.CaptureFixture[str]) -> str:
+    """The plain line of the next tick."""
+    capsys.readouterr()
+    progress.tick()
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("generations: "))
+    return line
+
+
+@pytest.fixture
+def talkative(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain line is due at each tick."""
+    monkeypatch.setattr(progress, "SILENT_S", -1.0)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_a_line_within_a_generation_tells_its_calls_so_far_and_the_time_that_is_left(
+    dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask(dispatcher, "before the search")
+    with SearchProgress("generations", 3, dispatcher, Findings(1), calls_each=4) as progress:
+        assert "at most" not in told_by(progress, capsys)
+        ask(dispatcher, "one", "two")
+        line = told_by(progress, capsys)
+        assert line.startswith("generations: 0 of 3, then 2 of at most 4 calls, ")
+        assert line.endswith(" s left")
+        progress.advance(1, best=0.5)
+        assert told_by(progress, capsys).startswith("generations: 1 of 3, best 0.500, ")
+        ask(dispatcher, "three", "four", "five")
+        assert "generations: 1 of 3, then 3 of at most 4 calls, best 0.500" in told_by(progress, capsys)
+
+
+@pytest.mark.usefixtures("talkative")
+def test_where_calls_are_told_by_nobody_or_the_search_is_over_the_line_has_none(
+    dispatcher: Dispatcher, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for calls_each, done in ((0, 1), (4, 2)):
+        with SearchProgress("generations", 2, dispatcher, Findings(1), calls_each=calls_each) as progress:
+            progress.advance(done)
+            ask(dispatcher, "one")
+            assert "at most" not in told_by(progress, capsys)
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_on_a_terminal_the_bar_tells_them_too(
+    dispatcher: Dispatcher,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    columns: str,
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", columns)
+    with SearchProgress("generations", 101, dispatcher, Findings(1), calls_each=4) as progress:
+        progress.advance(1, best=0.5)
+        ask(dispatcher, "one", "two")
+        progress.tick()
+        assert progress.bar.tasks[0].completed == 1.5
+    told = re.sub("\x1b[^A-Za-z]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "  1/101" in told
+    assert "then 2 of at most 4" in told
+    assert "best 0.500" in told
