@@ -7,31 +7,23 @@ with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from envs.episode import check_transition
-from envs.mission import QuerySet, load_query_set, open_encoder
-from ollama_utils.connect import Connection, connect, keep_replies
-from ollama_utils.reply_log import ReplyLog
+from envs.mission import load_query_set
+from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
-from records.interrupt import Interrupted, interruptible
-from records.resume import check_fingerprints, check_options
-from records.run_folder import REPLIES, RunFolder, check_places
-from records.settings import resolved
-from records.terminal import tell
+from records.interrupt import interruptible
+from records.resume import check_options
+from records.run_folder import RunFolder, check_places
 from scorers.correction import read_accuracy
-from train.audit import open_audit
 from train.config import TrainConfig, check_num_mini_batch
-from train.resume import MAY_CHANGE, check_queries, check_total, fingerprints, go_on
+from train.resume import MAY_CHANGE
+from train.run import prepare
 
 if TYPE_CHECKING:
-    from envs.batched import BatchedQueryMutationEnv
-    from scorers.correction import LabelAccuracy
-    from train.learner import Learner
-    from train.recorder import Recorder
+    from train.recorder import ProgressLine, Recorder
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
@@ -43,22 +35,25 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     _check(config)
     queries = load_query_set(config.mission.query_set)
     accuracy = read_accuracy(config.judge_accuracy)
-    with interruptible() as interrupt, connect(config.server) as connection:
-        audit = open_audit(config, connection)
-        digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
-        opened = RunFolder.of("train", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
-        with opened as folder, ExitStack() as logs:
-            replies = logs.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
-            keep_replies(replies, config.cache, connection, digests, logs)
-            env = _environment(config, queries, connection)
-            logs.callback(env.close, terminate=True)
-            interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
-            saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
-            from train.recorder import Recorder  # torch takes long to import: not before all is checked
+    with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
+        opener = partial(
+            RunFolder.of, "train", resume=config.resume, run_dir=config.run_dir, seed=config.seed
+        )
+        run = prepare(config, opener, queries, connection, interrupt, stack)
 
-            recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored, audit)
-            learner, ended = _learn(config, connection, env, recorder, saved)
-            _finish(config, connection, learner, recorder, accuracy, ended, replies)
+        def show(recorder: Recorder) -> ProgressLine:
+            from train.recorder import ProgressLine
+
+            return ProgressLine(config.total_steps, recorder, connection.findings(config.num_processes))
+
+        outcome = run.learn(show, accuracy, lambda _error: connection.dispatcher.cancel())
+        _write(config, outcome.summary)
+
+        from train.summary import print_summary
+
+        print_summary(outcome.summary, run.folder)
+        if outcome.stopped:
+            raise outcome.stopped
 
 
 def _check(config: TrainConfig) -> None:
@@ -75,104 +70,7 @@ def _check(config: TrainConfig) -> None:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
 
 
-def _environment(config: TrainConfig, queries: QuerySet, connection: Connection) -> BatchedQueryMutationEnv:
-    """The vector environment, with every part of it checked."""
-    from envs.batched import BatchedQueryMutationEnv
-    from envs.parts import mission_parts
-
-    texts = [query.text for query in queries.train]
-    encoder = open_encoder(config.mission.encoder, connection.dispatcher, config.cache)
-    env_config, parts = mission_parts(
-        config.mission, connection.dispatcher, connection.roles, texts, seed=config.seed, encoder=encoder
-    )
-    return BatchedQueryMutationEnv(
-        env_config,
-        config.num_processes,
-        schedule=config.driven_by,
-        max_workers=config.max_workers,
-        **parts,
-    )
-
-
-def _begin(
-    config: TrainConfig,
-    folder: RunFolder,
-    queries: QuerySet,
-    connection: Connection,
-    found: Mapping[str, str],
-) -> dict[str, Any] | None:
-    """Write down what the run is, config.toml first; returns what was saved of a resumed one."""
-    from train.learner import load_checkpoint
-
-    saved = load_checkpoint(folder)
-    again = saved["lines"] | {"lanes": config.num_processes, "check": check_transition} if saved else {}
-    folder.open_lines(**again)
-    if saved:
-        check_total(config, saved, folder)
-        check_queries(queries, folder)
-        check_fingerprints(found, folder)
-    folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
-    folder.write_json("queries.json", queries.record())
-    folder.write_json("parts.json", found)
-    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries")
-    return saved
-
-
-def _learn(
-    config: TrainConfig,
-    connection: Connection,
-    env: BatchedQueryMutationEnv,
-    recorder: Recorder,
-    saved: Mapping[str, Any] | None,
-) -> tuple[Learner, BaseException | None]:
-    """Learn; returns the learner, whatever ended it, and what that was."""
-    from train.learner import make_learner
-    from train.recorder import ProgressLine
-
-    interrupt = recorder.interrupt
-    done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
-    learner = make_learner(config, env, recorder.folder, done_steps=done)
-    if saved:
-        interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
-        go_on(saved, learner, recorder)
-        interrupt.allow(allowed=False)
-    findings = connection.findings(config.num_processes)
-    progress = ProgressLine(config.total_steps, recorder, findings)
-    ended: BaseException | None = None
-    try:
-        interrupt.allow(allowed=True)
-        learner.learn(recorder, progress)
-    except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
-        ended = error
-        connection.dispatcher.cancel()
-    finally:
-        interrupt.allow(allowed=False)
-        progress.stop()
-    return learner, ended
-
-
-def _finish(
-    config: TrainConfig,
-    connection: Connection,
-    learner: Learner,
-    recorder: Recorder,
-    accuracy: LabelAccuracy | None,
-    ended: BaseException | None,
-    replies: ReplyLog,
-) -> None:
-    """Save the policy, sum up the run, and raise what ended it."""
-    from train.summary import print_summary, summarise
-
-    folder = learner.folder
-    try:
-        learner.save_policy()
-        stopped = ended and folder.reported(ended)
-        summary = summarise(config, connection, learner, recorder, accuracy, stopped, replies)
-        folder.write_json("summary.json", summary)
-        if config.json:
-            config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise folder.reported(error) from ended or error
-    print_summary(summary, folder)
-    if stopped:
-        raise stopped
+def _write(config: TrainConfig, summary: dict[str, Any]) -> None:
+    """Write the summary where it is wanted, beside the run's folder."""
+    if config.json:
+        config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

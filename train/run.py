@@ -1,0 +1,218 @@
+"""One training run, from an open connection to its summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from envs.episode import check_transition
+from envs.mission import QuerySet, open_encoder
+from ollama_utils.connect import Connection, keep_replies
+from ollama_utils.encoders import Encoder
+from ollama_utils.reply_log import ReplyLog
+from records.interrupt import Interrupt, Interrupted
+from records.resume import check_fingerprints
+from records.run_folder import REPLIES, RunFolder
+from records.settings import resolved
+from records.terminal import tell
+from train.audit import Audit, open_audit
+from train.config import TrainConfig
+from train.resume import check_queries, check_total, fingerprints, go_on
+
+if TYPE_CHECKING:
+    from envs.batched import BatchedQueryMutationEnv
+    from scorers.correction import LabelAccuracy
+    from train.learner import Learner
+    from train.recorder import ProgressLine, Recorder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of a run."""
+
+    summary: dict[str, Any]
+    stopped: BaseException | None
+    """What ended it before its time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRun:
+    """A run that is ready to learn; its config.toml is written. See `prepare`."""
+
+    config: TrainConfig
+    folder: RunFolder
+    connection: Connection
+    interrupt: Interrupt
+    env: BatchedQueryMutationEnv
+    audit: Audit | None
+    replies: ReplyLog
+    saved: Mapping[str, Any] | None
+    """The checkpoint of a run that is gone on with."""
+
+    def learn(
+        self,
+        show: Callable[[Recorder], ProgressLine],
+        accuracy: LabelAccuracy | None,
+        cancel: Callable[[BaseException], None],
+    ) -> Outcome:
+        """Learn, save the policy and sum up, whatever ends it.
+
+        Args:
+            show: makes what shows how far it is.
+            accuracy: how often the labels are right, where that is known.
+            cancel: is given what ended the run early: no call is to go out any more.
+
+        Raises:
+            UserError: the state that was saved is not of this run, or the folder cannot be written.
+        """
+        from train.recorder import Recorder  # torch takes long to import: not before all is checked
+
+        dispatcher, limit = self.connection.dispatcher, self.config.max_unscored
+        recorder = Recorder(self.folder, dispatcher, self.interrupt, limit, self.audit)
+        learner, ended = self._learn(recorder, show, cancel)
+        return self._finish(learner, recorder, accuracy, ended)
+
+    def _learn(
+        self,
+        recorder: Recorder,
+        show: Callable[[Recorder], ProgressLine],
+        cancel: Callable[[BaseException], None],
+    ) -> tuple[Learner, BaseException | None]:
+        """Learn; returns the learner, whatever ended it, and what that was."""
+        from train.learner import make_learner
+
+        interrupt, saved = self.interrupt, self.saved
+        done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
+        learner = make_learner(self.config, self.env, self.folder, done_steps=done)
+        if saved:
+            interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
+            go_on(saved, learner, recorder)
+            interrupt.allow(allowed=False)
+        progress = show(recorder)
+        ended: BaseException | None = None
+        try:
+            interrupt.allow(allowed=True)
+            learner.learn(recorder, progress)
+        except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
+            ended = error
+            cancel(error)
+        finally:
+            interrupt.allow(allowed=False)
+            progress.stop()
+        return learner, ended
+
+    def _finish(
+        self,
+        learner: Learner,
+        recorder: Recorder,
+        accuracy: LabelAccuracy | None,
+        ended: BaseException | None,
+    ) -> Outcome:
+        """Save the policy, and sum up the run."""
+        from train.summary import summarise
+
+        folder = self.folder
+        try:
+            learner.save_policy()
+            stopped = ended and folder.reported(ended)
+            summary = summarise(
+                self.config, self.connection, learner, recorder, accuracy, stopped, self.replies
+            )
+            folder.write_json("summary.json", summary)
+        except OSError as error:
+            raise folder.reported(error) from ended or error
+        return Outcome(summary=summary, stopped=stopped)
+
+
+def prepare(
+    config: TrainConfig,
+    open_folder: Callable[[], RunFolder],
+    queries: QuerySet,
+    connection: Connection,
+    interrupt: Interrupt,
+    stack: ExitStack,
+    encoder: Encoder | None = None,
+) -> TrainingRun:
+    """Make and check all that a run needs, then write down what it is, config.toml first.
+
+    From the first file on it is not to be interrupted.
+
+    Args:
+        config: its settings.
+        open_folder: opens its folder, once the models are known to be there.
+        queries: its queries.
+        connection: to its models.
+        interrupt: how it is stopped.
+        stack: closes what was opened.
+        encoder: one that is open already; None: the one that the config names.
+
+    Raises:
+        UserError: a part cannot be made, or is not what the run that is gone on with began with.
+    """
+    audit = open_audit(config, connection)
+    digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
+    folder = stack.enter_context(open_folder())
+    replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
+    keep_replies(replies, config.cache, connection, digests, stack)
+    env = _environment(config, queries, connection, encoder)
+    stack.callback(env.close, terminate=True)
+    interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
+    saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
+    return TrainingRun(
+        config=config,
+        folder=folder,
+        connection=connection,
+        interrupt=interrupt,
+        env=env,
+        audit=audit,
+        replies=replies,
+        saved=saved,
+    )
+
+
+def _environment(
+    config: TrainConfig, queries: QuerySet, connection: Connection, encoder: Encoder | None
+) -> BatchedQueryMutationEnv:
+    """The vector environment, with every part of it checked."""
+    from envs.batched import BatchedQueryMutationEnv
+    from envs.parts import mission_parts
+
+    dispatcher = connection.dispatcher
+    texts = [query.text for query in queries.train]
+    encoder = encoder or open_encoder(config.mission.encoder, dispatcher, config.cache)
+    env_config, parts = mission_parts(
+        config.mission, dispatcher, connection.roles, texts, seed=config.seed, encoder=encoder
+    )
+    return BatchedQueryMutationEnv(
+        env_config,
+        config.num_processes,
+        schedule=config.driven_by,
+        max_workers=config.max_workers,
+        **parts,
+    )
+
+
+def _begin(
+    config: TrainConfig,
+    folder: RunFolder,
+    queries: QuerySet,
+    connection: Connection,
+    found: Mapping[str, str],
+) -> dict[str, Any] | None:
+    """Write down what the run is; returns what was saved of a resumed one."""
+    from train.learner import load_checkpoint
+
+    saved = load_checkpoint(folder)
+    again = saved["lines"] | {"lanes": config.num_processes, "check": check_transition} if saved else {}
+    folder.open_lines(**again)
+    if saved:
+        check_total(config, saved, folder)
+        check_queries(queries, folder)
+        check_fingerprints(found, folder)
+    folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
+    folder.write_json("queries.json", queries.record())
+    folder.write_json("parts.json", found)
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries")
+    return saved
