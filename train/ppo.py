@@ -17,7 +17,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.policies import ActorCriticPolicy
 from stable_baselines3.common.vec_env import VecEnv
 
-from train.random_streams import Stream
+from train.random_streams import GLOBAL_CHANCE, Stream
 from train.rollout_buffer import MaskedRolloutBuffer
 
 BLOCK_ROWS = 16
@@ -213,7 +213,7 @@ class MaskedPPO(PPO):
         """SB3's update on the scored rows; skipped, and said so, where there are none. Then the log entry."""
         if self.rollout_buffer.scored.any():
             key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(Stream.DROPOUT, self.rollouts))
-            with torch.random.fork_rng(devices=[]):
+            with GLOBAL_CHANCE, torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(key.generate_state(1)[0]))
                 super().train()
         else:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from enum import IntEnum, unique
+
+GLOBAL_CHANCE = threading.Lock()
+"""Held by who seeds the generators of the process (torch's, numpy's, Python's) and draws from them: trainings
+may go side by side on threads."""
 
 
 @unique
