@@ -1,13 +1,15 @@
 """Trainings of several seeds side by side: one connection, and for each a thread, lanes and a run folder.
 
 Each comes out as it does alone. What they share is what no result depends on: the servers and their limits,
-replies to equal questions, the encoder. Where one ends a rollout, its last lanes leave slots to the others.
-What ends one of them before its time ends them all, saved.
+replies to equal questions, the encoder. Where one ends a rollout, its last lanes leave slots to the others;
+so they begin one after another, each when the one before is its share of a rollout ahead, for else they would
+all end their rollouts together. What ends one of them before its time ends them all, saved.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -164,12 +166,23 @@ class SeedThreads:
 
         show = partial(_line, run, self._findings, display)
         try:
+            self._wait_for_turn(run)
             with interruptible_thread(run.interrupt):
                 self._came[seed] = run.learn(show, self._accuracy, cancel)
         except BaseException as error:  # noqa: BLE001 - raised to the caller of `learn`
             cancel(error)
             self._came[seed] = error
         self._bell.release()
+
+    def _wait_for_turn(self, run: TrainingRun) -> None:
+        """Wait until the run before this one is its share of a rollout ahead, or is over."""
+        place = self._runs.index(run)
+        config, before = run.config, self._runs[place - 1]
+        share = config.num_steps // len(self._runs) * config.num_processes
+        while place and before.folder.transitions.count < share and before.config.seed not in self._came:
+            time.sleep(POLL_S)
+            if run.interrupt.reason:
+                return
 
     def _stop(self, reasons: Mapping[int, BaseException]) -> None:
         """Have runs stop, each for a reason of its own; no call goes out any more."""
