@@ -83,6 +83,7 @@ def _prepare_all(
     encoder = open_encoder(mission.encoder, connection.dispatcher, config.cache) if is_shared else None
     runs = []
     for seed in config.seeds_trained:
+        interrupt.allow(allowed=True)
         alone = _alone(config, folder, seed)
         path = seed_folder(folder.path, seed)
         opener = partial(RunFolder, path, resume=alone.resume is not None)
@@ -90,7 +91,6 @@ def _prepare_all(
         runs.append(prepare(alone, opener, queries, own, interrupt, stack, encoder))
         if seed == config.seed:
             folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
-        interrupt.allow(allowed=True)
     return [replace(run, interrupt=Interrupt()) for run in runs]
 
 
@@ -136,9 +136,9 @@ class SeedThreads:
 
         interrupted: Interrupted | None = None
         with training_display() as display:
-            for run in self._runs:
+            for place, run in enumerate(self._runs):
                 name = f"seed-{run.config.seed}"
-                threading.Thread(target=self._work, args=(run, display), name=name, daemon=True).start()
+                threading.Thread(target=self._work, args=(place, display), name=name, daemon=True).start()
             while len(self._came) < len(self._runs):
                 try:
                     interrupt.allow(allowed=True)
@@ -155,8 +155,9 @@ class SeedThreads:
         first = outcomes[self._first - self._runs[0].config.seed]
         return outcomes, interrupted or first.stopped
 
-    def _work(self, run: TrainingRun, display: ProgressDisplay) -> None:
-        """Learn, on this thread."""
+    def _work(self, place: int, display: ProgressDisplay) -> None:
+        """Have the run at this place learn, on this thread."""
+        run = self._runs[place]
         seed = run.config.seed
 
         def cancel(why: BaseException) -> None:
@@ -166,7 +167,8 @@ class SeedThreads:
 
         show = partial(_line, run, self._findings, display)
         try:
-            self._wait_for_turn(run)
+            if place:
+                self._wait_for_turn(run, self._runs[place - 1])
             with interruptible_thread(run.interrupt):
                 self._came[seed] = run.learn(show, self._accuracy, cancel)
         except BaseException as error:  # noqa: BLE001 - raised to the caller of `learn`
@@ -174,15 +176,13 @@ class SeedThreads:
             self._came[seed] = error
         self._bell.release()
 
-    def _wait_for_turn(self, run: TrainingRun) -> None:
-        """Wait until the run before this one is its share of a rollout ahead, or is over."""
-        place = self._runs.index(run)
-        config, before = run.config, self._runs[place - 1]
-        share = config.num_steps // len(self._runs) * config.num_processes
-        while place and before.folder.transitions.count < share and before.config.seed not in self._came:
-            time.sleep(POLL_S)
+    def _wait_for_turn(self, run: TrainingRun, before: TrainingRun) -> None:
+        """Wait until the run before this one is its share of a rollout ahead, or one of them is over."""
+        ahead = run.config.num_steps // len(self._runs) * run.config.num_processes
+        while before.folder.transitions.count < ahead and before.config.seed not in self._came:
             if run.interrupt.reason:
                 return
+            time.sleep(POLL_S)
 
     def _stop(self, reasons: Mapping[int, BaseException]) -> None:
         """Have runs stop, each for a reason of its own; no call goes out any more."""
