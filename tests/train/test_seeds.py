@@ -115,9 +115,13 @@ def test_a_reply_is_paid_for_once_and_stands_in_the_log_of_each_seed_that_used_i
         assert summary(path)["llm_calls"] == calls
 
 
-def test_ctrl_c_ends_all_saved_and_all_go_on(simulator: EmbeddedServer, tmp_path: Path, alone: Path) -> None:
+@pytest.mark.parametrize("written", [1, 100])
+def test_ctrl_c_ends_all_saved_and_all_go_on(
+    simulator: EmbeddedServer, tmp_path: Path, alone: Path, written: int
+) -> None:
+    """Those that have not begun are begun then."""
     folder = tmp_path / "run"
-    with interrupted_once(folder, 100):
+    with interrupted_once(folder, written):
         assert train(simulator.host, folder, *SMALL, "--seeds", "3") == 130
     assert summary(folder)["stopped"] == "stopped by SIGINT"
     assert all((folder_of(folder, seed) / "policy.safetensors").exists() for seed in SEEDS)
