@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from train.random_streams import Stream
+from train.random_streams import Stream, action_streams
 from train.rollouts import Choice, MaskedRollouts, in_blocks
 
 
@@ -39,13 +39,8 @@ def predict_blocks(
 def action_noise(
     seed: int, lanes: Sequence[int], rows: Sequence[int], num_actions: int
 ) -> NDArray[np.float64]:
-    """Standard Gumbel noise (N, num_actions) for the next actions of N lanes, which took `rows` (N,) before.
-
-    Each lane has a stream of its own, keyed (seed, lane, row): counters are all that a resumed run needs.
-    """
-    keys = [(Stream.NOISE, lane, row) for lane, row in zip(lanes, rows, strict=True)]
-    streams = [np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key)) for key in keys]
-    return np.array([stream.gumbel(size=num_actions) for stream in streams])
+    """Standard Gumbel noise (N, num_actions) for the next actions of N lanes; see `action_streams`."""
+    return np.array([stream.gumbel(size=num_actions) for stream in action_streams(seed, lanes, rows)])
 
 
 def weights_sha256(policy: torch.nn.Module) -> str:

@@ -319,9 +319,6 @@ class ProgressLine(BaseCallback):
         self._display.update(self.num_timesteps, success=success)
         self._display.print_plain(f"step {self.num_timesteps}/{self.total_steps}: {success}")
 
-    def _on_training_end(self) -> None:
-        self.stop()
-
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
         self._display.stop()
