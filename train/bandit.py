@@ -58,13 +58,11 @@ class BanditPolicy(BasePolicy):
 class MaskedBandit(MaskedRollouts):
     """A contextual bandit that learns after each rollout; see `MaskedRollouts`.
 
-    Within a rollout the model stays as it is. `linucb` takes the mutator with the highest mean plus standard
-    deviation (Li et al. 2010), `thompson` the highest draw, each mutator's from its own normal distribution
-    (Agrawal and Goyal 2013, arXiv 1209.3352), keyed (seed, lane, row).
+    Within a rollout the model stays as it is. How actions are chosen: see `explore`.
 
     Args:
         env: the environment.
-        explore: how actions are chosen in training.
+        how: actions are chosen in training, `linucb` or `thompson`.
         n_steps: steps of each lane in a rollout.
         embeddings: (queries, D), those of the training queries: features are their principal components.
         rules: the actions whose mutator is a rule.
@@ -76,14 +74,14 @@ class MaskedBandit(MaskedRollouts):
     def __init__(
         self,
         env: VecEnv,
-        explore: Explore,
+        how: Explore,
         *,
         n_steps: int,
-        embeddings: NDArray[np.float32] | None = None,
+        embeddings: NDArray[np.float32],
         rules: Sequence[int] = (),
         seed: int | None = None,
     ) -> None:
-        self.explore = explore
+        self.how = how
         super().__init__(
             BanditPolicy,  # type: ignore[arg-type] # SB3 names the policy that PPO has
             env,
@@ -100,16 +98,12 @@ class MaskedBandit(MaskedRollouts):
             seed=seed,
             device="cpu",
         )
-        if embeddings is not None:
-            self.policy.model.look_at(embeddings)
+        self.policy.model.look_at(embeddings)
 
     def choose(self, observations: NDArray[Any], lanes: Sequence[int], rows: Sequence[int]) -> Choice:
         """The next actions of N lanes; their log probabilities are 0, for there are none to learn from."""
-        means, deviations = in_blocks(
-            lambda block: self.policy.model.expect(_tensor(block)), observations, lanes
-        )
-        scores = means + deviations * self._bonus(lanes, rows, means.shape[1])
-        actions = np.argmax(scores, axis=1)
+        seed = self.rollout_buffer.seed
+        actions = explore(self.policy.model, self.how, observations, seed=seed, lanes=lanes, rows=rows)
         nothing = np.zeros(len(actions), np.float32)
         return Choice(actions, nothing, nothing)
 
@@ -130,21 +124,42 @@ class MaskedBandit(MaskedRollouts):
         deviations = self.policy.model.expect(torch.from_numpy(buffer.observations[scored])).deviations
         self.logger.record("bandit/deviation", float(deviations.mean()))
 
-    def _bonus(
-        self, lanes: Sequence[int], rows: Sequence[int], num_actions: int
-    ) -> NDArray[np.float64] | float:
-        """By how many standard deviations each mutator's mean is raised."""
-        if self.explore == "linucb":
-            return WIDTHS
-        streams = action_streams(self.rollout_buffer.seed, lanes, rows)
-        return np.array([stream.standard_normal(num_actions) for stream in streams])
-
     def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
         return ["policy"], []
 
 
 class LaneBandit(LaneRollouts, MaskedBandit):
     """MaskedBandit that collects as `LaneRollouts` does."""
+
+
+def explore(
+    model: LinearBandit,
+    how: Explore,
+    observations: NDArray[Any],
+    *,
+    seed: int,
+    lanes: Sequence[int],
+    rows: Sequence[int],
+) -> NDArray[np.int64]:
+    """The next actions (N,) of N lanes in training.
+
+    Args:
+        model: what is known.
+        how: `linucb` takes the mutator with the highest mean plus standard deviation (Li et al. 2010),
+            `thompson` the highest draw, each mutator's from its own normal distribution (Agrawal and Goyal
+            2013, arXiv 1209.3352).
+        observations: (N, size), what the lanes show.
+        seed: of the draws, which are keyed (seed, lane, row).
+        lanes: the N lanes, all different.
+        rows: how many actions each of them took before.
+    """
+    means, deviations = in_blocks(lambda block: model.expect(_tensor(block)), observations, lanes)
+    bonus: NDArray[np.float64] | float = WIDTHS
+    if how == "thompson":
+        streams = action_streams(seed, lanes, rows)
+        bonus = np.array([stream.standard_normal(model.num_actions) for stream in streams])
+    chosen: NDArray[np.int64] = (means + deviations * bonus).argmax(axis=1)
+    return chosen
 
 
 def _tensor(block: NDArray[Any]) -> torch.Tensor:

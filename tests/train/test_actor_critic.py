@@ -100,7 +100,7 @@ def test_what_was_done_with_a_mutator_adds_to_its_own_logit() -> None:
 
 def test_a_saved_policy_is_loaded_as_it_was(tmp_path: Path) -> None:
     learner = model().learn(64)
-    learner.save("policy")
+    learner.save(tmp_path / "policy.zip")
     loaded = MaskedPPO.load(tmp_path / "policy.zip", device="cpu")
     assert weights_sha256(loaded.policy) == weights_sha256(learner.policy)
     batch = np.stack([shown(each) for each in np.random.default_rng(0).normal(size=(3, WIDE))])
