@@ -34,6 +34,7 @@ from evaluation.config import (
     mission_queries,
     read_missions,
 )
+from evaluation.policies.specs import CONTEXTUAL
 from evaluation.run import EvalProgress, EvaluationRun
 from evaluation.setup import Mission, digests_of, make_missions, make_policies, make_steppers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
@@ -209,7 +210,8 @@ TRANSFER = (
 MUTATORS = "Shares of scored steps. Drifted: rewrites that were not adopted because they lost the intent."
 FITS = (
     "Fitted on the training queries alone, then frozen; calls are questions to the target. Mutator: the one "
-    "that is played from then on; drawn: the policy draws among several. It brought: the mean return of an "
+    "that is played from then on; drawn: the policy draws among several; by query: it "
+    "looks at each. It brought: the mean return of an "
     "episode of this mutator alone, or the share of its single steps that succeeded."
 )
 
@@ -334,7 +336,8 @@ def _fits(fits: Iterable[Mapping[str, Any]]) -> Table:
         chosen = fit["chosen"]
         kind = "return" if fit["policy"] == "best_fixed" else "success"
         brought = "-" if chosen is None else f"{kind} {fit['means'][chosen]:.2f}"
-        table.add_row(fit["mission"], fit["policy"], str(fit["calls"]), chosen or "drawn", brought)
+        otherwise = "by query" if fit["policy"] in CONTEXTUAL else "drawn"
+        table.add_row(fit["mission"], fit["policy"], str(fit["calls"]), chosen or otherwise, brought)
     return table
 
 

@@ -53,7 +53,8 @@ class EvalConfig:
 
     policy: Annotated[tuple[str, ...], Parameter(name=("--policy", "-p"), negative="")] = ()
     """A policy (repeatable): a run folder, noop, random, round_robin, fixed:MUTATOR, best_fixed,
-    epsilon_greedy, ucb1, exp3, llm:MODEL or class=MODULE.CLASS,key=value; proportion= mixes them."""
+    epsilon_greedy, ucb1, exp3, linucb, thompson, llm:MODEL or class=MODULE.CLASS,key=value; proportion=
+    mixes them."""
     mission: Annotated[tuple[str, ...], Parameter(name=("--mission", "-m"), negative="")] = ()
     """A mission (repeatable): a TOML file, a run folder, or key=value,... [the one of the flags]."""
     baselines: Annotated[tuple[str, ...], comma_list()] = BASELINES

@@ -10,18 +10,29 @@ from collections import Counter, defaultdict
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import cycle
-from typing import Any
+from itertools import chain, cycle
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from envs.episode import derive_seed
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.episode import Embed, derive_seed
 from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 from evaluation.policies.bandits import Bandit, BestFixed
+from evaluation.policies.contextual import BanditSource
 from evaluation.policies.policy import PolicySource
+from ollama_utils.errors import OllamaError
 from records.errors import RunStoppedError
 from records.failures import StepLimit
 
+if TYPE_CHECKING:
+    from train.bandit import Explore
+    from train.linear_bandit import LinearBandit
+
 PULLS_SIDE_BY_SIDE = 16
-"""Pulls of a bandit that are made side by side."""
+"""Pulls of a bandit that are made side by side; the lanes of a contextual one."""
+STEPS_OF_A_LANE = 4
+"""Steps that each lane of a contextual bandit takes before it learns from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +148,123 @@ def fit_best_fixed(
                 found.note(arm, result["return"])
 
 
+def fit_contextual(
+    name: str,
+    how: Explore,
+    context: EpisodeContext,
+    queries: Sequence[str],
+    *,
+    calls: int,
+    limit: StepLimit,
+    seed: int,
+) -> FitPlan:
+    """The plan of a contextual bandit that plays whole episodes, learning every few steps as in training.
+
+    Args:
+        name: what the policy is called.
+        how: it explores, `linucb` or `thompson`.
+        context: the mission's.
+        queries: its training queries.
+        calls: the most questions to the target.
+        limit: stops the fit when calls keep failing.
+        seed: of all chance.
+
+    Raises:
+        RunStoppedError: a query cannot be embedded, or too little could be scored.
+    """
+    import torch  # takes long to import
+
+    from train.linear_bandit import LinearBandit
+
+    found = _Found(name, context)
+    ordered = _ordered(queries, context.seed)
+    (embeddings,) = yield [partial(_embedded, name, context, ordered)]
+    rules = [action for action, mutator in enumerate(context.rules.mutators) if mutator.kind == "rule"]
+    model = LinearBandit(embeddings.shape[1], len(found.names), rules)
+    model.look_at(embeddings)
+    lanes = [_BanditLane(lane, context, ordered, seed) for lane in range(PULLS_SIDE_BY_SIDE)]
+    left = calls
+    while steps := min(STEPS_OF_A_LANE, left // len(lanes)):
+        left -= steps * len(lanes)
+        played = yield [partial(lane.play, model, how, steps) for lane in lanes]
+        limit.add(chain.from_iterable(rows.attempts for rows in played))
+        found.calls += sum(rows.questions for rows in played)
+        scored = list(chain.from_iterable(rows.scored for rows in played))
+        if scored:
+            observations, actions, rewards = zip(*scored, strict=True)
+            model.learn(
+                torch.from_numpy(np.stack(observations)), torch.tensor(actions), torch.tensor(rewards)
+            )
+        for _, action, reward in scored:
+            found.note(action, reward)
+    return found.fit(_Frozen(name, model))
+
+
+class _Played(NamedTuple):
+    """What a lane played in a rollout of a contextual bandit."""
+
+    scored: list[tuple[NDArray[np.float32], int, float]]
+    """Observation, action and reward of each step that was scored."""
+    attempts: list[str]
+    """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
+    questions: int
+
+
+class _BanditLane:
+    """One after another the episodes of a lane, on queries that are drawn as training draws them."""
+
+    def __init__(self, lane: int, context: EpisodeContext, queries: Sequence[str], seed: int) -> None:
+        self._lane = lane
+        self._context = context
+        self._queries = queries
+        self._seed = seed
+        self._row = 0
+        self._number = 0
+        self._episode: AgentEpisode | None = None
+
+    def play(self, model: LinearBandit, how: Explore, steps: int) -> _Played:
+        """Play so many steps; one that cannot be scored, or an episode that cannot begin, counts, too."""
+        from train.bandit import explore
+
+        played = _Played([], [], 0)
+        for _ in range(steps):
+            episode, attempts, questions = self._begun(), 0, 0
+            if not episode.is_over:
+                attempts, questions = len(episode.attempts), episode.calls["questions"]
+                shown = episode.view().observation
+                (action,) = explore(
+                    model, how, shown[None], seed=self._seed, lanes=[self._lane], rows=[self._row]
+                ).tolist()
+                transition = episode.step(action)
+                if not transition.info["unscored"]:
+                    played.scored.append((shown, action, transition.reward))
+            self._row += 1
+            played.attempts.extend(episode.attempts[attempts:])
+            played = played._replace(questions=played.questions + episode.calls["questions"] - questions)
+        return played
+
+    def _begun(self) -> AgentEpisode:
+        """The episode under way; a new one where there is none."""
+        if self._episode is None or self._episode.is_over:
+            key = (self._seed, self._lane, self._number, "query")
+            query = self._queries[derive_seed(*key) % len(self._queries)]
+            self._episode = AgentEpisode(self._context, query, self._lane, self._number)
+            self._episode.begin()
+            self._number += 1
+        return self._episode
+
+
+class _Frozen(NamedTuple):
+    """A contextual bandit that is fitted."""
+
+    name: str
+    model: LinearBandit
+
+    def frozen(self) -> BanditSource:
+        """The policy that plays what was learned."""
+        return BanditSource(self.name, self.model)
+
+
 class _Found:
     """What a fit has found so far."""
 
@@ -152,7 +280,7 @@ class _Found:
         self._sums[arm] += value
         self._counts[arm] += 1
 
-    def fit(self, learned: Bandit | BestFixed) -> Fit:
+    def fit(self, learned: Bandit | BestFixed | _Frozen) -> Fit:
         """The policy that was found."""
         try:
             source = learned.frozen()
@@ -169,6 +297,19 @@ class _Found:
 def _ordered(queries: Sequence[str], seed: int) -> list[str]:
     """The queries in the order in which fits take them."""
     return sorted(queries, key=lambda query: derive_seed(seed, "fit", query))
+
+
+def _embedded(name: str, context: EpisodeContext, queries: Sequence[str]) -> NDArray[np.float32]:
+    """The embeddings of the queries, (queries, D).
+
+    Raises:
+        RunStoppedError: one of them cannot be embedded.
+    """
+    embeddings = context.answer([Embed(text=query) for query in queries])
+    for query, embedding in zip(queries, embeddings, strict=True):
+        if isinstance(embedding, OllamaError):
+            raise RunStoppedError(f"{name} could not be fitted: {query!r:.60} was not embedded: {embedding}")
+    return np.stack(embeddings)  # type: ignore[arg-type] # vectors all
 
 
 def _pull(episode: AgentEpisode, arm: int) -> None:

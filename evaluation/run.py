@@ -8,13 +8,13 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from envs.episode import Transition, derive_seed, transition_record
 from evaluation.config import EvalConfig
 from evaluation.episodes import AgentEpisode, Call, EpisodePlan, PlayedEpisode, play_episode
-from evaluation.fit import Fit, FitPlan, fit_bandit, fit_best_fixed
-from evaluation.policies.specs import PolicySpec, make_bandit
+from evaluation.fit import Fit, FitPlan, fit_bandit, fit_best_fixed, fit_contextual
+from evaluation.policies.specs import CONTEXTUAL, PolicySpec, make_bandit
 from evaluation.setup import Mission
 from evaluation.stepping import PolicyStepper
 from evaluation.teams import TeamSpec, fits_needed
@@ -26,6 +26,9 @@ from records.failures import StepLimit
 from records.json_lines import JsonLines
 from records.progress import ProgressDisplay
 from records.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from train.bandit import Explore
 
 Result = TypeVar("Result")
 
@@ -112,6 +115,9 @@ class EvaluationRun:
         if spec.kind == "best_fixed":
             return fit_best_fixed(spec.name, context, queries, calls=calls, limit=limit)
         seed = derive_seed(self.config.seed, "fit", spec.name)
+        if spec.kind in CONTEXTUAL:
+            how = cast("Explore", spec.kind)
+            return fit_contextual(spec.name, how, context, queries, calls=calls, limit=limit, seed=seed)
         bandit = make_bandit(spec, arms=len(context.rules.mutators), seed=seed)
         return fit_bandit(spec.name, bandit, context, queries, calls=calls, limit=limit)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluation.config import MissionQueries, MissionSpec
-from evaluation.policies.specs import FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
+from evaluation.policies.specs import CONTEXTUAL, FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
 from evaluation.policies.trained import RunSource, run_source, seed_runs
 from records.errors import UserError, as_user_error
 
@@ -134,7 +134,7 @@ def check_bandits(fits: Mapping[str, PolicySpec]) -> None:
         UserError: one is out of range.
     """
     for spec in fits.values():
-        if spec.kind != "best_fixed":
+        if spec.kind not in ("best_fixed", *CONTEXTUAL):
             with as_user_error(ValueError):
                 make_bandit(spec, arms=1, seed=0)
 

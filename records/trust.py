@@ -54,7 +54,8 @@ ALWAYS: Mapping[str, Kind] = {
     **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json"), "files"),
 }
 """Flags whose every value is code, a host, or a file or folder."""
-_POLICY = r"(noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|(fixed|llm):.*)(,.*)?"
+_OWN_POLICIES = "noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|linucb|thompson"
+_POLICY = rf"({_OWN_POLICIES}|(fixed|llm):.*)(,.*)?"
 BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
     "mutators": ("code", re.compile(r"\w+")),
     "encoder": (
@@ -69,7 +70,7 @@ BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
 """Flags that take names of ours, which are harmless, and what any other value is. (A model may hold code.)"""
 WORDS = frozenset(
     {
-        *("actor", "critic", "selection", "selector", "split", "schedule", "preset", "format"),
+        *("actor", "critic", "selection", "selector", "split", "algorithm", "schedule", "preset", "format"),
         *("engine", "policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
         *("target-model", "mutator-model", "judge-model", "audit-judge", "models"),
         *("target-system", "where", "prompt-column", "group-column"),

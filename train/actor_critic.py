@@ -47,6 +47,15 @@ class QueryPolicy(ActorCriticPolicy):
         self.action_net = Logits(self.action_net, observation_size(0, self._num_actions), self._num_actions)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg] # torch's optimizers have one
 
+    def scores(self, observations: torch.Tensor) -> torch.Tensor:
+        """The normalised logits (N, A), on any number of threads at once.
+
+        Not by `get_distribution`: it puts them into an object that all its callers share.
+        """
+        features = self.extract_features(observations, self.pi_features_extractor)
+        logits: torch.Tensor = self.action_net(self.mlp_extractor.forward_actor(features))  # type: ignore[arg-type] # no tuple: one extractor is given
+        return logits.log_softmax(dim=-1)
+
     @property
     def _num_actions(self) -> int:
         return int(self.action_space.n)  # type: ignore[attr-defined] # Discrete

@@ -23,12 +23,18 @@ MOST_ROWS = 2**24
 class TrainConfig:
     """All settings of a training run. Defaults < --config file.toml < flags."""
 
+    algorithm: Literal["ppo", "linucb", "thompson", "auto"] = "ppo"
+    """What learns: PPO; a contextual bandit, for few calls; or auto: linucb first, PPO from there."""
     num_processes: Lanes = 16
     """Lanes: environments side by side; two to four times the server's slots keep them all busy."""
     num_steps: Count = 32
     """Steps of each lane per update."""
     num_env_steps: Count = 29_696
     """Steps in all, rounded up to whole rollouts."""
+    bandit_steps: Count = 4
+    """Steps of each lane per update of a bandit."""
+    bandit_env_steps: Count = 3_008
+    """auto: steps before PPO takes over, rounded up to whole rollouts of the bandit."""
     ppo_epoch: Count = 15
     """Passes over a rollout per update."""
     num_mini_batch: Count = 4
@@ -90,8 +96,16 @@ class TrainConfig:
     @property
     def total_steps(self) -> int:
         """`num_env_steps`, rounded up to whole rollouts."""
+        bandit = self.steps_by_bandit
         rollout = self.num_steps * self.num_processes
-        return -(-self.num_env_steps // rollout) * rollout
+        return bandit + -(-max(0, self.num_env_steps - bandit) // rollout) * rollout
+
+    @property
+    def steps_by_bandit(self) -> int:
+        """How many of the steps a bandit chooses, in whole rollouts of its own: the first ones."""
+        most = {"ppo": 0, "auto": self.bandit_env_steps}.get(self.algorithm, self.num_env_steps)
+        rollout = self.bandit_steps * self.num_processes
+        return -(-min(most, self.num_env_steps) // rollout) * rollout
 
     @property
     def seeds_trained(self) -> range:

@@ -1,4 +1,4 @@
-"""PPO that collects without a barrier inside the rollout: no lane waits for another's step."""
+"""Rollouts without a barrier inside: no lane waits for another's step."""
 
 from __future__ import annotations
 
@@ -14,23 +14,21 @@ from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper, VecNormalize
 
 from envs.lanes import LaneVectorEnv
 from envs.sb3 import GymnasiumVecEnv, LaneStep
-from train.ppo import Choice, MaskedPPO
+from train.ppo import MaskedPPO
+from train.rollouts import Choice, MaskedRollouts
 
 Choose = Callable[[NDArray[Any], Sequence[int], Sequence[int]], Choice]
 """Chooses the next actions of N lanes from what they show and how many actions each took before."""
 
 
-class LanePPO(MaskedPPO):
-    """MaskedPPO for environments whose step waits, such as for a model's reply.
+class LaneRollouts(MaskedRollouts):
+    """MaskedRollouts from environments whose step waits, such as for a model's reply.
 
     The policy is constant while a rollout is collected, so lanes need no common clock inside it: each takes
     its `n_steps` steps, one as soon as the last is there, and the end of the rollout is the only barrier.
     Every lane takes as many steps as every other, however long they last: the data are on-policy, unbiased.
     Rows are handed on when they are complete, in order: buffer, callbacks and wrappers see what they see
-    under MaskedPPO, and the weights are the same bits.
-
-        env = GymnasiumVecEnv(LaneVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP))
-        LanePPO("MlpPolicy", env).learn(100_000)
+    without lanes, and the weights are the same bits.
 
     Each environment may be wrapped as one likes (`Monitor`, ...), the whole in `VecMonitor` or in
     `VecNormalize(norm_obs=False)`, whose statistics count a step that did not happen as one that paid 0.
@@ -51,7 +49,7 @@ class LanePPO(MaskedPPO):
     def act(self, env: VecEnv, shown: NDArray[Any], rows_left: int) -> Choice:
         """The actions of the row that is complete next, whose steps are taken already: `env.step` gives them.
 
-        See MaskedPPO.act.
+        See MaskedRollouts.act.
         """
         lanes = lanes_of(env)
         if self._rollout is None:
@@ -89,7 +87,7 @@ class LanePPO(MaskedPPO):
             check_wrappers(self.env)
 
     def set_env(self, env: Any, force_reset: bool = True) -> None:  # noqa: ANN401, FBT001, FBT002 - SB3's signature
-        """Learn on another environment from now on; see PPO.set_env.
+        """Learn on another environment from now on; see SB3's set_env.
 
         Raises:
             TypeError: it has no lanes that can be stepped one by one; the model keeps the one it has.
@@ -101,6 +99,14 @@ class LanePPO(MaskedPPO):
 
     def _excluded_save_params(self) -> list[str]:
         return [*super()._excluded_save_params(), "_rollout"]
+
+
+class LanePPO(LaneRollouts, MaskedPPO):
+    """MaskedPPO that collects as `LaneRollouts` does.
+
+    env = GymnasiumVecEnv(LaneVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP))
+    LanePPO("MlpPolicy", env).learn(100_000)
+    """
 
 
 class LaneRollout:
@@ -178,7 +184,7 @@ def lanes_of(env: VecEnv) -> GymnasiumVecEnv:
         return base
     under = base.vector_env if isinstance(base, GymnasiumVecEnv) else base
     raise TypeError(
-        f"LanePPO steps lanes one by one, which {type(under).__name__} cannot; expected "
+        f"this algorithm steps lanes one by one, which {type(under).__name__} cannot; expected "
         "GymnasiumVecEnv(LaneVectorEnv(env_fns, autoreset_mode=AutoresetMode.SAME_STEP)), "
         "wrapped lane by lane or in VecMonitor"
     )

@@ -1,4 +1,7 @@
-"""The learner: MaskedPPO on the vector environment, the policies it saves, and its checkpoint.
+"""The learner: PPO or a bandit on the vector environment, the policies it saves, and its checkpoint.
+
+Under `auto` a bandit learns first. Then a network is fitted to what it learned, and PPO goes on with that, on
+the same lanes, in the middle of their episodes.
 
 The checkpoint is the state of a run between two rollouts, in one file: whole, or that of the rollout before.
 """
@@ -9,26 +12,32 @@ import io
 import math
 import zipfile
 from collections.abc import Mapping
+from functools import cached_property
 from hashlib import sha256
 from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import HParam
+from stable_baselines3.common.logger import HParam, Logger
 
 from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
+from ollama_utils.batching import batch_encode_queries
 from records.errors import UserError
 from records.run_folder import RunFolder, replacing
 from records.settings import resolved
 from train.actor_critic import QueryPolicy
+from train.bandit import BanditPolicy, LaneBandit, MaskedBandit
 from train.config import TrainConfig
 from train.lanes import LanePPO
-from train.policy_file import WEIGHTS, save_weights
+from train.policy_file import save_weights
 from train.ppo import MaskedPPO, weights_sha256
-from train.random_streams import Stream
+from train.random_streams import GLOBAL_CHANCE, Stream
 from train.recorder import Recorder, make_logger
+from train.rollouts import MaskedRollouts
+from train.warm_start import LEARNING_RATE_SHARE, fit_to_bandit
 
 FORMAT = 2
 """Goes up when an older program could not read the file, or the other way round."""
@@ -125,12 +134,18 @@ class Learner:
     """A policy in training, and the folder it is saved in."""
 
     def __init__(
-        self, config: TrainConfig, model: MaskedPPO, env: BatchedQueryMutationEnv, folder: RunFolder
+        self, config: TrainConfig, bridge: GymnasiumVecEnv, folder: RunFolder, logger: Logger
     ) -> None:
         self.config = config
-        self.model = model
-        self.env = env
+        self.bridge = bridge
         self.folder = folder
+        self.logger = logger
+        self.model: MaskedRollouts = self._bandit() if config.steps_by_bandit else self._ppo(config.lr)
+
+    @property
+    def env(self) -> BatchedQueryMutationEnv:
+        """The vector environment."""
+        return cast("BatchedQueryMutationEnv", self.bridge.vector_env)
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
         """Train to the config's `total_steps`, recording, logging and saving on the way."""
@@ -142,23 +157,34 @@ class Learner:
             metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
             model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         checkpoints = Checkpoints(self, recorder)
+        ends = [self.config.steps_by_bandit, self.config.total_steps]
         with torch.enable_grad():  # Ctrl-C in a no_grad() that has just begun would switch it off for good
-            model.learn(
-                self.config.total_steps - done,
-                callback=[checkpoints, recorder, *callbacks],
-                reset_num_timesteps=False,
-            )
+            for end in [end for end in ends if end > done]:
+                if end > ends[0] and isinstance(self.model, MaskedBandit):
+                    self.model = self._ppo_after(self.model)
+                self.model.learn(
+                    end - self.model.num_timesteps,
+                    callback=[checkpoints, recorder, *callbacks],
+                    reset_num_timesteps=False,
+                )
         checkpoints.save_state()
 
-    def save(self, name: str) -> None:
-        """Write the policy whole or not at all, under `name` in the run folder."""
-        with replacing(self.folder.path / name) as part:
-            self.model.save(part)
+    def save(self, stem: str) -> None:
+        """Write the policy that there is now, each file whole or not at all, under `stem` in the run folder.
+
+        Its weights; and of PPO's a .zip for users of SB3.
+        """
+        if isinstance(self.model, MaskedPPO):
+            with replacing(self.folder.path / f"{stem}.zip") as part:
+                self.model.save(part)
+        policy = cast("QueryPolicy | BanditPolicy", self.model.policy)
+        save_weights(policy, self.folder.path / f"{stem}.safetensors")
 
     def save_policy(self) -> None:
-        """Write the policy that the run came to: its weights, and policy.zip for users of SB3."""
-        self.save("policy.zip")
-        save_weights(cast("QueryPolicy", self.model.policy), self.folder.path / WEIGHTS)
+        """Write the policy that the run came to; nothing is learned after that."""
+        if self.config.algorithm == "auto" and isinstance(self.model, MaskedBandit):
+            self.model = self._ppo_after(self.model)
+        self.save("policy")
 
     def state(self) -> dict[str, Any]:
         """All that the learner is between two rollouts: tensors and plain data."""
@@ -166,7 +192,7 @@ class Learner:
         to_log = model.logger.name_to_value.items()
         return {
             "policy": model.policy.state_dict(),
-            "optimizer": model.policy.optimizer.state_dict(),
+            "optimizer": model.policy.optimizer.state_dict() if isinstance(model, MaskedPPO) else {},
             "counters": {name: getattr(model, name) for name in COUNTERS},
             "episode_starts": [bool(start) for start in np.asarray(model._last_episode_starts)],  # noqa: SLF001 - SB3's
             "lanes": self.env.state(),
@@ -179,9 +205,12 @@ class Learner:
         Raises:
             OllamaError: a query of a lane could not be embedded.
         """
+        if state["optimizer"] and isinstance(self.model, MaskedBandit):
+            self.model = self._ppo(self.config.lr * LEARNING_RATE_SHARE)
         model = self.model
         model.policy.load_state_dict(state["policy"])
-        model.policy.optimizer.load_state_dict(state["optimizer"])
+        if isinstance(model, MaskedPPO):
+            model.policy.optimizer.load_state_dict(state["optimizer"])
         for name, value in state["counters"].items():
             setattr(model, name, value)
         model._last_obs = self.env.restore(state["lanes"])  # noqa: SLF001 - SB3's
@@ -192,6 +221,81 @@ class Learner:
     def weights_sha256(self) -> str:
         """A hash of the policy's weights."""
         return weights_sha256(self.model.policy)
+
+    def _ppo(self, learning_rate: float) -> MaskedPPO:
+        """PPO with a new network."""
+        config = self.config
+        collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
+        with GLOBAL_CHANCE:  # which SB3 seeds, and draws the weights from
+            model = collects(
+                QueryPolicy,
+                self.bridge,
+                learning_rate=learning_rate,
+                n_steps=config.num_steps,
+                batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
+                n_epochs=config.ppo_epoch,
+                gamma=config.gamma,
+                gae_lambda=config.gae_lambda,
+                clip_range=config.clip_param,
+                ent_coef=config.entropy_coef,
+                vf_coef=config.value_loss_coef,
+                max_grad_norm=config.max_grad_norm,
+                seed=config.seed,
+                device="cpu",  # two layers of 64: a GPU would only wait
+            )
+        self._prepare(model)
+        return model
+
+    def _bandit(self) -> MaskedBandit:
+        """A bandit that knows nothing yet but the training queries.
+
+        Raises:
+            EncodingError: a training query cannot be embedded.
+        """
+        config = self.config
+        collects = LaneBandit if config.driven_by == "lanes" else MaskedBandit
+        mutators = self.env.envs[0].rules.mutators
+        embeddings = self._embeddings
+        with GLOBAL_CHANCE:  # which SB3 seeds
+            model = collects(
+                self.bridge,
+                "thompson" if config.algorithm == "thompson" else "linucb",
+                n_steps=config.bandit_steps,
+                embeddings=embeddings,
+                rules=[action for action, mutator in enumerate(mutators) if mutator.kind == "rule"],
+                seed=config.seed,
+            )
+        self._prepare(model)
+        return model
+
+    def _ppo_after(self, bandit: MaskedBandit) -> MaskedPPO:
+        """PPO on a network that is fitted to what a bandit learned; it goes on where the bandit stands."""
+        config = self.config
+        model = self._ppo(config.lr * LEARNING_RATE_SHARE)
+        fit_to_bandit(
+            cast("QueryPolicy", model.policy),
+            bandit.policy.model,
+            self._embeddings,
+            max_steps=config.mission.max_steps,
+            gamma=config.gamma,
+            seed=config.seed,
+        )
+        for name in (*COUNTERS, "_last_obs", "_last_episode_starts"):
+            setattr(model, name, getattr(bandit, name))
+        return model
+
+    @cached_property
+    def _embeddings(self) -> NDArray[np.float32]:
+        """Those of the training queries (queries, D)."""
+        env = self.env.envs[0]
+        return batch_encode_queries(env.answerer.encoder, list(dict.fromkeys(env.queries)))
+
+    def _prepare(self, model: MaskedRollouts) -> None:
+        self.bridge.seed_lanes(
+            lane_seeds(self.config.seed, self.config.num_processes)
+        )  # the model seeded it, too
+        model.log_every = self.config.log_interval
+        model.set_logger(self.logger)
 
 
 class Checkpoints(BaseCallback):
@@ -210,7 +314,7 @@ class Checkpoints(BaseCallback):
         self.save_state()
         updates = self.learner.model.rollouts
         if updates and updates % self.learner.config.save_interval == 0:
-            self.learner.save(f"checkpoints/policy-{self.num_timesteps}.zip")
+            self.learner.save(f"checkpoints/policy-{self.num_timesteps}")
 
     def _on_step(self) -> bool:
         return True
@@ -223,31 +327,10 @@ def make_learner(
 
     `done_steps` is what a run that is resumed has behind it; `Learner.restore` is to follow.
     """
-    bridge = GymnasiumVecEnv(env)
     # Sums are split among threads, so other weights come of two than of one; which is as fast on a network of
     # this size, and on a busy machine faster.
     torch.set_num_threads(1)
-    collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
-    model = collects(
-        QueryPolicy,
-        bridge,
-        learning_rate=config.lr,
-        n_steps=config.num_steps,
-        batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
-        n_epochs=config.ppo_epoch,
-        gamma=config.gamma,
-        gae_lambda=config.gae_lambda,
-        clip_range=config.clip_param,
-        ent_coef=config.entropy_coef,
-        vf_coef=config.value_loss_coef,
-        max_grad_norm=config.max_grad_norm,
-        seed=config.seed,
-        device="cpu",  # two layers of 64: a GPU would only wait
-    )
-    bridge.seed_lanes(lane_seeds(config.seed, config.num_processes))  # after PPO, which seeds it too
-    model.log_every = config.log_interval
-    model.set_logger(make_logger(folder, done_steps))
-    return Learner(config, model, env, folder)
+    return Learner(config, GymnasiumVecEnv(env), folder, make_logger(folder, done_steps))
 
 
 def lane_seeds(seed: int, lanes: int) -> list[int]:

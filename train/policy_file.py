@@ -19,24 +19,27 @@ from envs.observation import observation_size
 from records.errors import UserError
 from records.run_folder import replacing
 from train.actor_critic import HIDDEN, QueryPolicy
+from train.bandit import BanditPolicy
+from train.linear_bandit import OWN, SHARED
 
 WEIGHTS = "policy.safetensors"
 FORMAT = "1"
 """Goes up when an older program could not read the file, or the other way round."""
 MOST_BYTES = 2**28
 """Bytes of a file that is read: a policy on the longest embeddings there are takes a hundredth of it."""
+_PRECISION, _DIRECTIONS = "model.precision", "model.directions"
 _INPUT, _OUTPUT = "mlp_extractor.actor.0.weight", "action_net.linear.weight"
 
 
-def save_weights(policy: QueryPolicy, path: Path) -> None:
+def save_weights(policy: QueryPolicy | BanditPolicy, path: Path) -> None:
     """Write a policy's weights whole or not at all."""
     weights = {name: weight.detach().cpu().contiguous() for name, weight in policy.state_dict().items()}
     with replacing(path) as part:
         part.write_bytes(save(weights, metadata={"format": "pt", "mutagym_policy": FORMAT}))
 
 
-def load_weights(path: Path) -> QueryPolicy:
-    """The policy of these weights, on the CPU; its sizes are those of its tensors.
+def load_weights(path: Path) -> QueryPolicy | BanditPolicy:
+    """The policy of these weights, on the CPU: a network, or a bandit's. Its sizes are those of its tensors.
 
     Raises:
         UserError: the file is damaged, too long, of another version, or no policy's.
@@ -48,7 +51,7 @@ def load_weights(path: Path) -> QueryPolicy:
             version = (file.metadata() or {}).get("mutagym_policy")
             weights = {name: file.get_tensor(name) for name in file.keys()} if version == FORMAT else {}  # noqa: SIM118 - no dict
         if version == FORMAT:
-            policy = _policy(*_sizes(weights))
+            policy = _bandit(weights) if _PRECISION in weights else _network(*_sizes(weights))
             policy.load_state_dict(weights)
             return policy
     except (OSError, SafetensorError, ValueError, LookupError, RuntimeError) as error:
@@ -74,9 +77,26 @@ def _sizes(weights: Mapping[str, torch.Tensor]) -> tuple[int, int]:
     return size, num_actions
 
 
-def _policy(size: int, num_actions: int) -> QueryPolicy:
+def _network(size: int, num_actions: int) -> QueryPolicy:
     """A new policy for observations of this size and so many mutators."""
     if size < observation_size(0, num_actions):
         raise ValueError(f"observations of {size} numbers do not hold the history of {num_actions} mutators")
-    shown = spaces.Box(-np.inf, np.inf, (size,), np.float32)
-    return QueryPolicy(shown, spaces.Discrete(num_actions), lambda _left: 0.0)
+    return QueryPolicy(_shown(size), spaces.Discrete(num_actions), lambda _left: 0.0)
+
+
+def _bandit(weights: Mapping[str, torch.Tensor]) -> BanditPolicy:
+    """A new bandit of the size of these weights.
+
+    Raises:
+        ValueError: the tensors are not of a bandit's sizes.
+    """
+    (dimension, components), (size, _) = weights[_DIRECTIONS].shape, weights[_PRECISION].shape
+    num_actions, rest = divmod(size - SHARED, OWN + components)
+    if rest or num_actions < 1 or not dimension * components:
+        raise ValueError(f"tensors of {dimension} x {components} and {size} are no bandit's")
+    shown = _shown(dimension + observation_size(0, num_actions))
+    return BanditPolicy(shown, spaces.Discrete(num_actions))
+
+
+def _shown(size: int) -> spaces.Box:
+    return spaces.Box(-np.inf, np.inf, (size,), np.float32)

@@ -340,9 +340,6 @@ class ProgressLine(BaseCallback):
         name = f"{self._name}: " if self._name else ""
         self._display.print_plain(f"{name}step {self.num_timesteps}/{self.total_steps}: {success}")
 
-    def _on_training_end(self) -> None:
-        self.stop()
-
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
         self._display.stop()

@@ -20,7 +20,6 @@ from records.settings import resolved
 from records.terminal import tell
 from train.audit import Audit, open_audit
 from train.config import TrainConfig
-from train.random_streams import GLOBAL_CHANCE
 from train.resume import check_queries, check_total, fingerprints, go_on
 
 if TYPE_CHECKING:
@@ -87,8 +86,7 @@ class TrainingRun:
 
         interrupt, saved = self.interrupt, self.saved
         done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
-        with GLOBAL_CHANCE:  # a new network is drawn from it
-            learner = make_learner(self.config, self.env, self.folder, done_steps=done)
+        learner = make_learner(self.config, self.env, self.folder, done_steps=done)
         if saved:
             interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
             go_on(saved, learner, recorder)

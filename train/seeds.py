@@ -222,6 +222,7 @@ def summarise_seeds(
             for end in _ENDS
             for key, value in _over_seeds(runs, name, end).items()
         },
+        "algorithm": config.algorithm,
         "schedule": config.driven_by,
         "num_processes": config.num_processes,
         "target_model": connection.roles.target,

@@ -121,11 +121,12 @@ def summarise(
         **rates(
             transitions.read(),
             rows=recorder.rows,
-            rollout=config.num_steps,
+            rollout=config.bandit_steps if config.steps_by_bandit else config.num_steps,
             max_steps=config.mission.max_steps,
             accuracy=accuracy,
         ),
         **({"audit_alarm": audit.raised_at, "audit_warning": audit.text} if audit else {}),
+        "algorithm": config.algorithm,
         "schedule": config.driven_by,
         "num_processes": config.num_processes,
         "seed": config.seed,

@@ -1,6 +1,7 @@
 """The values of `-p`: which policy, with which options, for which share of the agents, and its source.
 
-    noop · random · round_robin · fixed:MUTATOR · best_fixed · epsilon_greedy · ucb1 · exp3 · llm:MODEL
+    noop · random · round_robin · fixed:MUTATOR · best_fixed · epsilon_greedy · ucb1 · exp3 · linucb
+    thompson · llm:MODEL
     run=FOLDER, or the path of a folder that exists
     class=my.module.Policy or class=path/to/file.py:Policy
 
@@ -30,7 +31,9 @@ from records.errors import nearest
 
 KEYED = ("class", "run")
 """Kinds that are named `kind=...`."""
-FITTED = ("best_fixed", "epsilon_greedy", "ucb1", "exp3")
+CONTEXTUAL = ("linucb", "thompson")
+"""Bandits that look at the query, and at what was tried."""
+FITTED = ("best_fixed", "epsilon_greedy", "ucb1", "exp3", *CONTEXTUAL)
 """Kinds that are fitted on the training queries and then frozen."""
 OPTIONS: Mapping[str, tuple[str, ...]] = {"epsilon_greedy": ("epsilon",), "exp3": ("gamma",)}
 """Options of a kind beside `proportion`; those of a class or run are its own affair."""
@@ -112,7 +115,7 @@ def make_source(
 
 
 def make_bandit(spec: PolicySpec, *, arms: int, seed: int) -> Bandit:
-    """A bandit to be fitted: `epsilon_greedy`, `ucb1` or `exp3`; `best_fixed` is a `BestFixed` of its own.
+    """A bandit to be fitted: `epsilon_greedy`, `ucb1` or `exp3`; for the others see `evaluation/fit.py`.
 
     Raises:
         ValueError: the spec is of another kind, or an option is out of range.

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.policies import ActorCriticPolicy
 
 from evaluation.policies.instance import block_scores
 from records.errors import UserError
@@ -25,6 +24,8 @@ from records.reading import MOST_QUERIES_BYTES, read_json_object
 from records.seed_folders import seed_folder
 from records.settings import MOST_SEEDS, read_toml
 from records.trust import CONFIG
+from train.actor_critic import QueryPolicy
+from train.bandit import BanditPolicy
 from train.policy_file import WEIGHTS, load_weights
 
 if TYPE_CHECKING:
@@ -164,7 +165,13 @@ class RunSource:
         Raises:
             UserError: it cannot be loaded, or is not of this run.
         """
-        chosen_from = self.make(0).network.num_actions
+        network = self.make(0).network
+        if self.sample and isinstance(network.policy, BanditPolicy):
+            raise UserError(
+                f"the run {str(self.run.path)!r} learned by a bandit, which has no probabilities to draw by: "
+                "leave sample=true out"
+            )
+        chosen_from = network.num_actions
         if chosen_from != len(self.run.mutators):
             raise UserError(
                 f"{str(self.run.path / WEIGHTS)!r} chooses among {chosen_from} mutators, but {CONFIG} "
@@ -265,19 +272,16 @@ def _are_texts(value: object) -> bool:
 
 
 class PolicyNetwork(torch.nn.Module):
-    """Maps observations (N, observation size), float32, to normalised logits (N, actions)."""
+    """Maps observations (N, observation size), float32, to scores (N, actions); the highest is taken."""
 
-    def __init__(self, policy: ActorCriticPolicy) -> None:
+    def __init__(self, policy: QueryPolicy | BanditPolicy) -> None:
         super().__init__()
         self.policy = policy
-        """What Stable-Baselines3 made."""
         self.num_actions = int(policy.action_space.n)  # type: ignore[attr-defined] # Discrete
         self.eval()
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        """The logits of a batch, on any number of threads at once.
-
-        Not by `get_distribution`: it puts them into an object that all its callers share.
+        """The scores of a batch, on any number of threads at once.
 
         Raises:
             UserError: the observations are of another size than those it was trained on.
@@ -289,9 +293,7 @@ class PolicyNetwork(torch.nn.Module):
                 f"these have {tuple(observations.shape[1:])}: its config.toml names another encoder than it "
                 "was trained with"
             )
-        features = policy.extract_features(observations, policy.pi_features_extractor)
-        scores: torch.Tensor = policy.action_net(policy.mlp_extractor.forward_actor(features))  # type: ignore[arg-type] # no tuple: one extractor is given
-        return scores.log_softmax(dim=-1)
+        return policy.scores(observations)
 
 
 @lru_cache(maxsize=8)

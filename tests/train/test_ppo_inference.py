@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from stable_baselines3.common.policies import ActorCriticPolicy
 
 from train.config import check_num_mini_batch
-from train.ppo import BLOCK_ROWS, action_noise, predict_blocks, weights_sha256
+from train.ppo import action_noise, predict_blocks, weights_sha256
+from train.rollouts import BLOCK_ROWS
 
 WIDE = 100
 

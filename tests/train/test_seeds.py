@@ -22,7 +22,7 @@ from tests.train.test_stops import answers
 LANES, STEPS, ALL = 4, 8, 96
 SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--num-env-steps", str(ALL))
 AUDIT = ("--audit-judge", "sim-judge", "--audit-sample", "4")
-SMALL = (*WORLD, *PASSES, *SHAPE, *AUDIT, "--encoder", "hashing:16", "--seed", "5")
+SMALL = (*WORLD, *PASSES, *SHAPE, *AUDIT, "--encoder", "hashing:16")
 SEEDS = (5, 6, 7)
 SAME = ("transitions_sha256", "weights_sha256", "env_steps", "success_rate_end", "completion_tokens")
 
@@ -56,7 +56,7 @@ def alone(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
     """The runs of the seeds, one after another."""
     folder = tmp_path_factory.mktemp("alone")
     for seed in SEEDS:
-        assert train(simulator.host, folder_of(folder, seed), *SMALL[:-1], str(seed)) == 0
+        assert train(simulator.host, folder_of(folder, seed), *SMALL, "--seed", str(seed)) == 0
     return folder
 
 
@@ -64,7 +64,7 @@ def alone(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
 def together(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runs of the seeds, side by side."""
     folder = tmp_path_factory.mktemp("together") / "run"
-    assert train(simulator.host, folder, *SMALL, "--seeds", "3") == 0
+    assert train(simulator.host, folder, *SMALL, "--seed", "5", "--seeds", "3") == 0
     return folder
 
 
@@ -83,6 +83,18 @@ def test_each_seed_side_by_side_is_the_run_that_it_is_alone(together: Path, alon
         config = (folder_of(together, seed) / "config.toml").read_text()
         assert config == (folder_of(alone, seed) / "config.toml").read_text()
     assert len({summary(folder_of(together, seed))["weights_sha256"] for seed in SEEDS}) == len(SEEDS)
+
+
+@pytest.mark.parametrize("algorithm", ["auto", pytest.param("thompson", marks=pytest.mark.soak)])
+def test_so_it_is_with_every_algorithm(simulator: EmbeddedServer, tmp_path: Path, algorithm: str) -> None:
+    """`auto` makes and fits networks in the middle of a run, while other seeds draw."""
+    flags = (*SMALL, "--algorithm", algorithm, "--bandit-env-steps", "32")
+    assert train(simulator.host, tmp_path / "run", *flags, "--seed", "5", "--seeds", "2") == 0
+    for seed in (5, 6):
+        alone = tmp_path / str(seed)
+        assert train(simulator.host, alone, *flags, "--seed", str(seed)) == 0
+        found, wanted = (summary(each) for each in (folder_of(tmp_path / "run", seed), alone))
+        assert {name: found[name] for name in SAME} == {name: wanted[name] for name in SAME}
 
 
 def test_the_summary_tells_of_each_seed_and_of_all(together: Path) -> None:
@@ -104,7 +116,7 @@ def test_a_reply_is_paid_for_once_and_stands_in_the_log_of_each_seed_that_used_i
     """Without chance in the calls all seeds ask the same of a judge and of a target at temperature 0."""
     before = simulator.stats()["calls"]
     flags = ("--mutators", "noop", "--reward", "judge", "--judge-model", "sim-judge")
-    assert train(simulator.host, tmp_path / "run", *SMALL, *flags, "--seeds", "2") == 0
+    assert train(simulator.host, tmp_path / "run", *SMALL, *flags, "--seed", "5", "--seeds", "2") == 0
     found = summary(tmp_path / "run")
     assert found["llm_calls"] == sum(run["llm_calls"] for run in found["runs"])
     assert simulator.stats()["calls"] - before == found["llm_calls"]
@@ -122,7 +134,7 @@ def test_ctrl_c_ends_all_saved_and_all_go_on(
     """Those that have not begun are begun then."""
     folder = tmp_path / "run"
     with interrupted_once(folder, written):
-        assert train(simulator.host, folder, *SMALL, "--seeds", "3") == 130
+        assert train(simulator.host, folder, *SMALL, "--seed", "5", "--seeds", "3") == 130
     assert summary(folder)["stopped"] == "stopped by SIGINT"
     assert all((folder_of(folder, seed) / "policy.safetensors").exists() for seed in SEEDS)
     assert resume(folder) == 0
@@ -136,7 +148,7 @@ def test_ctrl_c_ends_all_saved_and_all_go_on(
 def test_one_seed_goes_on_alone(simulator: EmbeddedServer, tmp_path: Path, alone: Path) -> None:
     folder = tmp_path / "run"
     with interrupted_once(folder, 100):
-        assert train(simulator.host, folder, *SMALL, "--seeds", "3") == 130
+        assert train(simulator.host, folder, *SMALL, "--seed", "5", "--seeds", "3") == 130
     assert resume(folder_of(folder, 6)) == 0
     assert resume(folder) == 0
     same(folder, alone)

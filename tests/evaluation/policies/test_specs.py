@@ -65,7 +65,7 @@ def test_a_users_own_mutator_may_be_named() -> None:
     ("text", "message"),
     [
         ("randm", r"unknown policy 'randm', and no such folder; did you mean random\?"),
-        ("ucb", r"did you mean ucb1\?"),
+        ("ucb", r"did you mean ucb1 or linucb\?"),
         ("runs/nowhere", "unknown policy 'runs/nowhere', and no such folder; expected one of noop, random"),
         ("", "unknown policy ''"),
         ("clas=a.B", r"begins with 'clas'; did you mean class\?"),
