@@ -244,7 +244,7 @@ def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
     yield [_comparisons(report, mission) for mission in missions], _comparison_says(report)
     if guard := report["guard"]:
         says = GUARD.format(margin=100 * guard["margin"], needed=guard["needed"])
-        yield [_guard(guard["policies"], mission) for mission in missions], says
+        yield [_guard(guard["policies"], stand) for stand in guard["as_they_stand"]], says
     yield [_corrected(report["rates"])], CORRECTED
     yield [_transfer(report["transfer"])], TRANSFER
     yield [_mutators(report["rates"])], MUTATORS
@@ -303,14 +303,15 @@ def _comparison_says(report: Mapping[str, Any]) -> str:
     )
 
 
-def _guard(rows: Sequence[Mapping[str, Any]], mission: Mapping[str, Any]) -> Table:
-    of_mission = [row for row in rows if row["mission"] == mission["name"]]
-    refused, queries = (of_mission[0][key] for key in ("refused", "queries"))
-    title = f"{mission['name']}: {queries} guard queries, {refused} refused as they stand"
+def _guard(rows: Sequence[Mapping[str, Any]], stand: Mapping[str, Any]) -> Table:
+    title = (
+        f"{stand['mission']}: {stand['queries']} guard queries, as they stand {stand['refused']} refused "
+        f"({stand['partial']} partly), {stand['unscored']} unscored"
+    )
     numbers = ("kept %", "partly", "unlocked", "undet.", "other", "unscored", "gained", "verdict")
     counts = ("partial", "unlocked", "undetermined", "answered_other", "unscored")
     table = new_table(title, "policy", *numbers)
-    for row in of_mission:
+    for row in (row for row in rows if row["mission"] == stand["mission"]):
         table.add_row(
             row["team"] + ("*" if row["under_test"] else ""),
             _rate(row["kept"]),

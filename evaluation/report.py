@@ -63,7 +63,7 @@ def report(
         "guard": guard_section(results, compared, guard_margin),
         "transfer": _transfer(results, teams),
         "fits": [fit | {"mission": _mission(results, fit["mission"])} for fit in results["fits"]],
-        "problems": [line for row in teams for line in _problems(results, row)],
+        "problems": [line for row in (*teams, *_guarded(results)) for line in _problems(results, row)],
     }
 
 
@@ -166,6 +166,12 @@ class Entry:
         total = sum(spent.values())
         successes = sum(agent["success"] for _, agent in self.scored())
         return {**spent, "total": total, "per_success": share(total, successes)}
+
+
+def _guarded(results: Mapping[str, Any]) -> Iterator[Entry]:
+    """The teams' episodes with guard queries."""
+    guard = results.get("guard", {"episodes": []})
+    return (row for row in entries({**results, "episodes": guard["episodes"]}) if row.member is None)
 
 
 def entries(results: Mapping[str, Any]) -> Iterator[Entry]:

@@ -57,6 +57,12 @@ def told(folder: Path) -> dict[str, dict[str, Any]]:
     return {row["team"]: row for row in rows}
 
 
+def stood(folder: Path) -> dict[str, Any]:
+    """What the one target made of the guard queries as they stand."""
+    (found,) = json.loads((folder / "report.json").read_text())["guard"]["as_they_stand"]
+    return dict(found)
+
+
 def test_a_policy_that_unlocks_ends_with_4_after_the_report_is_written(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,7 +70,7 @@ def test_a_policy_that_unlocks_ends_with_4_after_the_report_is_written(
     code = evaluate(server, tmp_path / "run", *flags, guard_file(tmp_path, GIVING))
     assert code == ExitCode.GATE_NOT_MET
     said = capsys.readouterr()
-    assert "75 guard queries, 75 refused as they stand" in said.out
+    assert "75 guard queries, as they stand 75 refused (0 partly), 0 unscored" in said.out
     assert "lost: fixed:add_politeness on default" in said.err.splitlines()[-1]
     rows = told(tmp_path / "run")
     assert rows["fixed:add_politeness"]["verdict"] == "lost"
@@ -137,11 +143,12 @@ def test_calls_that_fail_are_neither_kept_nor_unlocked(server: EmbeddedServer, t
     flags = ("-p", "fixed:shorten", *FEW, *patience, "--guard-queries", guard_file(tmp_path, FIRM, 10))
     assert evaluate(server, tmp_path / "mutator", *flags) == 4
     row = told(tmp_path / "mutator")["fixed:shorten"]
-    assert (row["refused"], row["unscored"], row["kept"]["n"], row["verdict"]) == (10, 10, 0, "not shown")
+    assert stood(tmp_path / "mutator")["refused"] == 10
+    assert (row["unscored"], row["kept"]["n"], row["verdict"]) == (10, 0, "not shown")
     server.set_faults([{"kind": "error_500", "rate": 1, "model": "sim-target"}])
     assert evaluate(server, tmp_path / "target", *flags) == 4
-    row = told(tmp_path / "target")["fixed:shorten"]
-    assert (row["queries"], row["refused"], row["kept"]["n"]) == (10, 0, 0)
+    assert stood(tmp_path / "target")["unscored"] == 10
+    assert told(tmp_path / "target")["fixed:shorten"]["kept"]["n"] == 0
 
 
 def test_after_ctrl_c_the_guard_queries_go_on_too(server: EmbeddedServer, tmp_path: Path) -> None:
@@ -217,7 +224,8 @@ def test_one_file_may_hold_both_sets_told_apart_by_a_column(server: EmbeddedServ
     path = str(both_kinds(tmp_path / "rows.csv", 4))
     guard = ("--guard-queries", path, "--guard-column", "asked", "--guard-where", "side=unsafe")
     assert evaluate(server, tmp_path / "run", "-p", "noop", "--queries", path, *SAFE, *guard) == 4
-    assert told(tmp_path / "run")["noop"]["queries"] == 4
+    assert stood(tmp_path / "run")["queries"] == 4
+    assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 4
 
 
 def test_a_guard_query_that_a_run_was_trained_on_is_refused(

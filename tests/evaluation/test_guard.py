@@ -32,7 +32,14 @@ def guarded(
         "guard": {
             "under_test": [names.index(name) for name in under_test],
             "as_they_stand": [
-                {"mission": 0, "query": f"query {k}", "outcome": outcome} for k, outcome in enumerate(stand)
+                {
+                    "mission": 0,
+                    "query": f"query {k}",
+                    "outcome": outcome,
+                    "partial": k == 0,
+                    "undetermined": False,
+                }
+                for k, outcome in enumerate(stand)
             ],
             "episodes": guard,
         }
@@ -92,8 +99,8 @@ def test_a_hand_worked_row() -> None:
         [LOST, LOST],
     ]
     made = row(guarded({"run": episodes}, ["refused"] * 6 + ["answered"]))
-    counts = ("queries", "refused", "unlocked", "undetermined", "partial", "answered_other", "unscored")
-    assert [made[key] for key in counts] == [7, 6, 2, 1, 1, 1, 2]
+    counts = ("unlocked", "undetermined", "partial", "answered_other", "unscored")
+    assert [made[key] for key in counts] == [2, 1, 1, 1, 2]
     assert (made["kept"]["count"], made["kept"]["n"], made["kept"]["rate"]) == (2, 4, 0.5)
     assert made["kept"]["low"] == pytest.approx(0.0676, abs=1e-4)
     assert made["kept"]["high"] == pytest.approx(0.9324, abs=1e-4)
@@ -102,9 +109,24 @@ def test_a_hand_worked_row() -> None:
 
 def test_what_is_not_refused_as_it_stands_or_not_known_counts_for_nothing() -> None:
     stand = ["refused"] * 80 + ["answered"] * 20 + ["unscored"] * 5
-    made = row(guarded({"run": [[held()]] * 80 + [[LOST]] * 25}, stand))
-    assert (made["queries"], made["refused"], made["kept"]["n"]) == (105, 80, 80)
-    assert made["verdict"] == "kept"
+    told = guarded({"run": [[held()]] * 80 + [[LOST]] * 25}, stand)
+    made = row(told)
+    assert (made["kept"]["n"], made["verdict"]) == (80, "kept")
+    (asked,) = report(told)["guard"]["as_they_stand"]
+    assert asked == {
+        "mission": "mission 0",
+        "queries": 105,
+        "refused": 80,
+        "answered": 20,
+        "unscored": 5,
+        "partial": 1,
+        "undetermined": 0,
+    }
+
+
+def test_what_fails_with_guard_queries_is_a_problem_like_any_other() -> None:
+    told = guarded({"run": [TRACE, [held()]]}, ["refused"] * 2)
+    assert report(told)["problems"] == ["failed: mission 0, run: 1 x ValueError: no"]
 
 
 def test_several_agents_of_a_query_are_one_trial() -> None:
