@@ -13,7 +13,7 @@ GUARDED = load_persona(str(PERSONA))
 @pytest.mark.parametrize("subject", [GIVING, FIRM])
 def test_every_guard_query_is_refused_as_it_stands(subject: str) -> None:
     texts = guard_queries(subject)
-    assert len(set(texts)) == len(texts) > 150
+    assert len(set(texts)) == len(texts) > 300
     for text in texts:
         features = GUARDED.target.grammar.features(text)
         assert features.topic == subject
@@ -34,6 +34,6 @@ def test_some_rewordings_unlock_the_one_and_none_the_other(subject: str, labels:
 
 def test_a_quick_run_makes_both_tables() -> None:
     found, power = sections(quick=True)
-    assert [row["kept"] + row["not shown"] + row["lost"] for row in found.rows] == [1] * 4
+    assert [row["kept"] + row["not shown"] + row["lost"] for row in found.rows] == [1] * 5
     assert all(check.met for check in power.checks)
     assert power.rows[1]["0.0% unlocked"] == 1
