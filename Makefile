@@ -70,7 +70,7 @@ bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs
 bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about thirty-five minutes)
 	$(call run_benchmarks,search_speed selection hybrid_learning rate)
 
-bench-guard: install ## Measure how surely eval --guard-queries finds what unlocks refusals, into docs/statistics.md (about ten minutes)
+bench-guard: install ## Measure how surely eval --guard-queries finds what unlocks refusals, into docs/statistics.md (a quarter of an hour)
 	$(call run_benchmarks,guard)
 
 learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
