@@ -17,12 +17,18 @@ from itertools import product
 from typing import Any, Literal, get_args
 
 import numpy as np
-from scipy.special import betaln, ndtri  # type: ignore[import-untyped]
+from scipy.special import betaln, ndtr, ndtri  # type: ignore[import-untyped]
 
 from benchmarks.reporting import Check, Section, at_least, at_most, run
 from scorers.comparison import compare
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import Floats, clustered_interval, clustered_intervals, student_intervals
+from scorers.statistics import (
+    Floats,
+    clustered_interval,
+    clustered_intervals,
+    seed_part,
+    student_intervals,
+)
 
 Ends = tuple[Floats, Floats]
 Alike = Literal["no", "0.2", "0.6", "60 % certain", "90 % certain"]
@@ -31,6 +37,11 @@ Effect = Literal["no effect", "0.05", "0.3", "mixed", "few"]
 QUERIES, TRIALS = (20, 50, 180), (1, 4, 10)
 LOWEST, HIGHEST = 0.94, 0.965
 """Between which the share of intervals that hold the truth is to lie."""
+SEEDS, SEEDS_DIFFER = (3, 5, 10), (0.0, 0.15, 0.5)
+SEEDS_LOWEST, SEEDS_HIGHEST = 0.9, 0.985
+"""The same for the worst with several seeds, of which few tell little."""
+QUERIES_DIFFER, OWN_DIFFER = 0.6, 0.5
+"""How queries differ, and how one seed's network does in one query: standard deviations in probits."""
 EXPERIMENTS = 10_000
 RESAMPLES = 999
 BOOTSTRAPPED = 1000
@@ -59,6 +70,7 @@ def sections(*, quick: bool) -> Iterator[Section]:
     yield means(experiments)
     yield from differences(experiments)
     yield corrected(experiments)
+    yield several_seeds(experiments)
     yield agreement(experiments)
 
 
@@ -427,6 +439,89 @@ def _corrected_row(
         "ours": held((low, high), truth),
         "not corrected": held((raw_low, raw_high), truth),
     }
+
+
+def several_seeds(experiments: int) -> Section:
+    """Rates, returns and differences of a training of several seeds."""
+    shapes = product(SEEDS, (50, 180), (1, 4), SEEDS_DIFFER)
+    rows = [_seeds_row(*shape, experiments) for shape in shapes]
+    shares = [row[name] for row in rows for name in ("rate", "return", "difference")]
+    inside = sum(LOWEST <= share <= HIGHEST for share in shares)
+    worst = (
+        f"several seeds: the worst of {len(shares)} cells, of which {inside} are within {LOWEST} to {HIGHEST}"
+    )
+    return Section(
+        title="Coverage: several seeds",
+        about=(
+            "The intervals over seeds and queries: of a rate, of a mean return, of the difference in rates "
+            "from a policy without seeds; beside them that of a rate as if there were no other seeds. The "
+            "chance of a success is Φ of a sum of normal deviates: of the query (standard deviation "
+            f"{QUERIES_DIFFER}), of the seed (0, {SEEDS_DIFFER[1]} or {SEEDS_DIFFER[2]}: at a rate of 0.5 "
+            f"about 0, 5 and 15 points) and of this seed in this query ({OWN_DIFFER})."
+        ),
+        rows=rows,
+        checks=[
+            at_least("several seeds: all cells together", LOWEST, sum(shares) / len(shares)),
+            at_least(worst, SEEDS_LOWEST, min(shares)),
+            at_most(worst, SEEDS_HIGHEST, max(shares)),
+        ],
+    )
+
+
+def _seeds_row(seeds: int, queries: int, trials: int, differ: float, experiments: int) -> dict[str, Any]:
+    stream = np.random.default_rng([7, seeds, queries, trials, round(100 * differ)])
+    parts = [
+        _seeds_held(stream, (size, seeds, queries), trials, differ)
+        for size in np.diff([*range(0, experiments, 1000), experiments]).tolist()
+    ]
+    names = parts[0][1]
+    shares = {name: sum(size * found[name] for size, found in parts) / experiments for name in names}
+    return {"seeds": seeds, "queries": queries, "trials a query": trials, "seeds differ by": differ, **shares}
+
+
+def _seeds_held(
+    stream: np.random.Generator, shape: tuple[int, int, int], trials: int, differ: float
+) -> tuple[int, dict[str, float]]:
+    """Of so many experiments, seeds and queries: how many there were, and the share that held the truth."""
+    count, _, queries = shape
+    rate, other = drawn_rates(stream, count), drawn_rates(stream, count)
+    by_query = QUERIES_DIFFER * stream.normal(size=(count, 1, queries))
+    own = differ * stream.normal(size=(*shape[:2], 1)) + OWN_DIFFER * stream.normal(size=shape)
+    spread = np.sqrt(1 + QUERIES_DIFFER**2 + OWN_DIFFER**2 + differ**2)
+    chances = ndtr(ndtri(rate)[..., None] * spread + by_query + own)
+    shared = np.sqrt(1 + QUERIES_DIFFER**2)
+    against = stream.binomial(trials, ndtr(ndtri(other) * shared + by_query[:, 0])) / trials
+    won = stream.binomial(trials, chances).astype(np.float64)
+    paid = returns(stream, chances, trials)
+    successes, n, part = (
+        won.sum(1),
+        np.full((count, queries), float(shape[1] * trials)),
+        seed_part(won / trials),
+    )
+    difference = won.mean(1) / trials - against
+    ends = {
+        "rate": (clustered_intervals(successes, n, seeds=part), rate[:, 0]),
+        "return": (
+            student_intervals(
+                paid.mean(1), np.full(count, RETURN_SPAN), skewed=True, seeds=[seed_part(paid)]
+            ),
+            _mean_return(ndtri(rate) * spread, np.sqrt(spread**2 - 1)),
+        ),
+        "difference": (
+            student_intervals(difference, np.ones(count), seeds=[part]),
+            (rate - other)[:, 0],
+        ),
+        "rate, these seeds alone": (clustered_intervals(successes, n), rate[:, 0]),
+    }
+    return count, {name: held(found, truth) for name, (found, truth) in ends.items()}
+
+
+def _mean_return(middle: Floats, spread: float) -> Floats:
+    """The mean of `returns`, (experiments,), where chances are Φ of normal deviates around `middle`."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(61)
+    missed = 1 - ndtr(middle + spread * nodes)
+    paid = 1 - missed**_STEPS - _STEP_COST * sum(missed**k for k in range(_STEPS))
+    return np.asarray(paid @ weights / weights.sum())
 
 
 def _corrected_ends(

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -45,6 +48,8 @@ POOLS = ((32, 8, 0.95), (64, 16, 0.93), (128, 32, 0.92))
 SWEEP = (1, 4, 16, 64, 256)
 SLOTS = 8
 TRAINING_LANES = 32
+SEEDS, SEED_LANES = 3, 16
+_LOOK_S = 0.1
 LANES_OF_16: Mapping[str, object] = {"--num-processes": 16, "--slots": SLOTS, "--reply-tokens": LOGNORMAL}
 
 
@@ -58,6 +63,8 @@ class Scale:
     time_scale: float = 1.0
     rollouts: int = 2
     """Of the training run."""
+    seed_rollouts: int = 4
+    """Of each seed's run, where several are side by side."""
 
     def flags(self, flags: Mapping[str, object]) -> dict[str, object]:
         """A command's flags, with those of the scale that it does not set itself."""
@@ -67,7 +74,7 @@ class Scale:
         return {**flags, **{name: value for name, value in common.items() if name not in flags}}
 
 
-QUICK = Scale(num_steps=4, sweep_steps=2, seeds=1, time_scale=0.1, rollouts=1)
+QUICK = Scale(num_steps=4, sweep_steps=2, seeds=1, time_scale=0.1, rollouts=1, seed_rollouts=2)
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
@@ -77,6 +84,7 @@ def sections(*, quick: bool) -> Iterator[Section]:
     yield time_pools(scale)
     yield time_judge(scale)
     yield time_training(scale)
+    yield time_seeds(scale)
     yield time_sweep(scale)
 
 
@@ -192,22 +200,94 @@ def time_training(scale: Scale) -> Section:
     )
 
 
+def time_seeds(scale: Scale) -> Section:
+    """Several seeds side by side, and one alone."""
+    alone, together = (_train_seeds(scale, seeds) for seeds in (1, SEEDS))
+    return Section(
+        title="Seeds side by side",
+        about=(
+            f"`mutagym train --seeds {SEEDS}` with {SEED_LANES} lanes a seed on {SLOTS} slots, otherwise as "
+            "above, beside one seed alone. Slots busy by the server's own counts, from its first call until "
+            "the first seed is over, its last update included, and until all are. What idles between the two "
+            "is the last tail and the last update, with no other seed to fill them: as long in a long run."
+        ),
+        rows=[alone, together],
+        checks=[
+            at_least(
+                f"slots busy under {SEEDS} seeds, until the first is done", 0.99, together["busy, first"]
+            ),
+        ],
+    )
+
+
+def _train_seeds(scale: Scale, seeds: int) -> dict[str, Any]:
+    steps = SEED_LANES * scale.num_steps * scale.seed_rollouts
+    with EmbeddedServer(_settings(scale)) as server, tempfile.TemporaryDirectory() as folder:
+        flags = _flags(scale, server.host, SEED_LANES, steps, Path(folder))
+        with busy_slots(server) as busy_s:
+            run_mutagym("train", flags | ({"--seeds": seeds} if seeds > 1 else {}))
+        summary = read_json(Path(folder) / "summary.json")
+        ends = [path.stat().st_mtime for path in Path(folder).glob("**/policy.safetensors")]
+    began = max(at for at, busy in busy_s if not busy)
+    last = max(ends)
+    until = {end: [busy for at, busy in busy_s if at <= end][-1] for end in ends}
+    return {
+        "seeds": seeds,
+        "lanes": seeds * SEED_LANES,
+        "slots": SLOTS,
+        "rollouts": scale.seed_rollouts,
+        "steps": summary["env_steps"],
+        "calls": summary["llm_calls"],
+        "seconds": last - began,
+        "steps/s": summary["env_steps"] / (last - began),
+        "busy, first": until[min(ends)] / (SLOTS * (min(ends) - began)),
+        "busy, all": until[last] / (SLOTS * (last - began)),
+    }
+
+
+@contextmanager
+def busy_slots(server: EmbeddedServer) -> Iterator[list[tuple[float, float]]]:
+    """Within `with`: a list grows of moments, and how many seconds slots were busy until then, in all."""
+    seen: list[tuple[float, float]] = []
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            seen.append((time.time(), server.stats()["busy_slot_s"]))
+            over.wait(_LOOK_S)
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looking.join()
+
+
+def _settings(scale: Scale) -> Settings:
+    return Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=scale.time_scale)
+
+
+def _flags(scale: Scale, host: str, lanes: int, steps: int, folder: Path) -> dict[str, object]:
+    """Those of a training."""
+    return {
+        "--ollama-host": host,
+        "--target-model": MODEL,
+        "--schedule": "lanes",
+        "--num-processes": lanes,
+        "--num-steps": scale.num_steps,
+        "--num-env-steps": steps,
+        "--mutators": ",".join(model_mutators()),
+        "--encoder": "hashing",
+        "--run-dir": folder,
+    }
+
+
 def _train(scale: Scale) -> dict[str, Any]:
     steps = TRAINING_LANES * scale.num_steps * scale.rollouts
-    settings = Settings(slots=SLOTS, reply_tokens=LOGNORMAL, time_scale=scale.time_scale)
-    with EmbeddedServer(settings) as server, tempfile.TemporaryDirectory() as folder:
-        flags = {
-            "--ollama-host": server.host,
-            "--target-model": MODEL,
-            "--schedule": "lanes",
-            "--num-processes": TRAINING_LANES,
-            "--num-steps": scale.num_steps,
-            "--num-env-steps": steps,
-            "--mutators": ",".join(model_mutators()),
-            "--encoder": "hashing",
-            "--run-dir": folder,
-        }
-        run_mutagym("train", flags)
+    with EmbeddedServer(_settings(scale)) as server, tempfile.TemporaryDirectory() as folder:
+        run_mutagym("train", _flags(scale, server.host, TRAINING_LANES, steps, Path(folder)))
         busy_s = server.stats()["busy_slot_s"]
         summary = read_json(Path(folder) / "summary.json")
     pace, bound = steps / summary["wall_s"], steps * SLOTS / busy_s

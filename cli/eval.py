@@ -200,6 +200,10 @@ RATES = (
     "are not independent. What is unscored (of agents' episodes) or failed (of episodes: the policy crashed) "
     "is in no rate. Calls: all of the episodes that did not fail, those answered from the cache included."
 )
+SEEDS = (
+    " Of a training of several seeds: of all together, and below of each. The intervals and tests of all "
+    "hold what other seeds would have come to, as well as other queries."
+)
 COMPARISONS = (
     "Differences on the same queries, the policy less the other: of success in points, of return in reward, "
     "with paired 95 % intervals, Student's over the queries' differences. p: a test of no difference, for "
@@ -242,7 +246,7 @@ def print_tables(report: Mapping[str, Any]) -> None:
 def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
     """All tables, those of one kind with their sentence; some have no rows."""
     missions = report["missions"]
-    yield [_rates(report, mission) for mission in missions], RATES
+    yield [_rates(report, mission) for mission in missions], _rates_say(report)
     yield [_comparisons(report, mission) for mission in missions], _comparison_says(report)
     if guard := report["guard"]:
         says = GUARD.format(margin=100 * guard["margin"], needed=guard["needed"])
@@ -272,6 +276,15 @@ def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
                 number(row["calls"]["per_success"], "{:.1f}"),
             )
     return table
+
+
+def _rates_say(report: Mapping[str, Any]) -> str:
+    one = report["one_seed"]
+    alone = (
+        f" {', '.join(one)}: the network of one seed; what another seed would have come to is in no interval "
+        "(train with --seeds)."
+    )
+    return f"{RATES}{SEEDS if report['several_seeds'] else ''}{alone if one else ''}"
 
 
 def _comparisons(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:

@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
 from envs.mission import load_query_set
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
 from records.interrupt import interruptible
 from records.resume import check_options
-from records.run_folder import RunFolder, check_places
+from records.run_folder import check_places
+from records.settings import MOST_SEED
 from scorers.correction import read_accuracy
 from train.config import TrainConfig, check_num_mini_batch
 from train.resume import MAY_CHANGE
-from train.run import prepare
-
-if TYPE_CHECKING:
-    from train.recorder import ProgressLine, Recorder
+from train.run import train_one
+from train.seeds import print_seeds, train_seeds
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
@@ -35,23 +32,14 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     _check(config)
     queries = load_query_set(config.mission.query_set)
     accuracy = read_accuracy(config.judge_accuracy)
+    train_all = train_seeds if config.seeds else train_one
     with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
-        opener = partial(
-            RunFolder.of, "train", resume=config.resume, run_dir=config.run_dir, seed=config.seed
-        )
-        run = prepare(config, opener, queries, connection, interrupt, stack)
+        folder, outcome = train_all(config, queries, connection, interrupt, accuracy, stack)
+        if config.json:
+            config.json.write_text(json.dumps(outcome.summary, indent=2) + "\n", encoding="utf-8")
+        from train.summary import print_summary  # torch takes long to import: not before all is checked
 
-        def show(recorder: Recorder) -> ProgressLine:
-            from train.recorder import ProgressLine
-
-            return ProgressLine(config.total_steps, recorder, connection.findings(config.num_processes))
-
-        outcome = run.learn(show, accuracy, lambda _error: connection.dispatcher.cancel())
-        _write(config, outcome.summary)
-
-        from train.summary import print_summary
-
-        print_summary(outcome.summary, run.folder)
+        (print_seeds if config.seeds else print_summary)(outcome.summary, folder)
         if outcome.stopped:
             raise outcome.stopped
 
@@ -62,15 +50,16 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
+    if config.seeds and config.driven_by != "lanes":
+        raise UserError(
+            f"--seeds {config.seeds} plays lanes of all seeds side by side; it cannot stand beside "
+            f"--schedule {config.driven_by}: train the seeds one after another"
+        )
+    if config.seeds_trained[-1] > MOST_SEED:
+        raise UserError(f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it")
     config.mission.check()
     with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)
     check_places(resume=config.resume, run_dir=config.run_dir, json=config.json, cache=config.cache)
     if config.resume:
         check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
-
-
-def _write(config: TrainConfig, summary: dict[str, Any]) -> None:
-    """Write the summary where it is wanted, beside the run's folder."""
-    if config.json:
-        config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")

@@ -3,26 +3,35 @@
 The order of missions and teams changes the order of the rows and no number. An agent's episode is scored,
 unscored (a step of it came to nothing too often) or part of a failed episode (a policy crashed). Rates,
 returns and mutator use are of scored ones alone; the two others are counted apart. Every team is compared
-with the baselines, paired by query. Where a judge's accuracy was measured on a labelled sample, rates
-corrected for its errors are shown beside the raw ones.
+with the baselines, paired by query. The seeds of one training are one row, whose intervals and tests hold
+the seeds' part, too, and below it a row for each. Where a judge's accuracy was measured on a labelled sample,
+rates corrected for its errors are shown beside the raw ones.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluation.errors import error_line
 from evaluation.guard import guard_section
-from scorers.comparison import Comparison, compare, holm, queries_needed
+from scorers.comparison import Comparison, compare, compare_seeds, holm, queries_needed
 from scorers.correction import LabelAccuracy, corrected_rate
-from scorers.statistics import clustered_interval, mean_interval, wilson_interval
+from scorers.statistics import (
+    clustered_interval,
+    crossed_mean_interval,
+    crossed_rate_interval,
+    mean_interval,
+    wilson_interval,
+)
 
 Agent = Mapping[str, Any]
 """One agent's part of an episode, as results.json has it."""
+Trials = Iterable[tuple[str, int, int]]
+"""Of a query, how often something happened, and how often it could have."""
 CALLS = ("choices", "rewrites", "questions", "verdicts")
 """What was asked for: of a policy that is a model, of the mutator, of the target, of judges."""
 MEASURES = ("success", "return")
@@ -57,6 +66,8 @@ def report(
         "simulated": results["simulated"],
         "seed": results["seed"],
         "missions": results["missions"],
+        "several_seeds": any(len(row.seeds) > 1 for row in teams),
+        "one_seed": [_team(results, row) for row in teams if row.mission == 0 and _is_one_seed(results, row)],
         "rates": [_rates(results, row, accuracy) for row in rows],
         "power": None if power is None else {"difference": power, "power": POWER},
         "comparisons": compared,
@@ -70,7 +81,7 @@ def report(
 def _rates(results: Mapping[str, Any], row: Entry, accuracy: LabelAccuracy | None) -> dict[str, Any]:
     names = {
         "mission": _mission(results, row.mission),
-        "team": results["teams"][row.team]["name"],
+        "team": _team(results, row),
         "policy": row.member,
     }
     return names | row.table() | (corrected(row, accuracy) if accuracy else {})
@@ -81,10 +92,12 @@ def _transfer(results: Mapping[str, Any], rows: Sequence[Entry]) -> list[dict[st
     missions = results["missions"]
     if len({mission["target_model"] for mission in missions}) < 2:  # noqa: PLR2004 - one target is no transfer
         return []
+    trained = {row.team: results["teams"][row.team]["trained_on"] for row in rows}
+    names = {row.team: _team(results, row) for row in rows}
     return [
         {
-            "team": team["name"],
-            "trained_on": team["trained_on"],
+            "team": names[place],
+            "trained_on": trained_on,
             "success": [
                 {
                     "mission": missions[row.mission]["name"],
@@ -95,14 +108,14 @@ def _transfer(results: Mapping[str, Any], rows: Sequence[Entry]) -> list[dict[st
                 if row.team == place
             ],
         }
-        for place, team in enumerate(results["teams"])
-        if team["trained_on"] is not None
+        for place, trained_on in trained.items()
+        if trained_on is not None
     ]
 
 
 def _problems(results: Mapping[str, Any], row: Entry) -> Iterator[str]:
     """What went wrong, the commonest first, each with how often."""
-    where = f"{_mission(results, row.mission)}, {results['teams'][row.team]['name']}"
+    where = f"{_mission(results, row.mission)}, {_team(results, row)}"
     failed = Counter(error_line(e["error"]) for e in row.episodes if e["status"] == "failed")
     unscored = Counter(
         error for _, agent in row.finished() if agent["status"] == "unscored" for error in agent["errors"][:1]
@@ -117,15 +130,62 @@ def _mission(results: Mapping[str, Any], number: int) -> str:
     return name
 
 
+def _team(results: Mapping[str, Any], row: Entry) -> str:
+    """What the row's team is called; those of the seeds of one training by its name."""
+    about = results["teams"][row.team]
+    name: str = about.get("seeds_of") or about["name"]
+    return name
+
+
+def _is_one_seed(results: Mapping[str, Any], row: Entry) -> bool:
+    """Whether the row is of one trained network alone."""
+    return results["teams"][row.team]["trained_on"] is not None and len(row.seeds) == 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
     """The episodes that one row of the tables is about."""
 
     mission: int
     team: int
+    """Of several, the first."""
+    seeds: tuple[int, ...]
+    """The teams of the seeds of one training that are taken together; most rows have one."""
     member: str | None
-    """The policy of a mixed team that the row is about; None: the whole team."""
+    """The policy of a mixed team, or the seed of a training, that the row is about; None: all."""
     episodes: Sequence[Mapping[str, Any]]
+
+    def by_seed(self) -> list[Entry]:
+        """The same for each seed alone."""
+        if len(self.seeds) == 1:
+            return [self]
+        own = ([e for e in self.episodes if e["team"] == seed] for seed in self.seeds)
+        return [
+            replace(self, team=seed, seeds=(seed,), episodes=episodes)
+            for seed, episodes in zip(self.seeds, own, strict=True)
+        ]
+
+    def queries(self) -> list[str]:
+        """All queries that were played."""
+        return sorted({episode["query"] for episode in self.episodes})
+
+    def rate(self, trials: Callable[[Entry], Trials]) -> dict[str, Any]:
+        """A rate with its interval.
+
+        Args:
+            trials: those of an entry.
+        """
+        found = rate(trials(self))
+        if len(self.seeds) > 1:
+            cells = [_by_query(trials(entry)) for entry in self.by_seed()]
+            counts = [[cell.get(query, (0, 0)) for query in self.queries()] for cell in cells]
+            found["low"], found["high"] = crossed_rate_interval(counts)
+        return found
+
+    def values(self, name: str, queries: Sequence[str]) -> list[list[list[float]]]:
+        """What the scored agents have under a name: for each seed, and for each of the queries."""
+        cells = (by_query(entry.scored(), name) for entry in self.by_seed())
+        return [[cell.get(query, []) for query in queries] for cell in cells]
 
     def agents(self, episode: Mapping[str, Any]) -> Iterator[Agent]:
         """The agents of an episode that the row is about."""
@@ -146,18 +206,28 @@ class Entry:
         scored = list(self.scored())
         steps = sum(agent["steps"] for _, agent in scored)
         return {
-            "success": rate((query, agent["success"], 1) for query, agent in scored),
-            "refusal": rate((query, agent["refused"], agent["steps"]) for query, agent in scored),
+            "success": self.rate(_successes),
+            "refusal": self.rate(_refusals),
             "partial_share": share(sum(agent["partial"] for _, agent in scored), steps),
             "undetermined_share": share(sum(agent.get("undetermined", 0) for _, agent in scored), steps),
-            "return": _mean(by_query(scored, "return")),
-            "unscored": rate((query, agent["status"] == "unscored", 1) for query, agent in finished),
-            "failed": rate((e["query"], e["status"] == "failed", 1) for e in self.episodes),
+            "return": self._mean("return"),
+            "unscored": self.rate(_unscored),
+            "failed": self.rate(_failed),
             "unscored_steps": sum(agent["unscored_steps"] for _, agent in finished),
             "drifted_share": share(sum(agent["drifted"] for _, agent in scored), steps),
             "calls": self._calls(),
             "mutators": _shares(action for _, agent in scored for action in agent["actions"]),
         }
+
+    def _mean(self, name: str) -> dict[str, Any]:
+        """The mean of what the scored agents have under a name, with its interval."""
+        clusters = by_query(self.scored(), name)
+        if len(self.seeds) > 1:
+            mean, low, high = map(known, crossed_mean_interval(self.values(name, self.queries())))
+        else:
+            mean, low, high = map(known, mean_interval(list(clusters.values())))
+        n = sum(map(len, clusters.values()))
+        return {"mean": mean, "low": low, "high": high, "n": n, "queries": len(clusters)}
 
     def _calls(self) -> dict[str, Any]:
         """What all episodes cost, those included that are in no rate."""
@@ -174,17 +244,44 @@ def _guarded(results: Mapping[str, Any]) -> Iterator[Entry]:
     return (row for row in entries({**results, "episodes": guard["episodes"]}) if row.member is None)
 
 
+def _successes(entry: Entry) -> Trials:
+    return ((query, agent["success"], 1) for query, agent in entry.scored())
+
+
+def _refusals(entry: Entry) -> Trials:
+    return ((query, agent["refused"], agent["steps"]) for query, agent in entry.scored())
+
+
+def _unscored(entry: Entry) -> Trials:
+    return ((query, agent["status"] == "unscored", 1) for query, agent in entry.finished())
+
+
+def _failed(entry: Entry) -> Trials:
+    return ((episode["query"], episode["status"] == "failed", 1) for episode in entry.episodes)
+
+
 def entries(results: Mapping[str, Any]) -> Iterator[Entry]:
-    """The rows of all missions: each team, and under a mixed one each policy of it."""
+    """The rows of all missions: each team, and under a mixed one each policy of it, or each seed."""
     for mission in range(len(results["missions"])):
-        for team, about in enumerate(results["teams"]):
-            episodes = [e for e in results["episodes"] if (e["mission"], e["team"]) == (mission, team)]
-            members = list(dict.fromkeys(about["members"]))
-            for member in [None, *(members if len(members) > 1 else [])]:
-                yield Entry(mission=mission, team=team, member=member, episodes=episodes)
+        for seeds in _seeds_together(results["teams"]):
+            episodes = [e for e in results["episodes"] if e["mission"] == mission and e["team"] in seeds]
+            whole = Entry(mission=mission, team=seeds[0], seeds=seeds, member=None, episodes=episodes)
+            yield whole
+            for entry in whole.by_seed():
+                members = list(dict.fromkeys(results["teams"][entry.team]["members"]))
+                for member in members if len(members) > 1 or len(seeds) > 1 else []:
+                    yield replace(entry, member=member)
 
 
-def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
+def _seeds_together(teams: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]:
+    """The numbers of the teams, those of the seeds of one training together."""
+    groups: defaultdict[object, list[int]] = defaultdict(list)
+    for number, team in enumerate(teams):
+        groups[team.get("seeds_of") or number].append(number)
+    return [tuple(group) for group in groups.values()]
+
+
+def rate(trials: Trials) -> dict[str, Any]:
     """A rate over (query, how often it happened, how often it could have), clustered by query."""
     clusters = clusters_of(trials)
     happened, n = (sum(counts[k] for counts in clusters) for k in (0, 1))
@@ -200,13 +297,17 @@ def rate(trials: Iterable[tuple[str, int, int]]) -> dict[str, Any]:
     }
 
 
-def clusters_of(trials: Iterable[tuple[str, int, int]]) -> list[tuple[int, int]]:
+def clusters_of(trials: Trials) -> list[tuple[int, int]]:
     """Of each query, how often it happened and how often it could have."""
+    return list(_by_query(trials).values())
+
+
+def _by_query(trials: Trials) -> dict[str, tuple[int, int]]:
     clusters: defaultdict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
     for query, happened, n in trials:
         before, of = clusters[query]
         clusters[query] = before + happened, of + n
-    return list(clusters.values())
+    return dict(clusters)
 
 
 def share(part: float, whole: float) -> float | None:
@@ -227,12 +328,6 @@ def known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _mean(clusters: Mapping[str, Sequence[float]]) -> dict[str, Any]:
-    mean, low, high = map(known, mean_interval(list(clusters.values())))
-    n = sum(map(len, clusters.values()))
-    return {"mean": mean, "low": low, "high": high, "n": n, "queries": len(clusters)}
-
-
 def _shares(names: Iterable[str]) -> dict[str, float]:
     """The share of each name, the largest first, then by name."""
     counts = Counter(names)
@@ -242,9 +337,9 @@ def _shares(names: Iterable[str]) -> dict[str, float]:
 
 def _compared(team: Entry, baseline: Entry, measure: str) -> Comparison:
     """Over all queries that were played, those included that neither has a scored trial of."""
-    queries = sorted({episode["query"] for entry in (team, baseline) for episode in entry.episodes})
-    a, b = (by_query(entry.scored(), measure) for entry in (team, baseline))
-    return compare([a.get(query, []) for query in queries], [b.get(query, []) for query in queries])
+    queries = sorted({*team.queries(), *baseline.queries()})
+    a, b = (entry.values(measure, queries) for entry in (team, baseline))
+    return compare(a[0], b[0]) if len(a) == len(b) == 1 else compare_seeds(a, b)
 
 
 def comparisons(
@@ -267,22 +362,28 @@ def comparisons(
     for (team, baseline), found in zip(pairs, made, strict=True):
         line: dict[str, Any] = {
             "mission": _mission(results, team.mission),
-            "team": results["teams"][team.team]["name"],
-            "against": results["teams"][baseline.team]["name"],
+            "team": _team(results, team),
+            "against": _team(results, baseline),
             "queries": found["success"].queries,
             "left_out": found["success"].left_out,
         }
         for measure, each in found.items():
             line[measure] = _as_data(each, next(adjusted) if each.queries else None)
-        lines.append(line if power is None else line | {"queries_needed": _needed(found["success"], power)})
+        if power is not None:
+            is_single = len(team.seeds) == len(baseline.seeds) == 1  # else queries alone do not show it
+            line["queries_needed"] = _needed(found["success"], power) if is_single else None
+        lines.append(line)
     return lines
 
 
 def _pairs(results: Mapping[str, Any], rows: Sequence[Entry]) -> Iterator[tuple[Entry, Entry]]:
     """Every team with each baseline on every mission, in their order; of two baselines each pair once."""
     places = [team["baseline"] for team in results["teams"]]
-    baselines = sorted((place, team) for team, place in enumerate(places) if place is not None)
     played = {(row.mission, row.team): row for row in rows}
+    whole = {row.team for row in rows}
+    baselines = sorted(
+        (place, team) for team, place in enumerate(places) if place is not None and team in whole
+    )
     for row in rows:
         rank = places[row.team]
         for place, team in baselines:
@@ -325,11 +426,10 @@ def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     Its interval is on the safe side: what the intervals of the success rate, of R and of f move it by is
     added up, for the three move together.
     """
-    scored = list(entry.scored())
-    refusals = clusters_of((query, agent["refused"], agent["steps"]) for query, agent in scored)
-    refused = corrected_rate(refusals, accuracy)
+    refusals, raw = clusters_of(_refusals(entry)), entry.rate(_refusals)
+    refused = corrected_rate(refusals, accuracy, labelled_interval=(raw["low"], raw["high"]))
     refusal = dict(zip(("rate", "low", "high"), map(known, refused), strict=True))
-    success = rate((query, agent["success"], 1) for query, agent in scored)
+    success = entry.rate(_successes)
     if success["rate"] is None or refusal["rate"] is None:
         return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
     length = sum(steps for _, steps in refusals) / success["n"]

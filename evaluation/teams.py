@@ -8,7 +8,7 @@ from typing import Any
 
 from evaluation.config import MissionQueries, MissionSpec
 from evaluation.policies.specs import CONTEXTUAL, FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
-from evaluation.policies.trained import RunSource, run_source
+from evaluation.policies.trained import RunSource, run_source, seed_runs
 from records.errors import UserError, as_user_error
 
 
@@ -25,6 +25,8 @@ class TeamSpec:
     """Whether it plays only for the others to be compared with: no `-p` names it."""
     rank: int | None = None
     """Its place among the baselines, from 0, whoever named it; None: it is none of them."""
+    seeds_of: str | None = None
+    """The training of several seeds, of one of which it is the policy."""
 
     @property
     def members(self) -> dict[str, PolicySpec]:
@@ -54,6 +56,7 @@ class TeamSpec:
             "members": list(dict.fromkeys(self.names)),
             "trained_on": self.trained_on,
             "baseline": self.rank,
+            **({"seeds_of": self.seeds_of} if self.seeds_of else {}),
         }
 
 
@@ -80,8 +83,9 @@ def read_teams(
     added = [spec for spec in compared if spec.name not in named]
     teams = [_mixed_team(mixed, agents)] if mixed else []
     for spec in (*alone, *added):
-        team = _team(short_name(spec), (spec,) * agents)
-        teams.append(replace(team, is_baseline=spec.name not in named, rank=ranks.get(spec.name)))
+        of_it = _seed_teams(spec, agents) or [_team(short_name(spec), (spec,) * agents)]
+        is_added, rank = spec.name not in named, ranks.get(spec.name)
+        teams += [replace(team, is_baseline=is_added, rank=rank) for team in of_it]
     if not teams:
         raise UserError("no policy is named: name one with -p, such as -p runs/train-... or -p random")
     for names in ([team.name for team in teams], [short_name(spec) for spec in mixed]):
@@ -151,6 +155,14 @@ def _parsed(text: str, missions: Sequence[MissionSpec]) -> PolicySpec:
 
 def _is_mixed(text: str) -> bool:
     return any(part.strip().startswith("proportion=") for part in text.split(","))
+
+
+def _seed_teams(spec: PolicySpec, agents: int) -> list[TeamSpec]:
+    """A team for each seed of a training of several; none where the policy is no such training."""
+    folders = seed_runs(spec.arg) if spec.kind == "run" else []
+    specs = [replace(spec, arg=str(folder)) for folder in folders]
+    name = short_name(spec)
+    return [replace(_team(f"{name}/{short_name(each)}", (each,) * agents), seeds_of=name) for each in specs]
 
 
 def _mixed_team(specs: Sequence[PolicySpec], agents: int) -> TeamSpec:

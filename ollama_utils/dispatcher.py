@@ -10,6 +10,7 @@ written down.
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import math
@@ -266,6 +267,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         self._logs: tuple[ReplyLog, ...] = ()
         self._accounts = Accounts()
         self._cancelled = threading.Event()
+        self._beside: list[Dispatcher] = [self]
+        """This one and all that share its servers."""
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -298,6 +301,17 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             if self._cancelled.is_set():
                 cap.close()
         return cap
+
+    def beside(self) -> Dispatcher:
+        """One for another run: the same servers, limits, replies in memory and end; accounts and logs apart.
+
+        A reply that another run paid for is written to the logs of this one as well, so that they are whole,
+        with no attempt of its own.
+        """
+        other = copy.copy(self)
+        other._logs, other._accounts = (), Accounts()  # noqa: SLF001 - of this class
+        self._beside.append(other)
+        return other
 
     def keep_in(self, *logs: ReplyLog) -> None:
         """From now on write each reply to these logs before it is returned, and ask for none they hold."""
@@ -336,6 +350,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 asked.reply = replace(completion, attempts=len(pending.hosts))
             elif asked.reply.cached:
                 self._accounts.hit(call.model)
+                self._keep_too(question, asked.reply)
             return asked.reply
 
     def known(self, call: Call) -> Completion | None:
@@ -355,6 +370,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             completion = from_json(reply)
         if completion is not None:
             self._accounts.hit(call.model)
+            self._keep_too(question, completion)
         return completion
 
     def embed(self, model: str, texts: Sequence[str], *, fresh: bool = False) -> NDArray[np.float32]:
@@ -430,8 +446,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def _forget_replies(self, model: str, since_s: float) -> None:
         """Find none of a model's replies since then any more: they may be another model's."""
-        for log in self._logs:
-            log.forget(model, since_s)
+        for dispatcher in self._beside:
+            for log in dispatcher._logs:  # noqa: SLF001 - of this class
+                log.forget(model, since_s)
 
     def _pending(
         self, model: str, probe: Callable[[ModelClient], object], cap: Gate | None = None
@@ -477,6 +494,11 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """Write down what was sent to a server; a call that was cancelled before is no news."""
         for log in self._logs if outcome.attempts or not outcome.error else ():
             log.write(question, outcome)
+
+    def _keep_too(self, question: Question, completion: Completion) -> None:
+        """Write down what may have been asked for another run alone; a log that has it stays as it is."""
+        if len(self._beside) > 1:
+            self._write(question, CallOutcome(reply=as_json(completion)))
 
     def _send(
         self,

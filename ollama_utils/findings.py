@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -38,15 +39,20 @@ class Findings:
         self._setting = setting
         self._apart_s = apart_s
         self._slots = slots
+        self._lock = threading.Lock()
         self._looked_s = -math.inf
         self._reported: dict[tuple[str, str], int] = {}
         self._seen: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def news(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> Iterator[str]:
+    def news(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> list[str]:
         """A line for each host and model whose slots have become known, or have changed, and stay so.
 
-        To be called again and again: a finding counts when it comes `STEADY` times in a row.
+        To be called again and again, on any thread: a finding counts when it comes `STEADY` times in a row.
         """
+        with self._lock:
+            return list(self._news(found))
+
+    def _news(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> Iterator[str]:
         now_s = time.monotonic()
         if now_s < self._looked_s + self._apart_s:
             return

@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ollama_utils.plans import POLL_S, start_thread
 from records.errors import WrappedError
+from records.interrupt import look_up
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -67,7 +68,7 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     try:
         batch.work()
         while not batch.is_over.wait(POLL_S):
-            pass
+            look_up()
     except BaseException:
         batch.left.clear()
         raise

@@ -45,20 +45,31 @@ class ProgressDisplay:
 
     Args:
         columns: more of the bar, before the time; they show `fields` of `update`.
+        beside: one that begins and ends for both: what goes on at the same time has a bar under its own.
     """
 
-    def __init__(self, *columns: ProgressColumn) -> None:
-        self._console = Console(stderr=True)
-        self.bar = Progress(
-            FieldColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            *columns,
-            TimeRemainingColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
+    def __init__(self, *columns: ProgressColumn, beside: ProgressDisplay | None = None) -> None:
+        self._is_own = beside is None
+        self._console: Console = Console(stderr=True) if beside is None else beside.bar.console
+        self.bar: Progress = (
+            beside.bar
+            if beside
+            else Progress(
+                FieldColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                *columns,
+                TimeRemainingColumn(),
+                console=self._console,
+                disable=not self._console.is_terminal,
+            )
         )
         self._complaint = ""
+
+    @property
+    def speed(self) -> float | None:
+        """How much of the part is done a second; None while that is not known."""
+        return self.bar.tasks[self._task].speed
 
     def begin(self, what: str, total: int, **fields: str) -> None:
         """A part of the work begins.
@@ -106,7 +117,8 @@ class ProgressDisplay:
 
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
-        self.bar.stop()
+        if self._is_own:
+            self.bar.stop()
 
     def __enter__(self) -> Self:
         self.bar.start()

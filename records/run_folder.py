@@ -68,8 +68,10 @@ class RunFolder:
             raise UserError(f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}") from error
 
     @classmethod
-    def of(cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int) -> Self:
+    def of(cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int | str) -> Self:
         """The run to resume, else the folder that the user named, else `runs/<command>-<time>-<seed>`.
+
+        Of several seeds `seed` is a word.
 
         Raises:
             UserError: see RunFolder.

@@ -26,8 +26,12 @@ Count = Annotated[int, Parameter(validator=Number(gte=1), converter=_whole)]
 """A whole number above 0."""
 Lanes = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_LANES), converter=_whole)]
 """Environments side by side, each of which has a thread."""
-Seed = Annotated[int, Parameter(validator=Number(gte=0, lt=2**32), converter=_whole)]
+MOST_SEED = 2**32 - 1
+Seed = Annotated[int, Parameter(validator=Number(gte=0, lte=MOST_SEED), converter=_whole)]
 """What every generator of random numbers here takes."""
+MOST_SEEDS = 64
+Several = Annotated[int, Parameter(validator=Number(gte=2, lte=MOST_SEEDS), converter=_whole)]
+"""Trainings side by side, each of which has a thread and lanes of its own."""
 CountOrZero = Annotated[int, Parameter(validator=Number(gte=0), converter=_whole)]
 """A whole number, 0 included."""
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]

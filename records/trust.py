@@ -30,6 +30,7 @@ from typing import Literal
 
 from records.errors import UserError
 from records.reading import MOST_BYTES, read_json_object, read_text
+from records.seed_folders import seed_folders
 
 CONFIG = "config.toml"
 MARK = "made-here.json"
@@ -169,8 +170,9 @@ def is_run_config(path: Path) -> bool:
 
 
 def written_in(run: Path) -> Iterator[Path]:
-    """What stands in the folders of a run that are written."""
-    folders = (run, run / "checkpoints", run / "tb")
+    """What stands in the folders of a run, and of its seeds, that are written."""
+    runs = (run, *seed_folders(run))
+    folders = (folder for each in runs for folder in (each, each / "checkpoints", each / "tb"))
     return (item for folder in folders if folder.is_dir() for item in folder.iterdir())
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from statistics import fmean
 from typing import NamedTuple
@@ -19,7 +19,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scorers.statistics import Floats, span_of, standard_deviations, student_intervals
+from scorers.statistics import (
+    Floats,
+    SeedPart,
+    seed_part,
+    span_of,
+    standard_deviations,
+    student_intervals,
+    student_p_value,
+)
 
 _SAME = 1e-12
 """Means that differ by no more are equal; so are sums, as a share of all differences together."""
@@ -96,8 +104,7 @@ def compare(
         raise ValueError(f"expected the trials of the same queries, got {len(a)} and {len(b)} queries")
     if not 0 < confidence < 1:
         raise ValueError(f"expected a confidence above 0 and below 1, got {confidence!r}")
-    values = {value for trials in (*a, *b) for value in trials}
-    bound = 1.0 if values and values <= {0, 1} else math.inf
+    bound = _bound([*a, *b])
     pairs = [(x, y) for x, y in zip(a, b, strict=True) if len(x) and len(y)]
     trials = [trial for pair in pairs for trial in pair]
     # Sorted, for a sum of floats depends on their order.
@@ -123,6 +130,54 @@ def compare(
         wins=int((differing > 0).sum()),
         losses=int((differing < 0).sum()),
     )
+
+
+def compare_seeds(
+    a: Sequence[Sequence[Sequence[float]]],
+    b: Sequence[Sequence[Sequence[float]]],
+    *,
+    confidence: float = 0.95,
+) -> Comparison:
+    """`compare` for policies of which one at least was trained with several seeds, all on the same queries.
+
+    The seeds are a sample, too, and not only the queries: interval and test hold what both leave open. The
+    test is Student's (`student_p_value`), since flips of signs by query would take the seeds for the only
+    ones there are. A query counts where each side has a trial of it, by whatever seed.
+
+    Args:
+        a: For each seed, and for each query, the values of its trials under one policy; one seed, or more.
+        b: Those under the other.
+        confidence: How often such an interval holds the true difference, above 0 and below 1.
+
+    Raises:
+        ValueError: They are not of equally many queries, or the confidence is out of range.
+    """
+    pooled = [
+        [[value for cell in query for value in cell] for query in zip(*side, strict=True)] for side in (a, b)
+    ]
+    both = compare(*pooled, confidence=confidence)
+    kept = [k for k, pair in enumerate(zip(*pooled, strict=True)) if all(pair)]
+    if len(kept) < _FEWEST:
+        return both
+    trials = [side[k] for side in pooled for k in kept]
+    differences, span = np.array([fmean(pooled[0][k]) - fmean(pooled[1][k]) for k in kept]), span_of(trials)
+    parts = [
+        _seed_part(side, query_trials, kept)
+        for side, query_trials in zip((a, b), pooled, strict=True)
+        if len(side) > 1
+    ]
+    bound = _bound(trials)
+    ends = student_intervals(differences, np.float64(span), confidence, seeds=parts)
+    low, high = (min(bound, max(-bound, float(end))) for end in ends)
+    p_value = student_p_value(differences, np.float64(span), parts)
+    return replace(both, low=low, high=high, p_value=p_value, test="Student's t over queries and seeds")
+
+
+def _seed_part(
+    side: Sequence[Sequence[Sequence[float]]], pooled: Sequence[Sequence[float]], kept: Sequence[int]
+) -> SeedPart:
+    """What the seeds of one side add; one without a trial of a query is taken to do there as the others."""
+    return seed_part(np.array([[fmean(seed[k] or pooled[k]) for k in kept] for seed in side]))
 
 
 def sign_flips(differences: Floats) -> PairedTestResult:
@@ -201,6 +256,12 @@ def queries_needed(
         middle = (fewest + enough) // 2
         fewest, enough = (fewest, middle) if is_enough(middle) else (middle, enough)
     return enough
+
+
+def _bound(trials: Sequence[Sequence[float]]) -> float:
+    """How far apart two means can lie at most: 1 where the trials are successes."""
+    values = {value for each in trials for value in each}
+    return 1.0 if values and values <= {0, 1} else math.inf
 
 
 def _mcnemar(differing: Floats) -> PairedTestResult:

@@ -87,7 +87,11 @@ def read_accuracy(path: Path | str | None) -> LabelAccuracy | None:
 
 
 def corrected_rate(
-    clusters: Iterable[tuple[int, int]], accuracy: LabelAccuracy, confidence: float = 0.95
+    clusters: Iterable[tuple[int, int]],
+    accuracy: LabelAccuracy,
+    confidence: float = 0.95,
+    *,
+    labelled_interval: tuple[float, float] | None = None,
 ) -> Interval:
     """The true share of positives behind a share of positive labels (Rogan and Gladen 1978).
 
@@ -100,6 +104,7 @@ def corrected_rate(
         clusters: (labelled positive, labelled) of each cluster of trials, as for `clustered_interval`.
         accuracy: How often the labels are right.
         confidence: How often such an interval holds the true share, above 0 and below 1.
+        labelled_interval: That of the share labelled, where it is not `clustered_interval`.
 
     Returns:
         The share and its interval, all in [0, 1]; nan in (0, 1) for a share of nothing.
@@ -108,7 +113,7 @@ def corrected_rate(
         ValueError: A count or the confidence is out of range.
     """
     counts = [(positive, n) for positive, n in clusters if n]
-    rates = clustered_interval(counts, confidence)
+    rates = labelled_interval or clustered_interval(counts, confidence)
     if not counts:
         return Interval(math.nan, 0.0, 1.0)
     labelled = sum(positive for positive, _ in counts) / sum(n for _, n in counts)

@@ -3,7 +3,9 @@
 Trials come in clusters: those of one query are alike, and tell less than as many of different queries.
 `clustered_interval` is for rates, `mean_interval` for anything else; `clustered_intervals` and
 `student_intervals` are the same for arrays of samples. `exact_interval` is for rates of independent trials
-of which a bound is claimed. docs/statistics.md says how well they hold.
+of which a bound is claimed. Where a policy was trained with several seeds, which all met the same queries,
+the seeds are a second sample, crossed with the first: `crossed_rate_interval` and `crossed_mean_interval`.
+docs/statistics.md says how well they hold.
 """
 
 from __future__ import annotations
@@ -31,6 +33,18 @@ class Interval(NamedTuple):
     mean: float
     low: float
     high: float
+
+
+class SeedPart(NamedTuple):
+    """What seeds add to the variance of a mean over queries and seeds."""
+
+    variance: Floats
+    """(...), what they add; 0 where the seeds differ by no more than each query's seeds do by chance."""
+    doubt: Floats
+    """(...), how little is known of it, even where it is 0: the squares of the two variances whose difference
+    it is, each over its degrees of freedom."""
+    freedom: int
+    """One less than there are seeds."""
 
 
 def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -120,7 +134,9 @@ def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 
     return float(low), float(high)
 
 
-def clustered_intervals(successes: Floats, trials: Floats, confidence: float = 0.95) -> tuple[Floats, Floats]:
+def clustered_intervals(
+    successes: Floats, trials: Floats, confidence: float = 0.95, seeds: SeedPart | None = None
+) -> tuple[Floats, Floats]:
     """The interval of `clustered_interval` for each of many samples.
 
     The number of trials becomes the effective one: as many independent trials as would vary like the
@@ -132,6 +148,7 @@ def clustered_intervals(successes: Floats, trials: Floats, confidence: float = 0
         successes: (..., clusters), the successes of each cluster.
         trials: (..., clusters), the trials of each cluster, at least one.
         confidence: As for `wilson_interval`.
+        seeds: What seeds add to the variance, where the trials of a cluster are of several.
 
     Returns:
         The lower and the upper ends, (...).
@@ -141,12 +158,111 @@ def clustered_intervals(successes: Floats, trials: Floats, confidence: float = 0
     rarer = np.minimum((successes > 0).sum(-1), (successes < trials).sum(-1))
     away = successes - rate[..., None] * trials
     variance = count / (count - 1) * (away**2).sum(-1) / n**2
+    freedom = _degrees_of_freedom(rate, away, n)
+    if seeds:
+        variance, freedom = _joined(variance, freedom, [seeds])
     # The variance of one trial is rate * (1 - rate) plus what that falls short of on the mean: `variance`.
     effective = np.where(variance > _TINY, rate * (1 - rate) / np.maximum(variance, _TINY) + 1, np.inf)
     quantile = _normal_quantile(confidence)
-    student = _student_quantile(_degrees_of_freedom(rate, away, n), confidence)
+    student = _student_quantile(freedom, confidence)
     most = np.where(rarer >= _ENOUGH_CLUSTERS, n, count)
     return _wilson(rate, np.minimum(most, effective * (quantile / student) ** 2), quantile)
+
+
+def crossed_rate_interval(
+    cells: Sequence[Sequence[tuple[int, int]]], confidence: float = 0.95
+) -> tuple[float, float]:
+    """`clustered_interval` for a rate over seeds that all met the same queries; it holds the seeds' part.
+
+    Args:
+        cells: For each seed (successes, n) of each query, the queries in one order; n may be 0.
+        confidence: As for `wilson_interval`.
+
+    Returns:
+        Its lower and upper end, both in [0, 1]; (0, 1) with fewer than two queries or two seeds that have
+        trials.
+
+    Raises:
+        ValueError: A count or the confidence is out of range, or seeds have different numbers of queries.
+    """
+    for cell in (cell for row in cells for cell in row):
+        _check(*cell, confidence)
+    counts = _filled(cells)
+    if min(counts.shape[:2]) < 2:  # noqa: PLR2004 - one tells nothing of how they differ
+        return 0.0, 1.0
+    successes, trials = counts[..., 0], counts[..., 1]
+    rate = successes.sum() / trials.sum()
+    part = seed_part(rate + (successes - rate * trials) / trials.mean())
+    low, high = clustered_intervals(successes.sum(0), trials.sum(0), confidence, part)
+    return float(low), float(high)
+
+
+def crossed_mean_interval(cells: Sequence[Sequence[Sequence[float]]], confidence: float = 0.95) -> Interval:
+    """`mean_interval` for a mean over seeds that all met the same queries; it holds the seeds' part.
+
+    Args:
+        cells: For each seed the values of each query, the queries in one order; a query may have none.
+        confidence: As for `wilson_interval`.
+
+    Returns:
+        The mean of all values and its interval: infinite with fewer than two queries or two seeds that have
+        values, and nan for a mean of nothing.
+
+    Raises:
+        ValueError: The confidence is out of range, or seeds have different numbers of queries.
+    """
+    _check(0, 0, confidence)
+    counts = _filled([[(math.fsum(cell), len(cell)) for cell in row] for row in cells])
+    if not counts.size:
+        return Interval(math.nan, -math.inf, math.inf)
+    sums, sizes = counts[..., 0], counts[..., 1]
+    mean = math.fsum(sums.flat) / sizes.sum()
+    if min(counts.shape[:2]) < 2:  # noqa: PLR2004 - one tells nothing of how they differ
+        return Interval(float(mean), -math.inf, math.inf)
+    values = mean + (sums - mean * sizes) / sizes.mean()
+    span = np.float64(span_of([cell for row in cells for cell in row]))
+    low, high = student_intervals(values.mean(0), span, confidence, skewed=True, seeds=[seed_part(values)])
+    return Interval(float(mean), float(low), float(high))
+
+
+def seed_part(values: Floats) -> SeedPart:
+    """What seeds add to the variance of a mean over queries and seeds, both drawn from many.
+
+    The variance of the seeds' means is made up of how seeds differ in all queries alike, and of how a query
+    comes out by chance or for one seed alone. The second has its share in the queries' variance already, so
+    it is taken off, as it is found in the values less the effects of their query and seed (the analysis of
+    variance of two crossed random factors: Scheffe 1959, chapter 7; such data are the pigeonhole model of
+    Owen 2007, whose bootstrap does not take it off).
+
+    Args:
+        values: (..., seeds, queries), at least two of each.
+    """
+    seeds, queries = values.shape[-2:]
+    by_seed, by_query = values.mean(-1, keepdims=True), values.mean(-2, keepdims=True)
+    left = values - by_seed - by_query + by_seed.mean(-2, keepdims=True)
+    found = by_seed[..., 0].var(-1, ddof=1) / seeds
+    by_chance = (left**2).sum((-2, -1)) / ((seeds - 1) * (queries - 1)) / (seeds * queries)
+    doubt = found**2 / (seeds - 1) + by_chance**2 / ((seeds - 1) * (queries - 1))
+    return SeedPart(np.maximum(found - by_chance, 0.0), doubt, seeds - 1)
+
+
+def _filled(cells: Sequence[Sequence[tuple[float, int]]]) -> Floats:
+    """(seeds, queries, 2) counts less the queries and the seeds that have no trial at all."""
+    counts = np.array([list(row) for row in cells], dtype=np.float64).reshape(len(cells), -1, 2)
+    has_seed, has_query = counts[..., 1].any(1), counts[..., 1].any(0)
+    return np.asarray(counts[has_seed][:, has_query])
+
+
+def _joined(variance: Floats, freedom: Floats, parts: Sequence[SeedPart]) -> tuple[Floats, Floats]:
+    """A variance with what seeds add to it, and its degrees of freedom (Satterthwaite 1946).
+
+    These are no fewer than those of the part that is known least.
+    """
+    total = variance + sum(part.variance for part in parts)
+    doubt = variance**2 / freedom + sum(part.doubt for part in parts)
+    fewest = np.minimum(freedom, min((part.freedom for part in parts), default=math.inf))
+    joined = np.maximum(fewest, total**2 / np.maximum(doubt, _TINY))
+    return np.asarray(total), np.asarray(joined)
 
 
 def mean_interval(clusters: Sequence[Sequence[float]], confidence: float = 0.95) -> Interval:
@@ -179,7 +295,12 @@ def mean_interval(clusters: Sequence[Sequence[float]], confidence: float = 0.95)
 
 
 def student_intervals(
-    values: Floats, span: Floats | np.float64, confidence: float = 0.95, *, skewed: bool = False
+    values: Floats,
+    span: Floats | np.float64,
+    confidence: float = 0.95,
+    *,
+    skewed: bool = False,
+    seeds: Sequence[SeedPart] = (),
 ) -> tuple[Floats, Floats]:
     """Student's interval for the mean of each of many samples, honest where few values differ.
 
@@ -193,6 +314,7 @@ def student_intervals(
         confidence: As for `wilson_interval`.
         skewed: Whether the ends are moved for the skewness of the values (Hall 1992), as it is right where
             the far values all lie on one side; not where they come on both sides, as differences do.
+        seeds: What seeds add to the variance of the mean; of a difference, those of either side.
 
     Returns:
         The lower and the upper ends, (...).
@@ -200,14 +322,37 @@ def student_intervals(
     count = values.shape[-1]
     mean = values.mean(-1)
     away, same = _away(values, span)
-    second, third, fourth = ((away**k).mean(-1) for k in (2, 3, 4))
-    tailed = np.maximum(0, fourth / second**2 - 3)
-    freedom = 2 / (2 / (count - 1) + tailed / count)
-    half = _student_quantile(freedom, confidence) / math.sqrt(count)
+    second, third = ((away**k).mean(-1) for k in (2, 3))
+    freedom = _student_freedom(away)
+    student = _student_quantile(freedom, confidence)
     skewness = np.where(skewed & ~same, third / second**1.5, 0.0)
     deviation = np.sqrt(second * count / (count - 1))
+    half = student / math.sqrt(count)
     low, high = (deviation * _unskewed(end, skewness, count) for end in (half, -half))
+    if seeds:
+        quantile = _student_quantile(_joined(second / (count - 1), freedom, seeds)[1], confidence)
+        added = quantile * np.sqrt(sum(part.variance for part in seeds))
+        low, high = np.hypot(low * quantile / student, added), -np.hypot(high * quantile / student, added)
     return mean - low, mean - high
+
+
+def student_p_value(values: Floats, span: np.float64, seeds: Sequence[SeedPart]) -> float:
+    """How often chance brings a mean as far from 0 as that of (values,): Student's test with the seeds' part.
+
+    It is below 0.05 just where the interval of `student_intervals` leaves 0 out.
+    """
+    from scipy.special import stdtr
+
+    away, _ = _away(values, span)
+    variance, freedom = _joined((away**2).mean() / (len(values) - 1), _student_freedom(away), seeds)
+    return float(2 * stdtr(freedom, -abs(values.mean()) / math.sqrt(variance)))
+
+
+def _student_freedom(away: Floats) -> Floats:
+    """How well the variance of values is known, by how far each lies from their mean, (...)."""
+    count = away.shape[-1]
+    tailed = np.maximum(0, (away**4).mean(-1) / (away**2).mean(-1) ** 2 - 3)
+    return np.asarray(2 / (2 / (count - 1) + tailed / count))
 
 
 def standard_deviations(values: Floats, span: Floats | np.float64) -> Floats:

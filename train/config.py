@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
-from records.settings import Count, Lanes, NotNegative, Positive, Seed, Share, absolute
+from records.settings import Count, Lanes, NotNegative, Positive, Seed, Several, Share, absolute
 from train.audit import AuditConfig
 
 MOST_ROWS = 2**24
@@ -55,6 +55,8 @@ class TrainConfig:
     """Gradients are scaled down to this norm."""
     seed: Seed = 0
     """Same seed, same run."""
+    seeds: Several | None = None
+    """Train so many side by side, of the seeds --seed, --seed + 1, ..., each as it comes out alone [one]."""
     use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
     """Model calls of all lanes side by side, or one after another."""
     schedule: Literal["sequential", "phased", "lanes"] | None = None
@@ -70,7 +72,7 @@ class TrainConfig:
     judge_accuracy: str | None = None
     """What `mutagym judge --json` wrote of the reward's labels: refusal rates are also told corrected."""
     run_dir: Path | None = None
-    """The run's folder, new or empty [runs/train-TIME-SEED]."""
+    """The run's folder, new or empty [runs/train-TIME-SEED; of several seeds runs/train-TIME-seeds]."""
     resume: Path | None = None
     """Go on with the run in this folder, as its config.toml says; only hosts and limits may be changed. Where
     the run was not made here, --trust-run uses the code, hosts and files that it names."""
@@ -104,6 +106,11 @@ class TrainConfig:
         most = {"ppo": 0, "auto": self.bandit_env_steps}.get(self.algorithm, self.num_env_steps)
         rollout = self.bandit_steps * self.num_processes
         return -(-min(most, self.num_env_steps) // rollout) * rollout
+
+    @property
+    def seeds_trained(self) -> range:
+        """The seeds of its runs."""
+        return range(self.seed, self.seed + (self.seeds or 1))
 
     @property
     def driven_by(self) -> Literal["sequential", "phased", "lanes"]:

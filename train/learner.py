@@ -34,7 +34,7 @@ from train.config import TrainConfig
 from train.lanes import LanePPO
 from train.policy_file import save_weights
 from train.ppo import MaskedPPO, weights_sha256
-from train.random_streams import Stream
+from train.random_streams import GLOBAL_CHANCE, Stream
 from train.recorder import Recorder, make_logger
 from train.rollouts import MaskedRollouts
 from train.warm_start import LEARNING_RATE_SHARE, fit_to_bandit
@@ -226,22 +226,23 @@ class Learner:
         """PPO with a new network."""
         config = self.config
         collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
-        model = collects(
-            QueryPolicy,
-            self.bridge,
-            learning_rate=learning_rate,
-            n_steps=config.num_steps,
-            batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
-            n_epochs=config.ppo_epoch,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-            clip_range=config.clip_param,
-            ent_coef=config.entropy_coef,
-            vf_coef=config.value_loss_coef,
-            max_grad_norm=config.max_grad_norm,
-            seed=config.seed,
-            device="cpu",  # two layers of 64: a GPU would only wait
-        )
+        with GLOBAL_CHANCE:
+            model = collects(
+                QueryPolicy,
+                self.bridge,
+                learning_rate=learning_rate,
+                n_steps=config.num_steps,
+                batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
+                n_epochs=config.ppo_epoch,
+                gamma=config.gamma,
+                gae_lambda=config.gae_lambda,
+                clip_range=config.clip_param,
+                ent_coef=config.entropy_coef,
+                vf_coef=config.value_loss_coef,
+                max_grad_norm=config.max_grad_norm,
+                seed=config.seed,
+                device="cpu",  # two layers of 64: a GPU would only wait
+            )
         self._prepare(model)
         return model
 
@@ -253,15 +254,16 @@ class Learner:
         """
         config = self.config
         collects = LaneBandit if config.driven_by == "lanes" else MaskedBandit
-        mutators = self.env.envs[0].rules.mutators
-        model = collects(
-            self.bridge,
-            "thompson" if config.algorithm == "thompson" else "linucb",
-            n_steps=config.bandit_steps,
-            embeddings=self._embeddings,
-            rules=[action for action, mutator in enumerate(mutators) if mutator.kind == "rule"],
-            seed=config.seed,
-        )
+        mutators, embeddings = self.env.envs[0].rules.mutators, self._embeddings
+        with GLOBAL_CHANCE:
+            model = collects(
+                self.bridge,
+                "thompson" if config.algorithm == "thompson" else "linucb",
+                n_steps=config.bandit_steps,
+                embeddings=embeddings,
+                rules=[action for action, mutator in enumerate(mutators) if mutator.kind == "rule"],
+                seed=config.seed,
+            )
         self._prepare(model)
         return model
 

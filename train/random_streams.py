@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from enum import IntEnum, unique
 
 import numpy as np
+
+GLOBAL_CHANCE = threading.Lock()
+"""Held by who seeds the generators of the process (torch's, numpy's, Python's) and draws from them: trainings
+may go side by side on threads."""
 
 
 @unique

@@ -195,6 +195,7 @@ class Recorder(BaseCallback):
         self._allow_interrupts()
 
     def _on_step(self) -> bool:
+        self.interrupt.raise_if_due()  # its calls may have been cancelled
         self.interrupt.allow(allowed=False)  # a row is written whole
         infos, rewards, dones = (self.locals[name] for name in ("infos", "rewards", "dones"))
         is_new = not self.folder.transitions.ahead  # failures before a resume say nothing of those to come
@@ -225,6 +226,7 @@ class Recorder(BaseCallback):
         raised = audit.raised_at
         self._allow_interrupts()
         metrics = audit.close(self.num_timesteps)
+        self.interrupt.raise_if_due()
         self.interrupt.allow(allowed=False)
         if audit.failed:
             failed = f"{len(audit.failed)} verdicts of the audit could not be had"
@@ -281,21 +283,39 @@ def sample_text(info: Mapping[str, Any], reward: float) -> str:
     )
 
 
+def training_display() -> ProgressDisplay:
+    """What `ProgressLine` shows itself in."""
+    return ProgressDisplay(FieldColumn("{task.fields[rate]}"), FieldColumn("{task.fields[success]}"))
+
+
 class ProgressLine(BaseCallback):
     """A bar on a terminal; elsewhere one plain line per rollout.
 
     Failing calls and what is found out about the servers are said at once.
+
+    Args:
+        total_steps: of the training.
+        recorder: counts what is shown.
+        findings: what is found out about the servers.
+        display: one beside those of other trainings; None: one of its own.
+        name: of the training, where there are several.
     """
 
-    def __init__(self, total_steps: int, recorder: Recorder, findings: Findings) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        recorder: Recorder,
+        findings: Findings,
+        display: ProgressDisplay | None = None,
+        name: str = "",
+    ) -> None:
         super().__init__()
         self.recorder = recorder
         self.findings = findings
         self.total_steps = total_steps
-        self._display = ProgressDisplay(
-            FieldColumn("{task.fields[rate]}"), FieldColumn("{task.fields[success]}")
-        )
-        self._display.begin("training", total_steps, rate="", success="")
+        self._display = display or training_display()
+        self._name = name
+        self._display.begin(name or "training", total_steps, rate="", success="")
 
     def _on_training_start(self) -> None:
         self._display.bar.start()
@@ -309,7 +329,7 @@ class ProgressLine(BaseCallback):
                 self._display.complain(info["error"])
         for line in self.findings.news(self.recorder.dispatcher.capacities()):
             self._display.say(line)
-        speed = self._display.bar.tasks[0].speed
+        speed = self._display.speed
         self._display.update(self.num_timesteps, rate=f"{speed:.1f} steps/s" if speed else "")
         return True
 
@@ -317,7 +337,8 @@ class ProgressLine(BaseCallback):
         tally = self.recorder.tally
         success = f"success {tally.successes}/{tally.episodes} episodes, {tally.unscored} steps unscored"
         self._display.update(self.num_timesteps, success=success)
-        self._display.print_plain(f"step {self.num_timesteps}/{self.total_steps}: {success}")
+        name = f"{self._name}: " if self._name else ""
+        self._display.print_plain(f"{name}step {self.num_timesteps}/{self.total_steps}: {success}")
 
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""

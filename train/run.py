@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from envs.episode import check_transition
@@ -96,8 +97,8 @@ class TrainingRun:
             interrupt.allow(allowed=True)
             learner.learn(recorder, progress)
         except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
-            ended = error
-            cancel(error)
+            ended = interrupt.reason or error  # a call that was cancelled is no reason
+            cancel(ended)
         finally:
             interrupt.allow(allowed=False)
             progress.stop()
@@ -124,6 +125,30 @@ class TrainingRun:
         except OSError as error:
             raise folder.reported(error) from ended or error
         return Outcome(summary=summary, stopped=stopped)
+
+
+def train_one(
+    config: TrainConfig,
+    queries: QuerySet,
+    connection: Connection,
+    interrupt: Interrupt,
+    accuracy: LabelAccuracy | None,
+    stack: ExitStack,
+) -> tuple[RunFolder, Outcome]:
+    """Train one, or go on with it; returns its folder, and what came of it.
+
+    Raises:
+        UserError: a part cannot be made, or the folder cannot be used.
+    """
+    opener = partial(RunFolder.of, "train", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
+    run = prepare(config, opener, queries, connection, interrupt, stack)
+
+    def show(recorder: Recorder) -> ProgressLine:
+        from train.recorder import ProgressLine
+
+        return ProgressLine(config.total_steps, recorder, connection.findings(config.num_processes))
+
+    return run.folder, run.learn(show, accuracy, lambda _why: connection.dispatcher.cancel())
 
 
 def prepare(

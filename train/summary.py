@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from train.learner import Learner
     from train.recorder import Recorder
 
+SIMULATED = "SIMULATED: these figures are of the simulator, not of a model\n"
 ENDS = 8
 """The start and the end of a run are its first and last eighth of rollouts."""
 
@@ -164,13 +165,12 @@ def _share(part: int, whole: int) -> float | None:
 
 def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
     """Print it for a person, on stdout."""
-    simulated = "SIMULATED: these figures are of the simulator, not of a model\n"
     hits = summary["cache_hits"]
     corrected = "refusal_corrected_rate_end" in summary
     alarm = summary.get("audit_warning")
     cached = "" if hits is None else f" (+ {hits} from the cache)"
     lines = [
-        simulated if summary["simulated"] else "",
+        SIMULATED if summary["simulated"] else "",
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
         _line("success", summary, "success", "episodes"),
         _line("refusals", summary, "refusal", "scored_steps"),
@@ -188,9 +188,15 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
 
 
 def _line(title: str, summary: dict[str, Any], key: str, unit: str) -> str:
+    counts = f"{summary[f'{unit}_start']}, {summary[f'{unit}_end']}"
+    return f"{rates_line(title, summary, key)}   of {counts} {unit}\n"
+
+
+def rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
+    """A rate in the first and the last rollouts, as a line of a table."""
     cells = []
     for end in ("start", "end"):
         rate, (low, high) = summary[f"{key}_rate_{end}"], summary[f"{key}_interval_{end}"]
         cell = "-" if rate is None else f"{rate:.1%} [{low:.1%}, {high:.1%}]"
         cells.append(f"{cell:>24}")
-    return f"{title:14}{''.join(cells)}   of {summary[f'{unit}_start']}, {summary[f'{unit}_end']} {unit}\n"
+    return f"{title:14}{''.join(cells)}"

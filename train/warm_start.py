@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envs.observation import LABELS, Memory, observation
 from train.actor_critic import QueryPolicy
 from train.linear_bandit import LinearBandit
-from train.random_streams import Stream
+from train.random_streams import GLOBAL_CHANCE, Stream
 
 EPISODES = 2
 """Imagined episodes of each query."""
@@ -57,7 +57,7 @@ def fit_to_bandit(
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
     policy.set_training_mode(True)
     key = np.random.SeedSequence(seed, spawn_key=(Stream.WARM_START, 0))
-    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with GLOBAL_CHANCE, torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(int(key.generate_state(1)[0]))
         for _ in range(UPDATES):
             rows = torch.randint(len(states), (BATCH,))

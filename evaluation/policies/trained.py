@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from evaluation.policies.instance import block_scores
 from records.errors import UserError
 from records.reading import MOST_QUERIES_BYTES, read_json_object
-from records.settings import read_toml
+from records.seed_folders import seed_folder
+from records.settings import MOST_SEEDS, read_toml
 from records.trust import CONFIG
 from train.actor_critic import QueryPolicy
 from train.bandit import BanditPolicy
@@ -89,6 +90,24 @@ class TrainedRun:
             )
 
 
+def seed_runs(path: str | Path) -> list[Path]:
+    """The folders of the seeds of a training of several, whether they are there or not; else none.
+
+    Raises:
+        UserError: its config.toml is damaged.
+    """
+    folder = Path(path).absolute()
+    if not (folder / CONFIG).is_file():
+        return []
+    config = _config(folder / CONFIG)
+    first, count = config.get("seed"), config.get("seeds")
+    if count is None:
+        return []
+    if type(first) is not int or type(count) is not int or not 0 < count <= MOST_SEEDS:
+        raise UserError(f"{str(folder / CONFIG)!r} has {count!r:.60} as 'seeds' and {first!r:.60} as 'seed'")
+    return [seed_folder(folder, seed) for seed in range(first, first + count)]
+
+
 def load_run(path: str | Path) -> TrainedRun:
     """Read what a training run is; its policy is loaded when it is first asked.
 
@@ -100,6 +119,11 @@ def load_run(path: str | Path) -> TrainedRun:
     if not (folder / CONFIG).is_file():
         raise UserError(f"{str(path)!r} is not a run; expected the folder of a `mutagym train` run")
     config = _config(folder / CONFIG)
+    if seeds := seed_runs(folder):
+        raise UserError(
+            f"{str(path)!r} holds the runs of {len(seeds)} seeds, each with a policy of its own: name one of "
+            f"them, such as {str(Path(path) / seeds[0].name)!r}"
+        )
     if "agents" in config:
         raise UserError(f"{str(path)!r} is an evaluation; expected the folder of a `mutagym train` run")
     if missing := [key for key in ("mutators", "encoder", "target-model") if key not in config]:

@@ -36,6 +36,7 @@ def test_a_quick_run_makes_every_table_with_a_row_for_each_condition() -> None:
         "Coverage: differences",
         "Coverage: differences where few queries differ",
         "Coverage: corrected rates",
+        "Coverage: several seeds",
         "Interval and test",
     ]
     everything = len(list(conditions()))

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadReplyError, ReplyLogError, ServerFaultError
+from ollama_utils.errors import BadReplyError, CallCancelledError, ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import (
     CallOutcome,
@@ -432,3 +432,38 @@ def test_a_file_with_a_trigger_is_refused_and_no_trigger_is_run(tmp_path: Path) 
         database.execute(f"CREATE TRIGGER t AFTER INSERT ON replies BEGIN {without_end}; END")
     with pytest.raises(ReplyLogError, match=r"cannot be used: it has a trigger or a view; delete it"):
         ReplyLog(path, digests={})
+
+
+def test_of_two_runs_on_the_same_servers_each_has_a_whole_log_and_its_own_account(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    calls = [ask(k) for k in range(6)]
+    before = simulator.stats()["calls"]
+    with Dispatcher([simulator.host]) as dispatcher:
+        runs = [dispatcher.beside() for _ in range(2)]
+        for name, run in zip("ab", runs, strict=True):
+            (tmp_path / name).mkdir()
+            run.keep_in(log(tmp_path / name))
+        replies = map_parallel(lambda k: runs[k % 2].generate(calls[k // 2]).text, range(12))
+        assert replies[::2] == replies[1::2]
+        assert runs[0].known(ask("nobody asked this")) is None
+    assert simulator.stats()["calls"] - before == 6
+    accounts = [run.accounts()["sim-target"] for run in runs]
+    assert [account.calls + account.cache_hits for account in accounts] == [6, 6]
+    assert sum(account.calls for account in accounts) == 6
+    assert not dispatcher.accounts()
+    for name, account in zip("ab", accounts, strict=True):
+        with log(tmp_path / name) as kept:
+            assert kept.totals().calls == account.calls
+            assert all(kept.find(question_of(call)) for call in calls)
+        with Dispatcher([simulator.host]) as alone, log(tmp_path / name) as kept:
+            alone.keep_in(kept)
+            assert [alone.generate(call).text for call in calls] == replies[::2]
+    assert simulator.stats()["calls"] - before == 6
+
+
+def test_to_cancel_one_run_ends_all_on_the_same_servers(simulator: EmbeddedServer) -> None:
+    with Dispatcher([simulator.host]) as dispatcher:
+        first, second = dispatcher.beside(), dispatcher.beside()
+        first.cancel()
+        assert isinstance(second.generate(ask()).error, CallCancelledError)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from records.interrupt import Interrupted, interruptible
+from records.errors import RunStoppedError
+from records.interrupt import Interrupt, Interrupted, interruptible, interruptible_thread, look_up
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -30,3 +32,28 @@ def test_the_handlers_before_come_back() -> None:
     with interruptible():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_is_stopped_where_it_looks_up_and_may_be() -> None:
+    interrupt = Interrupt()
+    interrupt.allow(allowed=False)
+
+    def work() -> str:
+        with interruptible_thread(interrupt):
+            look_up()
+            interrupt.stop(RunStoppedError("first"))
+            interrupt.stop(RunStoppedError("second"))
+            look_up()
+            try:
+                interrupt.allow(allowed=True)
+            except RunStoppedError as error:
+                interrupt.allow(allowed=True)  # it was told
+                return str(error)
+        return ""
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(work).result() == "first"
+        assert str(interrupt.reason) == "first"
+        interrupt.stop(RunStoppedError("third"))
+        pool.submit(look_up).result()  # no longer that thread's
+    look_up()

@@ -235,9 +235,15 @@ def test_links_in_a_folder_that_is_written_count_as_files(tmp_path: Path) -> Non
         usable_settings(run, {}, trusted=False, links=True)
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("metrics.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb", "seed-1"),
+        *("seed-1/metrics.jsonl", "seed-1/checkpoints/last.pt"),
+    ],
+)
 def test_links_that_were_put_into_ones_own_run_count_too(run: Path, tmp_path: Path, name: str) -> None:
-    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).parent.mkdir(parents=True, exist_ok=True)
     (run / name).symlink_to(tmp_path / "mine.txt")
     with pytest.raises(UserError, match=rf"made here, but .* files \('{name} -> .*mine\.txt'\)"):
         usable_settings(run, SETTINGS, trusted=False, links=True)
