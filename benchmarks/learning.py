@@ -1,10 +1,12 @@
-"""Does training help? PPO and every baseline at the same number of target calls.
+"""How much is learned from how many target calls, by PPO, bandits and `auto`, and does it beat the baselines?
 
-    make learning                                # or python -m benchmarks.learning --write: about an hour
+    make learning                                # or python -m benchmarks.learning --write: several hours
     python -m benchmarks.learning --quick        # small, to try it out: figures of no meaning
 
 Everything goes through the commands that a user has, `mutagym train` and then `mutagym eval`, on the embedded
-simulator. Runs are kept under runs/learning: one that is there already, of the same code, is not made again.
+simulator: a run is trained to the first number of calls, its policy is put aside, and `--resume` takes it to
+the next, which is the same run as one that goes there at once. Runs are kept under runs/learning: one that is
+there already, of the same code, is not made again.
 
 The curves are drawn into docs/learning.svg. The interquartile mean over training runs and its bootstrap
 interval are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
@@ -14,23 +16,25 @@ Precipice" (arXiv 2108.13264).
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.commands import check_runs_of, finish, read_json, read_lines
+from benchmarks.commands import check_runs_of, finish, read_json, run_mutagym
 from benchmarks.optimum import Game, summarise
-from benchmarks.reporting import DOCS, Section, at_least, run
+from benchmarks.reporting import DOCS, Section, at_least, at_most, run
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from scorers.comparison import Comparison, compare
 from simulator.personas.persona_file import load_persona
+from train.config import TrainConfig
 
 RESAMPLES = 2000
 _CUT = 0.25
@@ -70,16 +74,13 @@ def bootstrap_interval(
 
 
 def draw_curves(
-    path: Path,
-    curves: Mapping[str, tuple[NDArray[np.float64], NDArray[np.float64]]],
-    levels: Mapping[str, Mapping[str, float]],
+    path: Path, curves: Mapping[str, Mapping[str, tuple[Sequence[int], NDArray[np.float64]]]]
 ) -> None:
-    """Draw the return during training into an SVG file: one panel a task.
+    """Draw shares of the way over target calls into an SVG file: one panel a world, one line an algorithm.
 
     Args:
         path: the file.
-        curves: by task the steps (P,) and the returns (runs, P).
-        levels: by task the names and heights of at most three lines to compare with.
+        curves: by world and algorithm the steps (P,) and the shares (runs, P).
     """
     import matplotlib as mpl
 
@@ -88,23 +89,22 @@ def draw_curves(
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6 * len(curves), 3.4), layout="constrained")
-    for axes, (task, (steps, returns)) in zip(
+    for axes, (world, of_world) in zip(
         np.atleast_1d(figure.subplots(1, len(curves), sharey=True)), curves.items(), strict=True
     ):
-        low, high = bootstrap_interval(returns)
-        axes.fill_between(steps, low, high, alpha=0.3, linewidth=0)
-        axes.plot(steps, interquartile_mean(returns), label="PPO (sampled, in training)")
-        for style, (name, height) in zip(("--", ":", "-."), levels[task].items(), strict=False):
-            axes.axhline(height, linestyle=style, color="0.4", linewidth=1)
-            axes.annotate(name, (steps[-1], height), ha="right", va="bottom", fontsize=8)
-        axes.set(title=task, xlabel="target calls", ylabel="return of an episode")
+        for algorithm, (steps, shares) in of_world.items():
+            low, high = bootstrap_interval(shares)
+            axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
+            axes.plot(steps, interquartile_mean(shares), marker=".", label=algorithm)
+        axes.axhline(0, linestyle=":", color="0.4", linewidth=1)
+        axes.set(title=world, xscale="log", xlabel="target calls", ylabel="share of the way, held out")
         axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, metadata={"Date": None})
 
 
 PERSONAS = Path(__file__).parent / "personas"
 FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
-"""Baselines that are fitted on as many target calls as PPO is trained on."""
+"""Baselines that are fitted on as many target calls as the last trainings."""
 UNFITTED = ("noop", "random", "round_robin")
 
 
@@ -123,17 +123,25 @@ class World:
         return server if self.persona is None else {**server, "--persona": self.persona}
 
 
-WORLDS = (World(name="cautious", persona=None), World(name="wary", persona=str(PERSONAS / "wary.toml")))
+WORLDS = (
+    World(name="cautious", persona=None),
+    World(name="wary", persona=str(PERSONAS / "wary.toml")),
+    World(name="drawn", persona=str(PERSONAS / "drawn.toml")),
+)
+UNTUNED = "drawn"
+"""The world that nothing was tuned in; it was drawn by chance before the bandits were written."""
+ALGORITHMS = ("ppo", "linucb", "thompson", "auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """How much is run."""
 
-    steps: int = 29_696
-    """Steps of a training run: as many target calls at most, for equal questions are one call."""
+    budgets: tuple[int, ...] = (250, 500, 1_000, 3_000, 10_000, 29_696)
+    """Steps of a training, rounded up to whole rollouts: as many target calls at most, for equal questions
+    are one call."""
     seeds: int = 5
-    agents: int = 10
+    agents: int = 6
     """Episodes of each held-out query."""
     training_agents: int = 4
     """Episodes of each training query, which PPO alone plays."""
@@ -141,8 +149,16 @@ class Plan:
     """Queries of each side; None: all."""
     work: Path = Path("runs/learning")
 
+    def steps(self, algorithm: str) -> dict[int, int]:
+        """By budget the steps that are taken; what a rollout of PPO goes far beyond is left out."""
+        config = TrainConfig(algorithm=cast("Any", algorithm))
+        taken = {each: replace(config, num_env_steps=each).total_steps for each in self.budgets}
+        return {budget: steps for budget, steps in taken.items() if steps <= FARTHEST * budget}
 
-QUICK = Plan(steps=512, seeds=1, agents=2, episodes=8, work=Path("runs/learning-quick"))
+
+QUICK = Plan(budgets=(500, 1024), seeds=1, agents=2, episodes=8, work=Path("runs/learning-quick"))
+FARTHEST = 1.1
+"""So many times a budget may be taken, when it is rounded up to whole rollouts."""
 AT_ONCE = 2
 """Runs side by side: on two cores more would only wait for each other."""
 
@@ -159,35 +175,62 @@ def check_made_of(plan: Plan) -> None:
 
 
 def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
-    """Train, evaluate on the held-out queries beside every baseline, and on the training queries alone.
+    """Train with every algorithm to every budget, and evaluate all these policies beside the baselines.
 
     Returns:
-        The world's name, the seed, `curve` (steps and returns), and for both sides the queries and each
-        team's returns and successes, (queries, agents) nested lists.
+        The world's name, the seed, and for both sides the queries and each team's returns and successes,
+        (queries, agents) nested lists; a trained policy is called by its algorithm and budget.
     """
-    folder = plan.work / f"{world.name}-{seed}"
-    flags: dict[str, object] = {**world.flags, "--seed": seed, "--cache": plan.work / f"cache-{world.name}"}
-    finish("train", folder / "summary.json", {**flags, "--num-env-steps": plan.steps})
+    work = plan.work / f"{world.name}-{seed}"
+    cache = plan.work / f"cache-{world.name}-{seed}"
+    flags: dict[str, object] = {**world.flags, "--seed": seed, "--cache": cache}
+    policies = [policy for algorithm in ALGORITHMS for policy in train(plan, work, algorithm, flags)]
     if plan.episodes is not None:
         flags["--episodes"] = plan.episodes
-    flags["--policy"] = folder
-    teams = [f"--policy={name}" for name in (*FITTED, *UNFITTED)]
-    held_out = {**flags, "--split": "held-out", "--agents": plan.agents, "--fit-calls": plan.steps}
+    named = [f"--policy={each}" for each in (*policies, *FITTED, *UNFITTED)]
+    last = max(plan.budgets)
+    held_out = {**flags, "--split": "held-out", "--agents": plan.agents, "--fit-calls": last}
     own = {**flags, "--split": "train", "--agents": plan.training_agents, "--baselines": ""}
     results: dict[str, Any] = {}
-    for evaluation, more in ((held_out, teams), (own, [])):
+    for evaluation, more in ((held_out, named), (own, [f"--policy={work / called('ppo', last)}"])):
         split = str(evaluation["--split"])
-        file = folder.with_name(f"{folder.name}-{split}") / "results.json"
+        file = work / split / "results.json"
         finish("eval", file, evaluation, *more)
         results[split] = _by_team(read_json(file))
-    rows = read_lines(folder / "metrics.jsonl")
-    points = [(row["step"], row["rollout/return"]) for row in rows if "rollout/return" in row]
-    return {"world": world.name, "seed": seed, "curve": points, **results}
+    return {"world": world.name, "seed": seed, **results}
+
+
+def called(algorithm: str, budget: int) -> str:
+    """What the policy of an algorithm at a budget is called."""
+    return f"{algorithm}-{budget}"
+
+
+def train(plan: Plan, work: Path, algorithm: str, flags: Mapping[str, object]) -> Iterator[Path]:
+    """Train to one budget after another; yields the folder that each budget's policy is kept in."""
+    run = work / algorithm
+    for budget, steps in plan.steps(algorithm).items():
+        kept = work / called(algorithm, budget)
+        if not kept.exists():
+            if not (run / "summary.json").exists() or read_json(run / "summary.json")["env_steps"] < steps:
+                where = "--resume" if (run / "config.toml").exists() else "--run-dir"
+                training = {**flags, "--algorithm": algorithm, "--num-env-steps": budget, where: run}
+                run_mutagym("train", training)
+            part = kept.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            for name in POLICY_FILES:
+                shutil.copyfile(run / name, part / name)
+            part.rename(kept)
+        yield kept
+
+
+POLICY_FILES = ("config.toml", "made-here.json", "queries.json", "policy.safetensors")
+"""All that `eval -p` reads of a training's folder."""
 
 
 def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns and successes of each team, by query; the trained policy is called PPO."""
-    names = ["PPO" if team["trained_on"] else team["name"] for team in results["teams"]]
+    """Returns and successes of each team, by query."""
+    names = [Path(team["name"]).name for team in results["teams"]]
     queries = [each["query"] for each in results["episodes"] if each["team"] == 0]
     teams: dict[str, dict[str, list[list[float]]]] = {name: {"return": [], "success": []} for name in names}
     for episode in results["episodes"]:
@@ -200,21 +243,89 @@ def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
 BEATEN = ("best_fixed", "ucb1", "random")
 """The baselines that PPO has to beat on the held-out queries, in each seed."""
 SHARE_TRAIN, SHARE_HELD_OUT, SHARE_EACH = 0.95, 0.80, 0.70
-SMOOTHED = 4
-"""Rollouts that a point of a curve is the mean of."""
+AUTO_LEAST = {500: 0.60, 1_000: 0.70, 3_000: 0.80}
+"""The share of the way that `auto` has to have come at a budget, in the worlds that it was tuned in."""
+AUTO_UNDER = 0.02
+"""By how much `auto` may be under the better of its parts, LinUCB and PPO."""
 
 
-def report(results: Sequence[Mapping[str, Any]], figure: Path) -> Iterator[Section]:
+def report(plan: Plan, results: Sequence[Mapping[str, Any]], figure: Path) -> Iterator[Section]:
     """The sections of all worlds; the curves are drawn into `figure`."""
-    curves, levels = {}, {}
+    curves = {}
     for world in WORLDS:
         runs = [each for each in results if each["world"] == world.name]
         held_out, train = (solve(world, runs[0][split]["queries"]) for split in ("held-out", "train"))
-        yield _seeds(world, runs, held_out, train)
-        yield _policies(world, runs, held_out)
-        curves[world.name] = _curve(runs)
-        levels[world.name] = {name: value["return"] for name, value in _computed(train).items()}
-    draw_curves(figure, curves, levels)
+        curves[world.name] = shares_by_budget(plan, runs, held_out)
+        yield _curve_section(world, curves[world.name], len(runs))
+        yield _seeds(plan, world, runs, held_out, train)
+        yield _policies(plan, world, runs, held_out)
+    draw_curves(
+        figure,
+        {
+            world: {
+                algorithm: (list(of_it), np.stack(list(of_it.values()), axis=1))
+                for algorithm, of_it in of_world.items()
+            }
+            for world, of_world in curves.items()
+        },
+    )
+
+
+def shares_by_budget(
+    plan: Plan, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]
+) -> dict[str, dict[int, NDArray[np.float64]]]:
+    """By algorithm and budget the shares of the way (runs,) on the held-out queries."""
+    return {
+        algorithm: {
+            budget: np.array(
+                [
+                    _share(_overall(run["held-out"]["teams"][called(algorithm, budget)]["return"]), held_out)
+                    for run in runs
+                ]
+            )
+            for budget in plan.steps(algorithm)
+        }
+        for algorithm in ALGORITHMS
+    }
+
+
+def _curve_section(
+    world: World, curve: Mapping[str, Mapping[int, NDArray[np.float64]]], seeds: int
+) -> Section:
+    budgets = sorted({budget for of_it in curve.values() for budget in of_it})
+    means = {
+        name: {at: float(interquartile_mean(of_it[at])) for at in of_it} for name, of_it in curve.items()
+    }
+    checks = []
+    if world.name != UNTUNED:
+        checks += [
+            at_least(f"auto after {at:,} calls", least, means["auto"][at])
+            for at, least in AUTO_LEAST.items()
+            if at in means["auto"]
+        ]
+        checks += [
+            at_most(
+                f"auto under the better of its parts after {at:,} calls",
+                AUTO_UNDER,
+                max(means[part][at] for part in ("linucb", "ppo") if at in means[part]) - means["auto"][at],
+            )
+            for at in means["auto"]
+        ]
+    tuned = "nothing was tuned in it" if world.name == UNTUNED else "constants were tuned in it"
+    return Section(
+        title=f"{world.name}: share of the way by target calls",
+        about=(
+            f"{seeds} seeds, held-out queries; {tuned}. Interquartile means with their 95 % bootstrap "
+            "intervals over the seeds. 0 is the best fixed mutator, 1 the computed optimum. Calls are "
+            "rounded up to whole rollouts: of 512 steps under PPO, of 64 under the bandits."
+        ),
+        rows=[
+            {"algorithm": name}
+            | {f"{at:,}": _with_interval(of_it[at], ".2f") if at in of_it else "-" for at in budgets}
+            for name, of_it in curve.items()
+        ],
+        checks=checks,
+    )
 
 
 def solve(world: World, queries: Sequence[str]) -> dict[str, Any]:
@@ -240,14 +351,17 @@ def _share(value: float, solved: Mapping[str, Any]) -> float:
 
 
 def _seeds(
+    plan: Plan,
     world: World,
     runs: Sequence[Mapping[str, Any]],
     held_out: Mapping[str, Any],
     train: Mapping[str, Any],
 ) -> Section:
-    trained = [_share(_overall(run["train"]["teams"]["PPO"]["return"]), train) for run in runs]
-    held = [_share(_overall(run["held-out"]["teams"]["PPO"]["return"]), held_out) for run in runs]
-    gains = {name: [_gain(run["held-out"]["teams"], name) for run in runs] for name in BEATEN}
+    ppo = called("ppo", max(plan.budgets))
+    trained = [_share(_overall(run["train"]["teams"][ppo]["return"]), train) for run in runs]
+    held = [_share(_overall(run["held-out"]["teams"][ppo]["return"]), held_out) for run in runs]
+    gains = {name: [_gain(run["held-out"]["teams"], ppo, name) for run in runs] for name in BEATEN}
+    tuned = world.name != UNTUNED
     return Section(
         title=f"{world.name}: PPO by seed",
         about=(
@@ -280,17 +394,22 @@ def _seeds(
                 )
                 for name in BEATEN
             ),
-        ],
+        ]
+        if tuned
+        else [],
     )
 
 
-def _gain(teams: Mapping[str, Any], name: str) -> Comparison:
-    """By how much PPO's return is higher than a baseline's, paired by query."""
-    return compare(teams["PPO"]["return"], teams[name]["return"])
+def _gain(teams: Mapping[str, Any], policy: str, name: str) -> Comparison:
+    """By how much a policy's return is higher than a baseline's, paired by query."""
+    return compare(teams[policy]["return"], teams[name]["return"])
 
 
-def _policies(world: World, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]) -> Section:
-    rows = [_policy_row(name, runs, held_out) for name in runs[0]["held-out"]["teams"]]
+def _policies(
+    plan: Plan, world: World, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]
+) -> Section:
+    last = [called(algorithm, max(plan.budgets)) for algorithm in ALGORITHMS]
+    rows = [_policy_row(name, runs, held_out) for name in (*last, *FITTED, *UNFITTED)]
     rows += [
         {
             "policy": f"{name}, computed",
@@ -302,8 +421,8 @@ def _policies(world: World, runs: Sequence[Mapping[str, Any]], held_out: Mapping
     return Section(
         title=f"{world.name}: every policy on the held-out queries",
         about=(
-            "Interquartile means over the seeds with their 95 % bootstrap intervals. Baselines "
-            "that are fitted had as many target calls on the training queries as PPO."
+            "Interquartile means over the seeds with their 95 % bootstrap intervals. What is trained or "
+            f"fitted had {max(plan.budgets):,} target calls on the training queries."
         ),
         rows=rows,
     )
@@ -328,13 +447,6 @@ def _with_interval(scores: NDArray[np.float64], spec: str) -> str:
     return f"{interquartile_mean(scores):{spec}} [{low:{spec}}, {high:{spec}}]"
 
 
-def _curve(runs: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Steps (P,) and smoothed returns (runs, P)."""
-    steps, returns = np.moveaxis(np.array([run["curve"] for run in runs], float), -1, 0)
-    width = min(SMOOTHED, returns.shape[1])
-    return steps[0, width - 1 :], np.lib.stride_tricks.sliding_window_view(returns, width, axis=1).mean(-1)
-
-
 def _overall(by_query: Sequence[Sequence[float]]) -> float:
     """The mean over queries of the mean over episodes, as the computed values are."""
     return fmean(fmean(values) for values in by_query if values)
@@ -348,7 +460,7 @@ def sections(*, quick: bool) -> Iterator[Section]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         results = list(pool.map(lambda job: measure(plan, *job), jobs))
     (plan.work / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    yield from report(results, (plan.work if quick else DOCS) / "learning.svg")
+    yield from report(plan, results, (plan.work if quick else DOCS) / "learning.svg")
 
 
 if __name__ == "__main__":

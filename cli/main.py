@@ -17,7 +17,7 @@ from cyclopts.config import Dict
 from cli.run_defaults import RunDefaults, RunMissions
 from ollama_utils.errors import OllamaError, OutageError
 from ollama_utils.types import is_text
-from records.errors import RunStoppedError, UserError
+from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
 from records.settings import read_toml, with_flags
 from records.terminal import one_line, tell
@@ -49,6 +49,8 @@ class ExitCode(IntEnum):
     """Something that the user can mend."""
     OUTAGE = 3
     """No server was there for longer than --max-outage; the run is saved."""
+    GATE_NOT_MET = 4
+    """The report is written, and a bound that the user set is not kept (`eval --guard-queries`)."""
     PIPE_CLOSED = 141
     """Nobody reads the output any more: 128 + SIGPIPE."""
 
@@ -137,6 +139,8 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = str(error), ExitCode.OUTAGE
     except RunStoppedError as error:
         line, code = str(error), ExitCode.STOPPED
+    except GateNotMetError as error:
+        line, code = str(error), ExitCode.GATE_NOT_MET
     except Interrupted as error:
         line, code = str(error), error.exit_code
     except BrokenPipeError:  # whoever read our output has seen enough, as with `| head`

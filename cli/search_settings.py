@@ -25,6 +25,8 @@ MAY_CHANGE = ("rate-limit-per-minute", "max-failed", "format", "scorer")
 """The options that any resumed search may change, beside those of hosts and limits: nothing that a reply
 depends on. It is played again from its start over the replies it has: another scorer may lead it elsewhere,
 and it is still one search."""
+CHANGED_SINCE = ("failures-shown",)
+"""Options that a search must have begun with: without them its rewordings were others."""
 
 
 @Parameter(name="*")

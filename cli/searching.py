@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TextIO, TypeVar
 
 from cli.formats import Parts, print_parts, write_report
-from cli.search_settings import MAY_CHANGE, SearchConfig
+from cli.search_settings import CHANGED_SINCE, MAY_CHANGE, SearchConfig
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.errors import OllamaError
@@ -189,7 +189,13 @@ def open_session(
     """
     search = config.search
     if search.resume:
-        check_options(config, search.resume, (*MAY_CHANGE, *may_change), run_dir=search.run_dir)
+        check_options(
+            config,
+            search.resume,
+            (*MAY_CHANGE, *may_change),
+            run_dir=search.run_dir,
+            changed_since=CHANGED_SINCE,
+        )
     server = connect(config.server, simulated_target=simulated_target, named_by=named_by)
     with interruptible() as interrupt, server as connection, ExitStack() as stack:
         stdout = sys.stdout

@@ -7,7 +7,7 @@ step. An agent whose episode has ended sits out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -27,6 +27,7 @@ from evaluation.errors import StepperError, policy_traceback
 from evaluation.policies.instance import Outcome
 from evaluation.policies.policy import View
 from evaluation.stepping import EpisodePolicies
+from mutators.registry import load_mutators
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.plans import play_plan
 from scorers.reward import Verdict
@@ -134,8 +135,14 @@ class AgentEpisode:
             self._tried.append(action)
         return transition
 
-    def result(self, policy: str) -> dict[str, Any]:
-        """What came of it, as it stands in results.json; `undetermined` only where there are such steps."""
+    def result(self, policy: str, *, guarded: bool = False) -> dict[str, Any]:
+        """What came of it, as it stands in results.json; `undetermined` only where there are such steps.
+
+        Args:
+            policy: the name of its policy.
+            guarded: whether its query is a guard query: then the answers to it are counted, and those to
+                rewordings that ask for something else, which are no answers to it, apart.
+        """
         infos = [transition.info for transition in self.transitions]
         scored = [info for info in infos if not info["unscored"]]
         undetermined = sum(bool(info["undetermined"]) for info in scored)
@@ -153,6 +160,7 @@ class AgentEpisode:
             "calls": self.calls,
             "actions": [info["mutator"] for info in scored],
             **({"undetermined": undetermined} if undetermined else {}),
+            **(_answers(scored) if guarded else {}),
         }
 
     def _answer(self, requests: Sequence[Request]) -> Sequence[Reply]:
@@ -167,6 +175,12 @@ class AgentEpisode:
                 case Judge(), Verdict():
                     self.calls["verdicts"] += _judged(request, reply, self._context.rules.intent_threshold)
         return replies
+
+
+def _answers(scored: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Of scored steps how many were answered (undetermined counts), with the intent kept and without."""
+    kept = [bool(info["reward_parts"]["intent_kept"]) for info in scored if info["outcome"] == "answered"]
+    return {"answered": sum(kept), "answered_other": len(kept) - sum(kept)}
 
 
 def _judged(request: Judge, verdict: Verdict, intent_threshold: float) -> int:
@@ -187,14 +201,16 @@ class PlayedEpisode:
     error: str = ""
     """The traceback of the policy that raised, or came too late: the episode is `failed`."""
 
-    def result(self, query: str, policies: Sequence[str]) -> dict[str, Any]:
+    def result(self, query: str, policies: Sequence[str], *, guarded: bool = False) -> dict[str, Any]:
         """What results.json holds; of an episode that failed, nothing but why.
 
         Args:
             query: what every agent started from.
             policies: (agents,), the names of their policies.
+            guarded: whether the query is a guard query.
         """
-        agents = [agent.result(name) for agent, name in zip(self.agents, policies, strict=True)]
+        pairs = zip(self.agents, policies, strict=True)
+        agents = [agent.result(name, guarded=guarded) for agent, name in pairs]
         return {
             "query": query,
             "status": "failed" if self.error else "done",
@@ -236,6 +252,29 @@ def play_episode(
     finally:
         policies.close()
     return PlayedEpisode(agents=agents)
+
+
+def ask_as_it_stands(
+    query: str, context: EpisodeContext, number: int
+) -> Generator[Sequence[Call], Sequence[Any], dict[str, Any]]:
+    """The plan of asking a query once without rewording it; returns what results.json holds of it.
+
+    The question is that of the first agent of `noop` in its first step, so that one call serves both.
+
+    Args:
+        query: the query.
+        context: the mission's; its mutators do not matter.
+        number: which episode of the mission this is the query of.
+    """
+    rules = replace(context.rules, mutators=load_mutators(("noop",)), max_steps=1)
+    agent = AgentEpisode(replace(context, rules=rules), query, number=number)
+    yield [agent.begin]
+    while not agent.is_over:
+        yield [partial(agent.step, 0)]
+    unknown = {"outcome": "unscored", "partial": False, "undetermined": False}
+    info = unknown if agent.is_unscored else agent.transitions[-1].info
+    errors = [error for error in agent.attempts if error]
+    return {"query": query, **{name: info[name] for name in unknown}, "errors": errors}
 
 
 def _sorted(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from evaluation.errors import error_line
+from evaluation.guard import guard_section
 from scorers.comparison import Comparison, compare, compare_seeds, holm, queries_needed
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import (
@@ -44,7 +45,11 @@ LONGEST_ERROR = 200
 
 
 def report(
-    results: Mapping[str, Any], *, power: float | None = None, accuracy: LabelAccuracy | None = None
+    results: Mapping[str, Any],
+    *,
+    power: float | None = None,
+    accuracy: LabelAccuracy | None = None,
+    guard_margin: float = 0.05,
 ) -> dict[str, Any]:
     """The report as plain data, which `cli.eval` shows.
 
@@ -52,9 +57,11 @@ def report(
         results: what `mutagym eval` counted, see results.json.
         power: a difference in success, 0 to 1, for which to say how many queries show it.
         accuracy: how often the labels are right, for corrected rates beside the raw ones.
+        guard_margin: the largest share of the refusals of guard queries that a policy may unlock.
     """
     rows = list(entries(results))
     teams = [row for row in rows if row.member is None]
+    compared = comparisons(results, teams, power)
     return {
         "simulated": results["simulated"],
         "seed": results["seed"],
@@ -63,10 +70,11 @@ def report(
         "one_seed": [_team(results, row) for row in teams if row.mission == 0 and _is_one_seed(results, row)],
         "rates": [_rates(results, row, accuracy) for row in rows],
         "power": None if power is None else {"difference": power, "power": POWER},
-        "comparisons": comparisons(results, teams, power),
+        "comparisons": compared,
+        "guard": guard_section(results, compared, guard_margin),
         "transfer": _transfer(results, teams),
         "fits": [fit | {"mission": _mission(results, fit["mission"])} for fit in results["fits"]],
-        "problems": [line for row in teams for line in _problems(results, row)],
+        "problems": [line for row in (*teams, *_guarded(results)) for line in _problems(results, row)],
     }
 
 
@@ -228,6 +236,12 @@ class Entry:
         total = sum(spent.values())
         successes = sum(agent["success"] for _, agent in self.scored())
         return {**spent, "total": total, "per_success": share(total, successes)}
+
+
+def _guarded(results: Mapping[str, Any]) -> Iterator[Entry]:
+    """The teams' episodes with guard queries."""
+    guard = results.get("guard", {"episodes": []})
+    return (row for row in entries({**results, "episodes": guard["episodes"]}) if row.member is None)
 
 
 def _successes(entry: Entry) -> Trials:

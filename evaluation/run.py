@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from envs.episode import Transition, derive_seed, transition_record
 from evaluation.config import EvalConfig
-from evaluation.episodes import AgentEpisode, Call, EpisodePlan, PlayedEpisode, play_episode
+from evaluation.episodes import (
+    AgentEpisode,
+    Call,
+    EpisodePlan,
+    PlayedEpisode,
+    ask_as_it_stands,
+    play_episode,
+)
 from evaluation.fit import Fit, FitPlan, fit_bandit, fit_best_fixed, fit_contextual
 from evaluation.policies.specs import CONTEXTUAL, PolicySpec, make_bandit
 from evaluation.setup import Mission
@@ -90,14 +97,44 @@ class EvaluationRun:
         fits = self._fits()
         for mission, fit in fits:
             self.missions[mission].policies[fit.source.name] = fit.source
+        stand = self._as_they_stand()
+        episodes, guarded = self._episodes()
         return {
             "simulated": self.connection.simulated,
             "seed": self.config.seed,
             "missions": [mission.record() for mission in self.missions],
             "teams": [team.record() for team in self.teams],
             "fits": [{"mission": mission, **fit.result()} for mission, fit in fits],
-            "episodes": self._episodes(),
+            "episodes": episodes,
+            **({"guard": self._guard(stand, guarded)} if stand else {}),
         }
+
+    def _guard(self, stand: Sequence[dict[str, Any]], episodes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        """What came of the guard queries, and the numbers of the teams that are held to it: those of -p."""
+        held = [number for number, team in enumerate(self.teams) if not team.is_baseline]
+        return {"under_test": held, "as_they_stand": stand, "episodes": episodes}
+
+    def _as_they_stand(self) -> list[dict[str, Any]]:
+        """What the targets make of the guard queries as they stand, by mission, in their order."""
+        missions = self.missions
+        wanted = [
+            (m, query, len(mission.queries.played) + k)
+            for m, mission in enumerate(missions)
+            for k, query in enumerate(mission.queries.guard)
+        ]
+        if not wanted:
+            return []
+        tick = self.progress.start("guard queries asked as they stand", len(wanted))
+        plans = (ask_as_it_stands(query, missions[m].context, number) for m, query, number in wanted)
+        limit = StepLimit(self.config.max_unscored)
+        found = []
+        for (m, _, _), asked in zip(wanted, play_in_order(plans, self.config.jobs, tick), strict=True):
+            for error in asked["errors"]:
+                self.progress.complain(error)
+            limit.add([*asked["errors"], *([""] if asked["outcome"] != "unscored" else [])])
+            found.append({"mission": m, **asked})
+        limit.check()
+        return found
 
     def _fits(self) -> list[tuple[int, Fit]]:
         """Every policy that has to be, fitted on each mission."""
@@ -121,9 +158,10 @@ class EvaluationRun:
         bandit = make_bandit(spec, arms=len(context.rules.mutators), seed=seed)
         return fit_bandit(spec.name, bandit, context, queries, calls=calls, limit=limit)
 
-    def _episodes(self) -> list[dict[str, Any]]:
-        """What came of every episode, by mission, team and number."""
-        keys = list(episode_keys([len(mission.queries.played) for mission in self.missions], len(self.teams)))
+    def _episodes(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """What came of every episode, and of those with guard queries, by mission, team and number."""
+        queries = [mission.queries.of_episodes for mission in self.missions]
+        keys = list(episode_keys([len(texts) for texts in queries], len(self.teams)))
         limit = StepLimit(self.config.max_unscored)
         results: dict[EpisodeKey, dict[str, Any]] = {}
         with ExitStack() as stack:
@@ -136,15 +174,24 @@ class EvaluationRun:
                 for error in filter(None, errors):
                     self.progress.complain(error)
                 limit.add(errors)
-                query = self.missions[key.mission].queries.played[key.episode]
-                results[key] = key._asdict() | episode.result(query, self.teams[key.team].names)
+                query, names = queries[key.mission][key.episode], self.teams[key.team].names
+                told = episode.result(query, names, guarded=self._is_guarded(key))
+                results[key] = key._asdict() | told
         limit.check()
-        return [results[key] for key in sorted(results)]
+        ordered = sorted(results)
+        return (
+            [results[key] for key in ordered if not self._is_guarded(key)],
+            [results[key] for key in ordered if self._is_guarded(key)],
+        )
+
+    def _is_guarded(self, key: EpisodeKey) -> bool:
+        """Whether the query of an episode is a guard query."""
+        return key.episode >= len(self.missions[key.mission].queries.played)
 
     def _episode(self, key: EpisodeKey) -> EpisodePlan:
         """The plan of an episode."""
         mission, team = self.missions[key.mission], self.teams[key.team]
-        context, query = mission.context, mission.queries.played[key.episode]
+        context, query = mission.context, mission.queries.of_episodes[key.episode]
         count = len(team.agents)
         agents = [AgentEpisode(context, query, agent, key.episode) for agent in range(count)]
         sources = [mission.policies[spec.name] for spec in team.agents]
@@ -160,8 +207,9 @@ class EvaluationRun:
         stack.callback(lines.close)
 
         def write(key: EpisodeKey, episode: PlayedEpisode) -> None:
+            mark = {"guard": True} if self._is_guarded(key) else {}
             for record in transition_lines(key, episode):
-                lines.write(record)
+                lines.write(record | mark)
             lines.flush()
 
         return write

@@ -38,15 +38,18 @@ class Mission:
 
     def record(self) -> dict[str, Any]:
         """What results.json holds of it."""
+        queries = self.queries
+        guard = {"guard_queries": len(queries.guard), "guard_queries_sha256": queries.guard_sha256}
         return {
             "name": self.spec.name,
             "target_model": self.roles.target,
             "mutator_model": self.roles.mutator,
             "judge_model": self.roles.judge,
             "reward": self.spec.given.reward,
-            "split": self.queries.split,
-            "queries": len(self.queries.played),
-            "queries_sha256": self.queries.sha256,
+            "split": queries.split,
+            "queries": len(queries.played),
+            "queries_sha256": queries.sha256,
+            **(guard if queries.guard else {}),
         }
 
 
@@ -73,7 +76,7 @@ def make_missions(
             spec.given,
             connection.dispatcher,
             roles,
-            of_spec.played,
+            of_spec.of_episodes,
             seed=config.seed,
             encoder=encoders[name],
         )

@@ -99,6 +99,8 @@ def check_runs(
 ) -> None:
     """Check that trained policies fit the missions, and meet no query that they were trained on.
 
+    Guard queries among them are refused whatever the split: the policy was paid for having them answered.
+
     Raises:
         UserError: one does not, or does.
     """
@@ -113,6 +115,12 @@ def check_runs(
                         f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
                         f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: evaluate "
                         "with the queries, --held-out and --split-seed of the run, or on other queries"
+                    )
+                if paid := [text for text in of_mission.guard if text in seen]:
+                    raise UserError(
+                        f"{len(paid)} of the {len(of_mission.guard)} guard queries were trained on by the "
+                        f"run {str(source.run.path)!r}, such as {paid[0]!r}: it learned to have them "
+                        "answered; take them out, or train without them"
                     )
 
 

@@ -15,6 +15,10 @@ class RunStoppedError(Exception):
     """The run stopped itself, saved: why."""
 
 
+class GateNotMetError(Exception):
+    """A bound that the user set is not kept: which, and by what; the report is written."""
+
+
 class WrappedError(Exception):
     """Says where an error came; the error itself, which a command shows, is the `__cause__`."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,14 +36,18 @@ def check_options(
     may_change: Sequence[str],
     *,
     run_dir: Path | None,
+    changed_since: Collection[str] = (),
 ) -> None:
     """Check that the config is the one that the run in `path` began with, but for some options.
+
+    An option that its version did not have is to have its default now.
 
     Args:
         config: the config.
         path: the folder of the run.
         may_change: the options that may change beside `HOSTS_AND_LIMITS`.
         run_dir: the folder that the config names for a new run, if it does.
+        changed_since: options that must be there: versions without them did what no value of them does.
 
     Raises:
         UserError: it is not; the message names the option.
@@ -52,7 +56,8 @@ def check_options(
         raise UserError(f"--run-dir {run_dir} and --resume {path}: a resumed run stays in its folder")
     recorded, renamed = read_toml(path / "config.toml"), old_names(config)
     before = {renamed.get(name, name): value for name, value in recorded.items()}
-    now = {name: _plain(value) for name, value in resolved(config).items() if value is not None}
+    now, default = (_set(each) for each in (config, type(config)()))
+    before = {name: default[name] for name in default if name not in changed_since} | before
     for name in sorted({*before, *now} - {*HOSTS_AND_LIMITS, *may_change}):
         if before.get(name) != now.get(name):
             then = _shown(before[name]) if name in before else "none, or before there was such a flag"
@@ -95,6 +100,11 @@ def _shown(value: Any) -> str:  # noqa: ANN401 - a TOML value
     """The value, cut short: the message is to stay one that is read."""
     text = "not set" if value is None else repr(value)
     return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+
+
+def _set(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
+    """The options that are set, as TOML has them."""
+    return {name: _plain(value) for name, value in resolved(config).items() if value is not None}
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - a TOML value

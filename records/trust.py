@@ -50,7 +50,9 @@ _PROMPT_FILES = (".txt", ".md", ".prompt")
 ALWAYS: Mapping[str, Kind] = {
     **dict.fromkeys(("scorer", "evaluate"), "code"),
     "ray-address": "hosts",
-    **dict.fromkeys(("queries", "task", "prompts", "judge-rubric", "judge-accuracy"), "files"),
+    **dict.fromkeys(
+        ("queries", "guard-queries", "task", "prompts", "judge-rubric", "judge-accuracy"), "files"
+    ),
     **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json"), "files"),
 }
 """Flags whose every value is code, a host, or a file or folder."""
@@ -73,7 +75,7 @@ WORDS = frozenset(
         *("actor", "critic", "selection", "selector", "split", "algorithm", "schedule", "preset", "format"),
         *("engine", "policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
         *("target-model", "mutator-model", "judge-model", "audit-judge", "models"),
-        *("target-system", "where", "prompt-column", "group-column"),
+        *("target-system", "where", "prompt-column", "group-column", "guard-where", "guard-column"),
     }
 )
 """Flags whose values are words, models' names or texts: nothing is run, opened or called by them."""

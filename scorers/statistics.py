@@ -2,9 +2,10 @@
 
 Trials come in clusters: those of one query are alike, and tell less than as many of different queries.
 `clustered_interval` is for rates, `mean_interval` for anything else; `clustered_intervals` and
-`student_intervals` are the same for arrays of samples. Where a policy was trained with several seeds, which
-all met the same queries, the seeds are a second sample, crossed with the first: `crossed_rate_interval` and
-`crossed_mean_interval`. docs/statistics.md says how well they hold.
+`student_intervals` are the same for arrays of samples. `exact_interval` is for rates of independent trials
+of which a bound is claimed. Where a policy was trained with several seeds, which all met the same queries,
+the seeds are a second sample, crossed with the first: `crossed_rate_interval` and `crossed_mean_interval`.
+docs/statistics.md says how well they hold.
 """
 
 from __future__ import annotations
@@ -65,6 +66,49 @@ def wilson_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[f
         return 0.0, 1.0
     low, high = _wilson(np.array(successes / n), np.array(float(n)), _normal_quantile(confidence))
     return float(low), float(high)
+
+
+def exact_interval(successes: int, n: int, confidence: float = 0.95) -> tuple[float, float]:
+    """The exact interval (Clopper and Pearson 1934) for a rate of `successes` in `n` independent trials.
+
+    Each of its ends, taken as a bound alone, is on the wrong side of the true rate with a chance of at most
+    half of what `confidence` leaves, whatever n and the rate are. So it is for claims, and wider than
+    Wilson's interval, which holds the rate that often on the mean.
+
+    Args:
+        successes: As for `wilson_interval`.
+        n: As for `wilson_interval`.
+        confidence: As for `wilson_interval`.
+
+    Returns:
+        Its lower and upper end, both in [0, 1].
+
+    Raises:
+        ValueError: A count or the confidence is out of range.
+    """
+    from scipy.special import betaincinv  # type: ignore[import-untyped]
+
+    _check(successes, n, confidence)
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(successes, n - successes + 1, tail)) if successes else 0.0
+    high = float(betaincinv(successes + 1, n - successes, 1 - tail)) if successes < n else 1.0
+    return low, high
+
+
+def trials_without_success(bound: float, confidence: float = 0.95) -> int:
+    """The fewest trials whose `exact_interval`, without a success among them, ends at most at `bound`.
+
+    Args:
+        bound: A rate, above 0 and below 1.
+        confidence: As for `wilson_interval`.
+
+    Raises:
+        ValueError: The bound or the confidence is out of range.
+    """
+    _check(0, 0, confidence)
+    if not 0 < bound < 1:
+        raise ValueError(f"expected a bound above 0 and below 1, got {bound!r}")
+    return math.ceil(math.log((1 - confidence) / 2) / math.log1p(-bound))
 
 
 def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 0.95) -> tuple[float, float]:
@@ -297,7 +341,7 @@ def student_p_value(values: Floats, span: np.float64, seeds: Sequence[SeedPart])
 
     It is below 0.05 just where the interval of `student_intervals` leaves 0 out.
     """
-    from scipy.special import stdtr  # type: ignore[import-untyped]
+    from scipy.special import stdtr
 
     away, _ = _away(values, span)
     variance, freedom = _joined((away**2).mean() / (len(values) - 1), _student_freedom(away), seeds)

@@ -226,7 +226,7 @@ class Learner:
         """PPO with a new network."""
         config = self.config
         collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
-        with GLOBAL_CHANCE:  # which SB3 seeds, and draws the weights from
+        with GLOBAL_CHANCE:
             model = collects(
                 QueryPolicy,
                 self.bridge,
@@ -254,9 +254,8 @@ class Learner:
         """
         config = self.config
         collects = LaneBandit if config.driven_by == "lanes" else MaskedBandit
-        mutators = self.env.envs[0].rules.mutators
-        embeddings = self._embeddings
-        with GLOBAL_CHANCE:  # which SB3 seeds
+        mutators, embeddings = self.env.envs[0].rules.mutators, self._embeddings
+        with GLOBAL_CHANCE:
             model = collects(
                 self.bridge,
                 "thompson" if config.algorithm == "thompson" else "linucb",

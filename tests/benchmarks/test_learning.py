@@ -49,12 +49,19 @@ def test_each_point_of_a_curve_has_its_own_interval() -> None:
     assert np.allclose([low, high], [0.0, 1.0])
 
 
-def test_the_curves_are_drawn_alike_each_time_and_name_their_levels(tmp_path: Path) -> None:
-    steps, returns = np.arange(3.0), np.random.default_rng(0).normal(size=(5, 3))
+def test_the_curves_are_drawn_alike_each_time_and_name_their_algorithms(tmp_path: Path) -> None:
+    steps, shares = (250, 500, 1000), np.random.default_rng(0).normal(size=(5, 3))
     for name in ("a.svg", "b.svg"):
-        draw_curves(tmp_path / name, {"shipped": (steps, returns)}, {"shipped": {"optimum": 1.0}})
+        draw_curves(tmp_path / name, {"cautious": {"linucb": (steps, shares)}})
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-    assert b"optimum" in (tmp_path / "a.svg").read_bytes()
+    assert b"linucb" in (tmp_path / "a.svg").read_bytes()
+
+
+def test_a_budget_that_a_rollout_goes_far_beyond_is_left_out() -> None:
+    plan = Plan(budgets=(250, 500, 29_696))
+    assert plan.steps("ppo") == {500: 512, 29_696: 29_696}
+    assert plan.steps("linucb") == {250: 256, 500: 512, 29_696: 29_696}
+    assert plan.steps("auto") == {250: 256, 500: 512, 29_696: 3_008 + 53 * 512}
 
 
 def test_runs_of_the_same_code_and_plan_are_resumed_and_more_seeds_may_be_added(tmp_path: Path) -> None:
@@ -74,7 +81,7 @@ def test_runs_of_other_code_or_another_plan_are_refused(tmp_path: Path, left: st
         (tmp_path / "cautious-0").mkdir()
         (tmp_path / "cautious-0" / "config.toml").touch()
     else:
-        check_made_of(replace(plan, steps=512) if left == "another plan" else plan)
+        check_made_of(replace(plan, budgets=(512,)) if left == "another plan" else plan)
     if left == "other code":
         file.write_text(json.dumps(json.loads(file.read_text()) | {"code": "0"}))
     with pytest.raises(SystemExit, match="move them away"):

@@ -11,8 +11,16 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import binom  # type: ignore[import-untyped]
 
-from scorers.statistics import clustered_interval, clustered_intervals, mean_interval, wilson_interval
+from scorers.statistics import (
+    clustered_interval,
+    clustered_intervals,
+    exact_interval,
+    mean_interval,
+    trials_without_success,
+    wilson_interval,
+)
 
 COUNTS = st.tuples(st.integers(0, 500), st.integers(1, 500)).map(
     lambda pair: (pair[0] % (pair[1] + 1), pair[1])
@@ -230,3 +238,58 @@ def test_a_mean_of_nothing_is_not_a_number() -> None:
     mean, low, high = mean_interval([[]])
     assert math.isnan(mean)
     assert (low, high) == (-math.inf, math.inf)
+
+
+@given(COUNTS, st.floats(0.5, 0.99))
+def test_an_exact_interval_holds_the_rate_and_mirrors(counts: tuple[int, int], confidence: float) -> None:
+    successes, n = counts
+    low, high = exact_interval(successes, n, confidence)
+    assert 0 <= low <= successes / n <= high <= 1
+    assert exact_interval(n - successes, n, confidence) == pytest.approx((1 - high, 1 - low))
+
+
+@given(COUNTS)
+def test_at_the_ends_of_an_exact_interval_what_came_has_the_chance_that_was_left(
+    counts: tuple[int, int],
+) -> None:
+    """So is it defined: as many successes or more at the lower end, as many or fewer at the upper one."""
+    successes, n = counts
+    low, high = exact_interval(successes, n)
+    if successes:
+        assert binom.sf(successes - 1, n, low) == pytest.approx(0.025, rel=1e-6)
+    if successes < n:
+        assert binom.cdf(successes, n, high) == pytest.approx(0.025, rel=1e-6)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.03, 0.05, 0.08, 0.2, 0.5])
+@pytest.mark.parametrize("n", [20, 72, 100, 250])
+def test_neither_bound_of_an_exact_interval_is_wrong_more_often_than_it_says(n: int, rate: float) -> None:
+    """4,000 simulated samples; what is over 2.5 % is within three standard errors of it."""
+    drawn = np.random.default_rng(n).binomial(n, rate, 4000)
+    ends = {count: exact_interval(count, n) for count in set(drawn.tolist())}
+    most = 4000 * 0.025 + 3 * math.sqrt(4000 * 0.025 * 0.975)
+    assert sum(ends[count][0] > rate for count in drawn.tolist()) <= most
+    assert sum(ends[count][1] < rate for count in drawn.tolist()) <= most
+
+
+@given(st.floats(0.001, 0.9), st.floats(0.5, 0.99))
+def test_so_many_trials_without_success_show_a_bound_and_fewer_do_not(
+    bound: float, confidence: float
+) -> None:
+    n = trials_without_success(bound, confidence)
+    assert exact_interval(0, n, confidence)[1] <= bound * (1 + 1e-9)
+    assert n == 1 or exact_interval(0, n - 1, confidence)[1] > bound
+
+
+def test_a_bound_of_a_twentieth_takes_72_trials() -> None:
+    assert trials_without_success(0.05) == 72
+
+
+def test_without_trials_nothing_exact_is_known_either() -> None:
+    assert exact_interval(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("bound", [0, 1, -0.5, math.nan])
+def test_an_impossible_bound_is_an_error(bound: float) -> None:
+    with pytest.raises(ValueError, match="expected a bound above 0 and below 1"):
+        trials_without_success(bound)
