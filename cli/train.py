@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from envs.episode import check_transition
-from envs.mission import QuerySet, load_query_set, open_encoder
+from envs.mission import QuerySet, keep_queries, load_query_set, open_encoder
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.reply_log import ReplyLog
 from records.errors import UserError, as_user_error
@@ -41,7 +41,8 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     """
     config = config.located()
     _check(config)
-    queries = load_query_set(config.mission.query_set)
+    query_set = config.mission.query_set
+    queries = keep_queries(load_query_set(query_set), query_set, config.gain.share)
     accuracy = read_accuracy(config.judge_accuracy)
     with interruptible() as interrupt, connect(config.server) as connection:
         audit = open_audit(config, connection)
@@ -57,7 +58,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
             from train.recorder import Recorder  # torch takes long to import: not before all is checked
 
             recorder = Recorder(folder, connection.dispatcher, interrupt, config.max_unscored, audit)
-            learner, ended = _learn(config, connection, env, recorder, saved)
+            learner, ended = _learn(config, connection, env, recorder, queries, saved)
             _finish(config, connection, learner, recorder, accuracy, ended, replies)
 
 
@@ -114,7 +115,8 @@ def _begin(
     folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
-    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries")
+    kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}")
     return saved
 
 
@@ -123,15 +125,18 @@ def _learn(
     connection: Connection,
     env: BatchedQueryMutationEnv,
     recorder: Recorder,
+    queries: QuerySet,
     saved: Mapping[str, Any] | None,
 ) -> tuple[Learner, BaseException | None]:
     """Learn; returns the learner, whatever ended it, and what that was."""
+    from train.kept import open_looks
     from train.learner import make_learner
     from train.recorder import ProgressLine
 
     interrupt = recorder.interrupt
     done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
     learner = make_learner(config, env, recorder.folder, done_steps=done)
+    learner.looks = open_looks(config, queries.kept, env, interrupt)
     if saved:
         interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
         go_on(saved, learner, recorder)
@@ -173,6 +178,6 @@ def _finish(
             config.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise folder.reported(error) from ended or error
-    print_summary(summary, folder)
+    print_summary(summary, folder, learner.looks.record.text() if learner.looks else "")
     if stopped:
         raise stopped

@@ -24,6 +24,7 @@ from records.run_folder import RunFolder, replacing
 from records.settings import resolved
 from train.actor_critic import QueryPolicy
 from train.config import TrainConfig
+from train.kept import Looks, SettledError
 from train.lanes import LanePPO
 from train.policy_file import WEIGHTS, save_weights
 from train.ppo import MaskedPPO, weights_sha256
@@ -131,9 +132,11 @@ class Learner:
         self.model = model
         self.env = env
         self.folder = folder
+        self.looks: Looks | None = None
+        """Those at the kept queries; None where none are kept."""
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
-        """Train to the config's `total_steps`, recording, logging and saving on the way."""
+        """Train to the config's `total_steps`, or until that is settled, recording, logging and saving."""
         model, done = self.model, self.model.num_timesteps
         if not done:
             numbers = {
@@ -142,12 +145,18 @@ class Learner:
             metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
             model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         checkpoints = Checkpoints(self, recorder)
+        looks = [self.looks] if self.looks else []
         with torch.enable_grad():  # Ctrl-C in a no_grad() that has just begun would switch it off for good
-            model.learn(
-                self.config.total_steps - done,
-                callback=[checkpoints, recorder, *callbacks],
-                reset_num_timesteps=False,
-            )
+            try:
+                model.learn(
+                    self.config.total_steps - done,
+                    callback=[*looks, checkpoints, recorder, *callbacks],
+                    reset_num_timesteps=False,
+                )
+            except SettledError:
+                recorder.on_training_end()
+            for each in looks:
+                each.look(model, model.num_timesteps)
         checkpoints.save_state()
 
     def save(self, name: str) -> None:
@@ -171,6 +180,7 @@ class Learner:
             "episode_starts": [bool(start) for start in np.asarray(model._last_episode_starts)],  # noqa: SLF001 - SB3's
             "lanes": self.env.state(),
             "to_log": {k: float(v) for k, v in to_log if np.isscalar(v) and not isinstance(v, str)},
+            **({"gain": self.looks.record.state()} if self.looks else {}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -186,6 +196,8 @@ class Learner:
             setattr(model, name, value)
         model._last_obs = self.env.restore(state["lanes"])  # noqa: SLF001 - SB3's
         model._last_episode_starts = np.array(state["episode_starts"])  # noqa: SLF001 - SB3's
+        if self.looks:
+            self.looks.record.restore(state["gain"])
         for name, value in state["to_log"].items():
             model.logger.record(name, value)
 

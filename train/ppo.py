@@ -148,6 +148,11 @@ class MaskedPPO(PPO):
         actions = np.argmax(logits + noise, axis=1)
         return Choice(actions, values, logits[np.arange(len(actions)), actions])
 
+    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The likeliest actions (N,) for observations (N, ...), counted from 0."""
+        _, logits = predict_blocks(self.policy, observations)
+        return np.asarray(np.argmax(logits, axis=1))
+
     def act(self, env: VecEnv, shown: NDArray[Any], rows_left: int) -> Choice:  # noqa: ARG002 - for those who look ahead
         """Choose the next action of every lane, which `env.step` is to take.
 

@@ -22,3 +22,5 @@ class Stream(IntEnum):
     """What dropout hides, keyed (rollout,)."""
     AUDIT = 4
     """The steps that the audit judge sees, keyed (rollout,)."""
+    KEPT = 5
+    """The order of the kept queries."""
