@@ -8,7 +8,7 @@ BENCH_FLAGS ?= --write
 run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train real test check soak bench bench-outages bench-real bench-search learning clean
+.PHONY: help install train real test check soak bench bench-outages bench-real bench-search bench-until-sure learning clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,9 @@ bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs
 
 bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about thirty-five minutes)
 	$(call run_benchmarks,search_speed selection hybrid_learning rate)
+
+bench-until-sure: install ## Train 400 times to see when --until-sure ends, into docs/stopping.md (some two hours)
+	$(call run_benchmarks,until_sure)
 
 learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
 	$(call run_benchmarks,learning)
