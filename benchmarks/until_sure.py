@@ -122,10 +122,8 @@ def computed(world: World) -> dict[str, float]:
     by_kind = []
     for kind in (COMPUTERS, HOUSEHOLD):
         words = {slot: choices.split("|") for slot, choices in kind.items()}
-        texts = [
-            ASKED[0].format(**dict(zip(words, each, strict=True)))
-            for each in zip(*words.values(), strict=False)
-        ]
+        rows = zip(*words.values(), strict=False)
+        texts = [ASKED[0].format(**dict(zip(words, row, strict=True))) for row in rows]
         by_kind.append(summarise([game.solve(text) for text in texts]))
 
     def share(*values: float) -> float:
@@ -188,14 +186,14 @@ def _trainings(work: Path, runs: int) -> Section:
     return Section(
         title="Trainings with --until-sure",
         about=(
-            f"{runs} trainings in each of two worlds, of at most {STEPS:,} steps (each a call to the target), "
-            f"with some {kept} of {QUERIES} queries kept: each draws its own queries, and has its own seed. "
-            "*Best policy* and *best fixed* are computed: the share of episodes that succeed. *Claimed*: "
+            f"{runs} trainings in each of two worlds, of at most {STEPS:,} steps (each a call to the "
+            f"target), with some {kept} of {QUERIES} queries kept: each draws its own queries, and has its own "
+            "seed. *Best policy* and *best fixed* are computed: the share of episodes that succeed. *Claimed*: "
             "ended with a gain beyond doubt, with Wilson's interval (95 %). *Steps*: of training at that end, "
-            "the median and the quartiles. *Kept steps*: those on kept queries, all looks together, the median "
-            "over all trainings. *Forecast*: ended because --least-gain (.05) seemed out of reach. *Held*: "
-            "the share of trainings in which no interval of a look lies above all that can be gained. "
-            "Everything is simulated."
+            "the median and the quartiles. *Kept steps*: those on kept queries, all looks together, the "
+            "median over all trainings. *Forecast*: ended because --least-gain (.05) seemed out of reach. "
+            "*Held*: the share of trainings in which no interval of a look lies above all that can be "
+            "gained. Everything is simulated."
         ),
         rows=rows,
         checks=checks,
@@ -248,8 +246,9 @@ def _many_looks(runs: int) -> Section:
         title="Looking often, and the choice of the rival",
         about=(
             f"Results of {RESULTS} kept queries, drawn and not played, of policies that gain nothing; a run "
-            "claims a gain if any of its looks does. The last row is why the best fixed mutator is not chosen: "
-            "a policy that is no better than the best is soon better than one that a few trials took for it."
+            "claims a gain if any of its looks does. The last row is why the best fixed mutator is not "
+            "chosen: a policy that is no better than the best is soon better than one that a few trials took "
+            "for it."
         ),
         rows=rows,
         checks=[
@@ -265,7 +264,7 @@ def _drawn(chance: np.random.Generator, rates: Sequence[float]) -> list[list[flo
 
 
 def _wandering(chance: np.random.Generator) -> tuple[list[list[float]], dict[str, list[float]]]:
-    """The results of a policy at each look, which is another on a tenth of the queries, and of two mutators."""
+    """The results of a policy at each look, another one on a tenth of the queries, and of two mutators."""
     fixed = _drawn(chance, (0.5, 0.5))
     chosen, policies = chance.integers(2, size=RESULTS), []
     for _ in range(LOOKS):

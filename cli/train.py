@@ -68,6 +68,8 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
+    if config.gain.until_sure and not config.gain.share:
+        raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
     config.mission.check()
     with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)

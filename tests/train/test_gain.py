@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pytest
@@ -15,14 +15,14 @@ RUNS = 150
 QUERIES = 200
 
 
-def record(queries: int = QUERIES, groups: Sequence[str] | None = None, **settings: object) -> GainRecord:
+def record(queries: int = QUERIES, groups: Sequence[str] | None = None) -> GainRecord:
     names = groups or [str(query) for query in range(queries)]
-    return GainRecord(names, GainConfig(until_sure=True, **settings))  # type: ignore[arg-type] # by name
+    return GainRecord(names, GainConfig(until_sure=True))
 
 
-def looked(policies: Sequence[Results], fixed: dict[str, Results], **settings: object) -> GainRecord:
+def looked(policies: Sequence[Results], fixed: Mapping[str, Results]) -> GainRecord:
     """What is known after a look at each policy, 512 steps apart, or until it is enough."""
-    found = record(len(policies[0]), **settings)
+    found = record(len(policies[0]))
     found.add_mutators(fixed)
     for number, policy in enumerate(policies, 1):
         found.add(policy, steps=512 * number, kept_steps=1, steps_left=512 * (len(policies) - number))

@@ -119,6 +119,13 @@ def test_kept_queries_are_none_to_evaluate_on(
     assert "were trained on" in capsys.readouterr().err
 
 
+def test_until_sure_without_kept_queries_is_a_clear_error(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(simulator.host, tmp_path / "run", *SMALL, *THREE, "--until-sure", "--kept", "0") == 2
+    assert "--until-sure needs kept queries" in capsys.readouterr().err
+
+
 def test_a_share_that_keeps_nothing_is_a_clear_error(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
