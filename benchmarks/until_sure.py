@@ -187,13 +187,13 @@ def _trainings(work: Path, runs: int) -> Section:
         title="Trainings with --until-sure",
         about=(
             f"{runs} trainings in each of two worlds, of at most {STEPS:,} steps (each a call to the "
-            f"target), with some {kept} of {QUERIES} queries kept: each draws its own queries, and has its own "
-            "seed. *Best policy* and *best fixed* are computed: the share of episodes that succeed. *Claimed*: "
-            "ended with a gain beyond doubt, with Wilson's interval (95 %). *Steps*: of training at that end, "
-            "the median and the quartiles. *Kept steps*: those on kept queries, all looks together, the "
-            "median over all trainings. *Forecast*: ended because --least-gain (.05) seemed out of reach. "
-            "*Held*: the share of trainings in which no interval of a look lies above all that can be "
-            "gained. Everything is simulated."
+            f"target), with some {kept} of {QUERIES} queries kept: each draws its own queries, and has its "
+            "own seed. *Best policy* and *best fixed* are computed: the share of episodes that succeed. "
+            "*Claimed*: ended with a gain beyond doubt, with Wilson's interval (95 %). *Steps*: of training "
+            "at that end, the median and the quartiles. *Kept steps*: those on kept queries, all looks "
+            "together, the median over all trainings. *Forecast*: ended because --least-gain (.05) seemed "
+            "out of reach. *Held*: the share of trainings in which no interval of a look lies above all that "
+            "can be gained. Everything is simulated."
         ),
         rows=rows,
         checks=checks,
