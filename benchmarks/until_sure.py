@@ -150,7 +150,7 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
                 "--mutators": ",".join(world.names),
                 "--max-steps": MAX_STEPS,
                 "--intent-threshold": 0,
-                "--encoder": "hashing:64",
+                "--encoder": "hashing",
                 "--num-env-steps": STEPS,
                 "--seed": seed,
                 "--run-dir": Path(folder) / "run",
