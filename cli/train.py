@@ -41,8 +41,8 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     """
     config = config.located()
     _check(config)
-    query_set = config.mission.query_set
-    queries = keep_queries(load_query_set(query_set), query_set, config.gain.share)
+    queries = load_query_set(config.mission.query_set)
+    queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
     accuracy = read_accuracy(config.judge_accuracy)
     with interruptible() as interrupt, connect(config.server) as connection:
         audit = open_audit(config, connection)
@@ -68,7 +68,7 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--no-batching makes one call after another; it cannot stand beside --schedule {config.schedule}"
         )
-    if config.gain.until_sure and not config.gain.share:
+    if config.gain.until_sure and config.gain.kept == 0:
         raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
     config.mission.check()
     with as_user_error(ValueError):

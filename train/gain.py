@@ -52,8 +52,8 @@ EQUAL_LOOKS = 9
 """Looks that get equal shares of it; by then a run has 256 rollouts."""
 LEAST = 0.05
 """The gain that is worth waiting for where none is named."""
-KEPT = 0.3
-"""The share of the training queries that --until-sure keeps."""
+KEPT, MOST_KEPT = 0.3, 1000
+"""The share of the training queries that --until-sure keeps, and how many at most: all mutators play them."""
 PER = 1000
 """Steps that a slope is told by."""
 SURE = "gain beyond doubt"
@@ -71,13 +71,13 @@ class GainConfig:
     least_gain: Share | None = None
     """The gain in success that is worth waiting for [.05, which is five points]."""
     kept: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] | None = None
-    """Share of the training queries kept from learning, to measure the gain on [.3 with --until-sure]."""
+    """Share of the training queries kept from learning, to measure the gain on [.3 with --until-sure, of
+    many queries some 1,000]."""
 
-    @property
-    def share(self) -> float:
-        """The share of the training queries that is kept."""
+    def share(self, queries: int) -> float:
+        """The share of so many training queries that is kept; unless it is named, not too many are."""
         if self.kept is None:
-            return KEPT if self.until_sure else 0.0
+            return min(KEPT, MOST_KEPT / queries) if self.until_sure else 0.0
         return self.kept
 
     @property
@@ -145,9 +145,9 @@ class GainRecord:
 
     def __init__(self, groups: Sequence[str], settings: GainConfig) -> None:
         self._settings = settings
-        names = list(dict.fromkeys(groups))
-        members = np.array([[group == name for group in groups] for name in names], dtype=np.float64)
-        self._mean_of_groups = members / members.sum(1, keepdims=True)
+        places: dict[str, int] = {}
+        self._groups = np.array([places.setdefault(group, len(places)) for group in groups], np.intp)
+        """(queries,): of each the place of its group, in the order in which they come up."""
         self._queries = len(groups)
         self._fixed: dict[str, Results] = {}
         self._policy: Results | None = None
@@ -213,8 +213,9 @@ class GainRecord:
 
     def _interval(self, sure: Floats, possible: Floats, delta: float) -> tuple[Floats, Floats, Floats]:
         """Means, lower and upper ends (N,) of N rows of differences (N, queries)."""
+        sizes = np.bincount(self._groups)
         least, most = (
-            np.clip((1 + rows @ self._mean_of_groups.T) / 2, 0, 1)  # rounding must not lead out of it
+            (1 + np.stack([np.bincount(self._groups, row) / sizes for row in rows])) / 2
             for rows in (sure, possible)
         )
         lows, highs = interval(least, delta, at_best=most)

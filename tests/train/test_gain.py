@@ -48,6 +48,13 @@ def test_the_parts_of_all_looks_add_up_to_one() -> None:
     assert sorted(shares, reverse=True) == shares
 
 
+def test_of_a_large_file_no_more_is_kept_than_is_named() -> None:
+    assert GainConfig().share(600) == 0
+    assert GainConfig(until_sure=True).share(600) == 0.3
+    assert GainConfig(until_sure=True).share(100_000) == 0.01
+    assert GainConfig(until_sure=True, kept=0.5).share(100_000) == 0.5
+
+
 @pytest.mark.parametrize(("runs", "looks"), [(60, 12), pytest.param(200, 80, marks=pytest.mark.soak)])
 def test_without_a_gain_none_is_claimed_however_often_one_looks(runs: int, looks: int) -> None:
     """Many looks at the same queries, at policies that wander among actions that are all as good."""
