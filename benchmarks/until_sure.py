@@ -155,7 +155,7 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
                 "--seed": seed,
                 "--run-dir": Path(folder) / "run",
                 "--cache": work / f"cache-{world.persona}",
-                "--json": result,
+                "--json": Path(folder) / "summary.json",
             }
             line = ["train", "--until-sure", *(str(each) for pair in flags.items() for each in pair)]
             said = io.StringIO()
@@ -163,6 +163,7 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
                 status = execute(line)
             if status:
                 raise RuntimeError(said.getvalue())
+            shutil.move(Path(folder) / "summary.json", result)
     found: dict[str, Any] = read_json(result)
     return found
 
