@@ -8,7 +8,8 @@ BENCH_FLAGS ?= --write
 run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train real test check soak bench bench-outages bench-real bench-search bench-guard learning clean
+.PHONY: help install train real test check soak bench bench-outages bench-real bench-search bench-guard \
+	bench-until-sure learning clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -72,6 +73,9 @@ bench-search: install ## Measure all that is claimed of the searches, into docs/
 
 bench-guard: install ## Measure how surely eval --guard-queries finds what unlocks refusals, into docs/statistics.md (a quarter of an hour)
 	$(call run_benchmarks,guard)
+
+bench-until-sure: install ## Train 400 times to see when --until-sure ends, into docs/stopping.md (some two hours)
+	$(call run_benchmarks,until_sure)
 
 learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
 	$(call run_benchmarks,learning)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import ExitStack
 
-from envs.mission import load_query_set
+from envs.mission import keep_queries, load_query_set
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
 from records.interrupt import interruptible
@@ -31,6 +31,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     config = config.located()
     _check(config)
     queries = load_query_set(config.mission.query_set)
+    queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
     accuracy = read_accuracy(config.judge_accuracy)
     train_all = train_seeds if config.seeds else train_one
     with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
@@ -39,7 +40,10 @@ def train(config: TrainConfig = TrainConfig()) -> None:
             config.json.write_text(json.dumps(outcome.summary, indent=2) + "\n", encoding="utf-8")
         from train.summary import print_summary  # torch takes long to import: not before all is checked
 
-        (print_seeds if config.seeds else print_summary)(outcome.summary, folder)
+        if config.seeds:
+            print_seeds(outcome.summary, folder)
+        else:
+            print_summary(outcome.summary, folder, outcome.gain)
         if outcome.stopped:
             raise outcome.stopped
 
@@ -57,6 +61,8 @@ def _check(config: TrainConfig) -> None:
         )
     if config.seeds_trained[-1] > MOST_SEED:
         raise UserError(f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it")
+    if config.gain.until_sure and config.gain.kept == 0:
+        raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
     config.mission.check()
     with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)

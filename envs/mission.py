@@ -20,7 +20,7 @@ from envs.queries import (
     split_queries,
 )
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from records.errors import as_user_error
+from records.errors import UserError, as_user_error
 from records.settings import Count, NotNegative, Share, absolute, comma_list
 from scorers.intent import INTENT_THRESHOLD
 from scorers.own import is_own
@@ -58,6 +58,8 @@ class QuerySet:
 
     train: tuple[Query, ...]
     held_out: tuple[Query, ...]
+    kept: tuple[Query, ...] = ()
+    """Those of the training side that a training does not learn from, but measures its gain on."""
 
     def record(self) -> dict[str, Any]:
         """What a run keeps of its split, so that an evaluation can refuse an overlap."""
@@ -66,6 +68,8 @@ class QuerySet:
             "held_out": [query.text for query in self.held_out],
             "train_sha256": queries_sha256(self.train),
             "held_out_sha256": queries_sha256(self.held_out),
+            **({"kept": [query.text for query in self.kept]} if self.kept else {}),
+            **({"kept_sha256": queries_sha256(self.kept)} if self.kept else {}),
         }
 
 
@@ -84,6 +88,26 @@ def load_query_set(config: QueryConfig) -> QuerySet:
         )
         train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
     return QuerySet(train=train, held_out=held_out)
+
+
+def keep_queries(queries: QuerySet, config: QueryConfig, share: float) -> QuerySet:
+    """The same with this share of the training side kept from learning; no group is parted.
+
+    Raises:
+        UserError: no query is kept, or none is left to learn from.
+    """
+    if not share:
+        return queries
+    # One hash places all groups, and the held out ones lie before the others: those kept come next.
+    below = config.held_out + share * (1 - config.held_out)
+    try:
+        train, kept = split_queries(queries.train, held_out=below, split_seed=config.split_seed)
+    except QuerySplitError:
+        raise UserError(
+            f"--kept {share:g} of {len(queries.train)} training queries keeps none, or leaves none to learn "
+            "from: bring more queries, or change it"
+        ) from None
+    return replace(queries, train=train, kept=kept)
 
 
 @Parameter(name="*")

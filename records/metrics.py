@@ -6,6 +6,7 @@ Names are tags of TensorBoard, `group/name`. The groups, and where their numbers
     time/       seconds, steps a second                                                 `call_rates`, train/
     rollout/ outcome/ reward/ mutators/   a rollout's episodes and steps                train/recorder.py
     train/      losses and updates                                                      train/ppo.py
+    gain/       the policy against fixed mutators on kept queries                       train/gain.py
     audit/      the training reward against a second judge                              train/audit.py
     evolve/     a generation                                                            cli/evolve.py
     select/     a round of a selection                                                  cli/select.py

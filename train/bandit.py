@@ -107,6 +107,11 @@ class MaskedBandit(MaskedRollouts):
         nothing = np.zeros(len(actions), np.float32)
         return Choice(actions, nothing, nothing)
 
+    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The mutators that are expected to earn most (N,)."""
+        (means, _) = in_blocks(lambda block: self.policy.model.expect(_tensor(block)), observations)
+        return np.asarray(np.argmax(means, axis=1))
+
     def values(self, observations: NDArray[Any], lanes: Sequence[int] | None = None) -> NDArray[np.float32]:  # noqa: ARG002 - MaskedRollouts'
         """Nothing: a bandit looks at the next step alone."""
         return np.zeros(len(observations), np.float32)

@@ -13,6 +13,7 @@ from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
 from records.settings import Count, Lanes, NotNegative, Positive, Seed, Several, Share, absolute
 from train.audit import AuditConfig
+from train.gain import GainConfig
 
 MOST_ROWS = 2**24
 """Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""
@@ -81,6 +82,7 @@ class TrainConfig:
     json: Path | None = None
     """Write the summary here too."""
     audit: AuditConfig = field(default_factory=AuditConfig)
+    gain: GainConfig = field(default_factory=GainConfig)
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 

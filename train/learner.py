@@ -12,6 +12,7 @@ import io
 import math
 import zipfile
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, cast
@@ -31,6 +32,7 @@ from records.settings import resolved
 from train.actor_critic import QueryPolicy
 from train.bandit import BanditPolicy, LaneBandit, MaskedBandit
 from train.config import TrainConfig
+from train.kept import Looks, SettledError
 from train.lanes import LanePPO
 from train.policy_file import save_weights
 from train.ppo import MaskedPPO, weights_sha256
@@ -140,6 +142,8 @@ class Learner:
         self.bridge = bridge
         self.folder = folder
         self.logger = logger
+        self.looks: Looks | None = None
+        """Those at the kept queries; None where none are kept."""
         self.model: MaskedRollouts = self._bandit() if config.steps_by_bandit else self._ppo(config.lr)
 
     @property
@@ -148,7 +152,7 @@ class Learner:
         return cast("BatchedQueryMutationEnv", self.bridge.vector_env)
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
-        """Train to the config's `total_steps`, recording, logging and saving on the way."""
+        """Train to the config's `total_steps`, or until that is settled, recording, logging and saving."""
         model, done = self.model, self.model.num_timesteps
         if not done:
             numbers = {
@@ -157,17 +161,24 @@ class Learner:
             metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
             model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         checkpoints = Checkpoints(self, recorder)
-        ends = [self.config.steps_by_bandit, self.config.total_steps]
+        looks = [self.looks] if self.looks else []
         with torch.enable_grad():  # Ctrl-C in a no_grad() that has just begun would switch it off for good
-            for end in [end for end in ends if end > done]:
-                if end > ends[0] and isinstance(self.model, MaskedBandit):
-                    self.model = self._ppo_after(self.model)
-                self.model.learn(
-                    end - self.model.num_timesteps,
-                    callback=[checkpoints, recorder, *callbacks],
-                    reset_num_timesteps=False,
-                )
+            with suppress(SettledError):
+                self._learn_to_the_end([*looks, checkpoints, recorder, *callbacks])
+            recorder.on_training_end()
+            for each in looks:
+                each.look(self.model, self.model.num_timesteps)
         checkpoints.save_state()
+
+    def _learn_to_the_end(self, callbacks: list[BaseCallback]) -> None:
+        """The steps of a bandit, if there are any, and then those of PPO."""
+        by_bandit, total = self.config.steps_by_bandit, self.config.total_steps
+        for end in (by_bandit, total):
+            if end > by_bandit and isinstance(self.model, MaskedBandit):
+                self.model = self._ppo_after(self.model)
+            if end > self.model.num_timesteps:
+                steps = end - self.model.num_timesteps
+                self.model.learn(steps, callback=callbacks, reset_num_timesteps=False)
 
     def save(self, stem: str) -> None:
         """Write the policy that there is now, each file whole or not at all, under `stem` in the run folder.
@@ -197,6 +208,7 @@ class Learner:
             "episode_starts": [bool(start) for start in np.asarray(model._last_episode_starts)],  # noqa: SLF001 - SB3's
             "lanes": self.env.state(),
             "to_log": {k: float(v) for k, v in to_log if np.isscalar(v) and not isinstance(v, str)},
+            **({"gain": self.looks.record.state()} if self.looks else {}),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -215,6 +227,8 @@ class Learner:
             setattr(model, name, value)
         model._last_obs = self.env.restore(state["lanes"])  # noqa: SLF001 - SB3's
         model._last_episode_starts = np.array(state["episode_starts"])  # noqa: SLF001 - SB3's
+        if self.looks:
+            self.looks.record.restore(state["gain"])
         for name, value in state["to_log"].items():
             model.logger.record(name, value)
 

@@ -74,6 +74,11 @@ class MaskedPPO(MaskedRollouts, PPO):
         """The critic's values (N,)."""
         return predict_blocks(self.policy, observations, lanes)[0]
 
+    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The likeliest actions (N,)."""
+        _, logits = predict_blocks(self.policy, observations)
+        return np.asarray(np.argmax(logits, axis=1))
+
     def update(self) -> None:
         """SB3's update."""
         key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(Stream.DROPOUT, self.rollouts))

@@ -32,6 +32,8 @@ class Stream(IntEnum):
     """The steps that the audit judge sees, keyed (rollout,)."""
     WARM_START = 5
     """What PPO's network is fitted on, where a bandit learned before it: keyed () and, for dropout, (0,)."""
+    KEPT = 6
+    """The order of the kept queries."""
 
 
 def action_streams(seed: int, lanes: Sequence[int], rows: Sequence[int]) -> list[np.random.Generator]:

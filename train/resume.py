@@ -42,8 +42,8 @@ def check_queries(queries: QuerySet, folder: RunFolder) -> None:
         UserError: it does not.
     """
     before = folder.read_json("queries.json", MOST_QUERIES_BYTES)
-    for side in ("train_sha256", "held_out_sha256"):
-        if before.get(side) != queries.record()[side]:
+    for side in ("train_sha256", "held_out_sha256", "kept_sha256"):
+        if before.get(side) != queries.record().get(side):
             raise UserError(
                 f"the queries are not those that the run in {str(folder.path)!r} began with: "
                 "restore the original query file, or begin a new run"

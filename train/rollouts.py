@@ -109,6 +109,10 @@ class MaskedRollouts(OnPolicyAlgorithm):
         """
 
     @abstractmethod
+    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
+        """The actions (N,), counted from 0, that the policy takes at use, for observations (N, ...)."""
+
+    @abstractmethod
     def values(self, observations: NDArray[Any], lanes: Sequence[int] | None = None) -> NDArray[np.float32]:
         """What is still to be earned (N,) from what N lanes show; see `in_blocks`."""
 

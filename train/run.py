@@ -36,6 +36,8 @@ class Outcome:
     summary: dict[str, Any]
     stopped: BaseException | None
     """What ended it before its time."""
+    gain: str = ""
+    """What was found of the gain, for people; empty where no queries are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +45,7 @@ class TrainingRun:
     """A run that is ready to learn; its config.toml is written. See `prepare`."""
 
     config: TrainConfig
+    queries: QuerySet
     folder: RunFolder
     connection: Connection
     interrupt: Interrupt
@@ -82,11 +85,13 @@ class TrainingRun:
         cancel: Callable[[BaseException], None],
     ) -> tuple[Learner, BaseException | None]:
         """Learn; returns the learner, whatever ended it, and what that was."""
+        from train.kept import open_looks
         from train.learner import make_learner
 
         interrupt, saved = self.interrupt, self.saved
         done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
         learner = make_learner(self.config, self.env, self.folder, done_steps=done)
+        learner.looks = open_looks(self.config, self.queries.kept, self.env, interrupt)
         if saved:
             interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
             go_on(saved, learner, recorder)
@@ -124,7 +129,8 @@ class TrainingRun:
             folder.write_json("summary.json", summary)
         except OSError as error:
             raise folder.reported(error) from ended or error
-        return Outcome(summary=summary, stopped=stopped)
+        gain = learner.looks.record.text() if learner.looks else ""
+        return Outcome(summary=summary, stopped=stopped, gain=gain)
 
 
 def train_one(
@@ -187,6 +193,7 @@ def prepare(
     saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
     return TrainingRun(
         config=config,
+        queries=queries,
         folder=folder,
         connection=connection,
         interrupt=interrupt,
@@ -239,5 +246,6 @@ def _begin(
     folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
-    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries")
+    kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}")
     return saved

@@ -125,6 +125,7 @@ def summarise(
             max_steps=config.mission.max_steps,
             accuracy=accuracy,
         ),
+        **(learner.looks.record.summary() if learner.looks else {}),
         **({"audit_alarm": audit.raised_at, "audit_warning": audit.text} if audit else {}),
         "algorithm": config.algorithm,
         "schedule": config.driven_by,
@@ -163,8 +164,8 @@ def _share(part: int, whole: int) -> float | None:
     return round(part / whole, 4) if whole else None
 
 
-def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
-    """Print it for a person, on stdout."""
+def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") -> None:
+    """Print it for a person, on stdout, with what was found of the gain."""
     hits = summary["cache_hits"]
     corrected = "refusal_corrected_rate_end" in summary
     alarm = summary.get("audit_warning")
@@ -179,6 +180,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder) -> None:
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
         f"{alarm}\n" if alarm else "",
+        gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']}{cached} · ",
         f"{summary['wall_s']:.0f} s\n",

@@ -47,7 +47,7 @@ class TrainedRun:
     config: Mapping[str, Any]
     """Its config.toml."""
     train_queries: tuple[str, ...]
-    """The texts it was trained on."""
+    """The texts it was trained on, and those that said when to stop."""
     changed_ns: int
     """When its policy was last written."""
 
@@ -135,12 +135,13 @@ def load_run(path: str | Path) -> TrainedRun:
     if not weights.is_file():
         raise UserError(_no_weights(path, folder))
     queries = _queries(folder / "queries.json")
-    if not _are_texts(queries.get("train")):
+    kept = queries.get("kept", [])
+    if not _are_texts(queries.get("train")) or not _are_texts(kept):
         raise UserError(f"{str(folder / 'queries.json')!r} has no list 'train' of the queries trained on")
     return TrainedRun(
         path=folder,
         config=config,
-        train_queries=tuple(queries["train"]),
+        train_queries=(*queries["train"], *kept),
         changed_ns=weights.stat().st_mtime_ns,
     )
 

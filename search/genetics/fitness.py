@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.plans import Plan, play_plans
 from ollama_utils.types import Call, Completion
+from scorers.betting import PairedTest
 from search.call_pool import CallPool
 from search.candidates import raise_if_cancelled
 from search.chance import chance
 from search.genetics.config import AsyncEvolutionConfig, EvolutionConfig
 from search.genetics.genome import Example, Genome
-from search.selectors.confidence import PairedTest
 from search.task import Problem, Scorer, Task, ask_problem
 
 T = TypeVar("T")

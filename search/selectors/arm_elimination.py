@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from search.selectors.confidence import PairedTest
+from scorers.betting import PairedTest
 from search.selectors.selector import Common, Evaluate, Request, Selector
 
 _AT_ONCE = 40_000

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from search.selectors.confidence import PairedTest
+from scorers.betting import PairedTest
 from search.selectors.pulls import Pending, share_out
 from search.selectors.selector import Common, Evaluate, Request, Selector
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from ollama_utils.types import Completion, Usage, short_name
 from records.user_file import score_of
+from scorers.betting import interval
 from search.selectors.combination import Combination
-from search.selectors.confidence import interval
 
 Floats = NDArray[np.float64]
 _COSTS = ("latency_s", "prompt_tokens", "completion_tokens", "price")

@@ -29,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ollama_utils.plans import POLL_S, Plan, PlanRunner
+from scorers.betting import MeanTest
 from search.selectors.combination import Combination, combinations, plan_concurrency, shuffled
-from search.selectors.confidence import MeanTest
 from search.selectors.results import (
     Cells,
     Evaluation,

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from search.selectors.confidence import MeanTest
+from scorers.betting import MeanTest
 from search.selectors.pulls import Pending, share_out
 from search.selectors.selector import FAILS, UNSEEN, Common, Evaluate, Request, Selector
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scorers.betting import interval
 from search.selectors.combination import Combination
-from search.selectors.confidence import interval
 from search.selectors.random_search import BruteForceSelector
 from search.selectors.registry import SELECTORS, make_selector
 from search.selectors.results import Round

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from search.selectors.confidence import MeanTest, PairedTest, interval
+from scorers.betting import MeanTest, PairedTest, interval
 
 scores = st.lists(st.floats(0, 1), min_size=1, max_size=40)
 ternary = st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=60)
