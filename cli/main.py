@@ -58,7 +58,7 @@ class ExitCode(IntEnum):
 COMMANDS = {
     "train": (
         "cli.train:train",
-        "Train a policy with PPO to choose how a query is reworded; --config FILE reads flags from TOML",
+        "Train a policy to choose how a query is reworded; --config FILE reads flags from TOML",
     ),
     "eval": (
         "cli.eval:evaluate",

@@ -1,4 +1,4 @@
-"""Train a policy (PPO) that chooses how a query is reworded.
+"""Train a policy (PPO, or a contextual bandit) that chooses how a query is reworded.
 
 Run it with `mutagym train --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --queries my.csv`, or
 with the same flags as `python -m train.train_query_mutator --num-processes 16`.
@@ -24,7 +24,7 @@ from train.seeds import print_seeds, train_seeds
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
-    """Train a policy with PPO: it learns which mutation of a query gets it answered.
+    """Train a policy: it learns which mutation of a query gets it answered.
 
     Every flag can stand in a TOML file: --config FILE; flags override it.
     """

@@ -1,4 +1,4 @@
-"""PPO on the vector environment: its settings, the learner, lanes, the record of a run, resuming."""
+"""PPO and contextual bandits on the vector environment: their settings, the learner, lanes, the record of a run, resuming."""
 
 from __future__ import annotations
 
