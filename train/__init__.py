@@ -1,4 +1,4 @@
-"""PPO and contextual bandits on the vector environment: their settings, the learner, lanes, the record of a run, resuming."""
+"""What learns (PPO, contextual bandits), its settings, lanes, seeds, the record of a run, resuming."""
 
 from __future__ import annotations
 
