@@ -10,7 +10,7 @@ from train.random_streams import Stream
 
 def test_no_two_streams_share_a_key() -> None:
     keys = {name: int(stream) for name, stream in Stream.__members__.items()}  # aliases, too
-    assert keys == {"NOISE": 0, "SHUFFLE": 1, "LANE": 2, "DROPOUT": 3, "AUDIT": 4}
+    assert keys == {"NOISE": 0, "SHUFFLE": 1, "LANE": 2, "DROPOUT": 3, "AUDIT": 4, "WARM_START": 5, "KEPT": 6}
 
 
 @pytest.mark.parametrize("stream", Stream)

@@ -55,7 +55,8 @@ def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
         *("metrics.jsonl", "tb", "checkpoints", "policy.zip", "summary.json"),
         *("made-here.json", "policy.safetensors"),
     }
-    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"last.pt", "policy-32.zip"}
+    kept = {path.name for path in (folder / "checkpoints").iterdir()}
+    assert kept == {"last.pt", "policy-32.zip", "policy-32.safetensors"}
     assert load_from_zip_file(folder / "policy.zip")[1]
     steps = lines(folder)
     assert [(step["row"], step["lane"]) for step in steps] == [(r, k) for r in range(16) for k in range(4)]
