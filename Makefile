@@ -77,7 +77,7 @@ bench-guard: install ## Measure how surely eval --guard-queries finds what unloc
 bench-until-sure: install ## Train 400 times to see when --until-sure ends, into docs/stopping.md (some two hours)
 	$(call run_benchmarks,until_sure)
 
-learning: install ## Train PPO and fit every baseline, over 5 seeds and 2 worlds, into docs/learning.md (about an hour)
+learning: install ## Train every algorithm to six numbers of calls, over 5 seeds and 3 worlds, into docs/learning.md (several hours)
 	$(call run_benchmarks,learning)
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)

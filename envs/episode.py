@@ -78,6 +78,8 @@ Answer = Callable[[Sequence[Request]], Sequence[Reply]]
 T = TypeVar("T")
 EpisodePlan = Plan[Request, Any, T]
 """A plan whose items are requests."""
+MOST_ATTEMPTS = 8
+"""How often a step whose calls fail is tried in a measurement; after that its episode is unscored."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from envs.episode import (
+    MOST_ATTEMPTS,
     Answer,
     Ask,
     Episode,
@@ -35,8 +36,6 @@ from scorers.reward import Verdict
 Call = Callable[[], Any]
 """What the plans of an evaluation consist of; those of a batch may go side by side."""
 
-MOST_ATTEMPTS = 8
-"""How often an agent tries a step whose calls fail; after that nothing is known of its episode."""
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
 _ENDS_THE_RUN = (StepperError, *ENDS_THE_RUN)

@@ -181,7 +181,7 @@ def fit_contextual(
     (embeddings,) = yield [partial(_embedded, name, context, ordered)]
     rules = [action for action, mutator in enumerate(context.rules.mutators) if mutator.kind == "rule"]
     model = LinearBandit(embeddings.shape[1], len(found.names), rules)
-    model.look_at(embeddings)
+    model.fit_components(embeddings)
     lanes = [_BanditLane(lane, context, ordered, seed) for lane in range(PULLS_SIDE_BY_SIDE)]
     left = calls
     while steps := min(STEPS_OF_A_LANE, left // len(lanes)):

@@ -1,13 +1,13 @@
 """Contextual bandits as algorithms of Stable-Baselines3: LinUCB and Thompson sampling on a linear model.
 
 They learn from every step what it earned, and look no further than the next one; at use the mutator that is
-expected to earn most is chosen. A few hundred steps teach them what PPO learns in thousands.
+expected to earn most is chosen.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -24,8 +24,9 @@ from train.random_streams import action_streams
 from train.rollouts import Choice, MaskedRollouts, in_blocks
 
 Explore = Literal["linucb", "thompson"]
-WIDTHS = 1.0
-"""LinUCB takes the mutator whose mean plus so many standard deviations is highest; tuned on `cautious`."""
+ALPHA = 1.0
+"""LinUCB's alpha: the mutator whose mean plus so many standard deviations is highest is taken; tuned on
+`cautious`."""
 
 
 class BanditPolicy(BasePolicy):
@@ -51,8 +52,9 @@ class BanditPolicy(BasePolicy):
         return expected
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:  # noqa: ARG002, FBT001, FBT002 - SB3's
-        assert isinstance(observation, torch.Tensor)  # noqa: S101 - MaskedRollouts refuses dicts
-        return self.scores(observation).argmax(dim=1)
+        return self.scores(cast("torch.Tensor", observation)).argmax(
+            dim=1
+        )  # no dict: MaskedRollouts refuses those
 
 
 class MaskedBandit(MaskedRollouts):
@@ -62,7 +64,7 @@ class MaskedBandit(MaskedRollouts):
 
     Args:
         env: the environment.
-        how: actions are chosen in training, `linucb` or `thompson`.
+        how: the way actions are chosen in training, `linucb` or `thompson`.
         n_steps: steps of each lane in a rollout.
         embeddings: (queries, D), those of the training queries: features are their principal components.
         rules: the actions whose mutator is a rule.
@@ -98,7 +100,7 @@ class MaskedBandit(MaskedRollouts):
             seed=seed,
             device="cpu",
         )
-        self.policy.model.look_at(embeddings)
+        self.policy.model.fit_components(embeddings)
 
     def choose(self, observations: NDArray[Any], lanes: Sequence[int], rows: Sequence[int]) -> Choice:
         """The next actions of N lanes; their log probabilities are 0, for there are none to learn from."""
@@ -129,9 +131,6 @@ class MaskedBandit(MaskedRollouts):
         deviations = self.policy.model.expect(torch.from_numpy(buffer.observations[scored])).deviations
         self.logger.record("bandit/deviation", float(deviations.mean()))
 
-    def _get_torch_save_params(self) -> tuple[list[str], list[str]]:
-        return ["policy"], []
-
 
 class LaneBandit(LaneRollouts, MaskedBandit):
     """MaskedBandit that collects as `LaneRollouts` does."""
@@ -159,7 +158,7 @@ def explore(
         rows: how many actions each of them took before.
     """
     means, deviations = in_blocks(lambda block: model.expect(_tensor(block)), observations, lanes)
-    bonus: NDArray[np.float64] | float = WIDTHS
+    bonus: NDArray[np.float64] | float = ALPHA
     if how == "thompson":
         streams = action_streams(seed, lanes, rows)
         bonus = np.array([stream.standard_normal(model.num_actions) for stream in streams])

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from stable_baselines3.common.callbacks import BaseCallback
 
-from envs.episode import Episode, EpisodePlan, Transition, derive_seed
+from envs.episode import MOST_ATTEMPTS, Episode, EpisodePlan, Transition, derive_seed
 from ollama_utils.plans import play_plans
 from records.terminal import tell
 from train.gain import GainRecord, Results
@@ -20,19 +20,10 @@ if TYPE_CHECKING:
     from envs.queries import Query
     from records.interrupt import Interrupt
     from train.config import TrainConfig
+    from train.rollouts import MaskedRollouts
 
 Choose = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 """Actions (N,) for observations (N, size)."""
-MOST_ATTEMPTS = 8
-"""How often a step whose calls fail is tried; after that nothing is known of its episode."""
-
-
-class Greedy(Protocol):
-    """A model that can be asked for its likeliest actions."""
-
-    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """The likeliest actions (N,) for observations (N, size)."""
-        ...
 
 
 class SettledError(Exception):
@@ -116,7 +107,7 @@ class Looks(BaseCallback):
         self._interrupt = interrupt
         self._total_steps = total_steps
 
-    def look(self, model: Greedy, steps: int) -> None:
+    def look(self, model: MaskedRollouts, steps: int) -> None:
         """Look at the policy as it is after so many steps, unless that was done."""
         looks = self.record.looks
         if looks and looks[-1].steps == steps:
@@ -141,9 +132,9 @@ class Looks(BaseCallback):
         tell(f"look at step {steps}: {look.text()}")
 
     def _on_rollout_start(self) -> None:
-        rollouts: int = self.model.rollouts  # type: ignore[attr-defined] # MaskedPPO's
-        if rollouts and not rollouts & (rollouts - 1):
-            self.look(self.model, self.num_timesteps)  # type: ignore[arg-type] # MaskedPPO is Greedy
+        model = cast("MaskedRollouts", self.model)
+        if model.rollouts and not model.rollouts & (model.rollouts - 1):
+            self.look(model, self.num_timesteps)
         if self.record.end:
             raise SettledError(self.record.end)
 

@@ -12,7 +12,6 @@ import io
 import math
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from functools import cached_property
 from hashlib import sha256
 from typing import Any, cast
@@ -36,7 +35,7 @@ from train.kept import Looks, SettledError
 from train.lanes import LanePPO
 from train.policy_file import save_weights
 from train.ppo import MaskedPPO, weights_sha256
-from train.random_streams import GLOBAL_CHANCE, Stream
+from train.random_streams import GLOBAL_RNG_LOCK, Stream
 from train.recorder import Recorder, make_logger
 from train.rollouts import MaskedRollouts
 from train.warm_start import LEARNING_RATE_SHARE, fit_to_bandit
@@ -163,9 +162,10 @@ class Learner:
         checkpoints = Checkpoints(self, recorder)
         looks = [self.looks] if self.looks else []
         with torch.enable_grad():  # Ctrl-C in a no_grad() that has just begun would switch it off for good
-            with suppress(SettledError):
+            try:
                 self._learn_to_the_end([*looks, checkpoints, recorder, *callbacks])
-            recorder.on_training_end()
+            except SettledError:
+                recorder.on_training_end()
             for each in looks:
                 each.look(self.model, self.model.num_timesteps)
         checkpoints.save_state()
@@ -190,12 +190,6 @@ class Learner:
                 self.model.save(part)
         policy = cast("QueryPolicy | BanditPolicy", self.model.policy)
         save_weights(policy, self.folder.path / f"{stem}.safetensors")
-
-    def save_policy(self) -> None:
-        """Write the policy that the run came to; nothing is learned after that."""
-        if self.config.algorithm == "auto" and isinstance(self.model, MaskedBandit):
-            self.model = self._ppo_after(self.model)
-        self.save("policy")
 
     def state(self) -> dict[str, Any]:
         """All that the learner is between two rollouts: tensors and plain data."""
@@ -240,7 +234,7 @@ class Learner:
         """PPO with a new network."""
         config = self.config
         collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
-        with GLOBAL_CHANCE:
+        with GLOBAL_RNG_LOCK:
             model = collects(
                 QueryPolicy,
                 self.bridge,
@@ -269,7 +263,7 @@ class Learner:
         config = self.config
         collects = LaneBandit if config.driven_by == "lanes" else MaskedBandit
         mutators, embeddings = self.env.envs[0].rules.mutators, self._embeddings
-        with GLOBAL_CHANCE:
+        with GLOBAL_RNG_LOCK:
             model = collects(
                 self.bridge,
                 "thompson" if config.algorithm == "thompson" else "linucb",
@@ -304,9 +298,8 @@ class Learner:
         return batch_encode_queries(env.answerer.encoder, list(dict.fromkeys(env.queries)))
 
     def _prepare(self, model: MaskedRollouts) -> None:
-        self.bridge.seed_lanes(
-            lane_seeds(self.config.seed, self.config.num_processes)
-        )  # the model seeded it, too
+        # The model seeded it, too.
+        self.bridge.seed_lanes(lane_seeds(self.config.seed, self.config.num_processes))
         model.log_every = self.config.log_interval
         model.set_logger(self.logger)
 

@@ -12,9 +12,9 @@ A mutator's features, in this order:
     2   its own: 1; whether it was tried and left the query as it was
     m   its own: the principal components of the query's embedding
 
-The variances below are what the marginal likelihood of a thousand to two thousand steps comes to in the
-simulated worlds `cautious` and `wary`, rounded; the means are what a mutator is: what changed the query and
-did not help will not help a second time, and a rule that changed nothing never will.
+The constants below were tuned in the simulated worlds `cautious` and `wary`. The means say what a mutator is:
+what changed the query and did not help will not help a second time, and a rule that changed nothing never
+will.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class LinearBandit(nn.Module):
         self.register_load_state_dict_post_hook(_solve)  # type: ignore[no-untyped-call] # torch's
         self.solve()
 
-    def look_at(self, embeddings: NDArray[np.float32]) -> None:
-        """Take the principal components of the training queries' embeddings (queries, D), unit rows.
+    def fit_components(self, embeddings: NDArray[np.float32]) -> None:
+        """Find the principal components of the training queries' embeddings (queries, D), unit rows.
 
         Raises:
             ValueError: something was learned already.

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stable_baselines3 import PPO
 from stable_baselines3.common.policies import ActorCriticPolicy
 
-from train.random_streams import GLOBAL_CHANCE, Stream, action_streams
+from train.random_streams import GLOBAL_RNG_LOCK, Stream, action_streams
 from train.rollouts import Choice, MaskedRollouts, in_blocks
 
 
@@ -82,6 +82,6 @@ class MaskedPPO(MaskedRollouts, PPO):
     def update(self) -> None:
         """SB3's update."""
         key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(Stream.DROPOUT, self.rollouts))
-        with GLOBAL_CHANCE, torch.random.fork_rng(devices=[]):
+        with GLOBAL_RNG_LOCK, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(key.generate_state(1)[0]))
             PPO.train(self)

@@ -8,7 +8,7 @@ from enum import IntEnum, unique
 
 import numpy as np
 
-GLOBAL_CHANCE = threading.Lock()
+GLOBAL_RNG_LOCK = threading.Lock()
 """Held by who seeds the generators of the process (torch's, numpy's, Python's) and draws from them: trainings
 may go side by side on threads."""
 

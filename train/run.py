@@ -121,7 +121,7 @@ class TrainingRun:
 
         folder = self.folder
         try:
-            learner.save_policy()
+            learner.save("policy")
             stopped = ended and folder.reported(ended)
             summary = summarise(
                 self.config, self.connection, learner, recorder, accuracy, stopped, self.replies

@@ -3,8 +3,7 @@
 The states are imagined: episodes on the training queries in which nothing succeeds, mutators chosen as the
 bandit would. Nothing is asked for them, and nothing has to be kept of what was played. The actor is fitted to
 a softmax of the rewards that the bandit expects, the critic to what an episode would earn from there. Dropout
-hides most of the embedding meanwhile, as in PPO's own updates; on held-out queries the fitted network does
-better than the bandit itself (docs/learning.md).
+hides most of the embedding meanwhile, as in PPO's own updates.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 from envs.observation import LABELS, Memory, observation
 from train.actor_critic import QueryPolicy
 from train.linear_bandit import LinearBandit
-from train.random_streams import GLOBAL_CHANCE, Stream
+from train.random_streams import GLOBAL_RNG_LOCK, Stream
 
 EPISODES = 2
 """Imagined episodes of each query."""
@@ -57,7 +56,7 @@ def fit_to_bandit(
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
     policy.set_training_mode(True)
     key = np.random.SeedSequence(seed, spawn_key=(Stream.WARM_START, 0))
-    with GLOBAL_CHANCE, torch.random.fork_rng(devices=[]), torch.enable_grad():
+    with GLOBAL_RNG_LOCK, torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(int(key.generate_state(1)[0]))
         for _ in range(UPDATES):
             rows = torch.randint(len(states), (BATCH,))

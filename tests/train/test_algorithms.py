@@ -73,12 +73,13 @@ def test_auto_goes_the_way_of_linucb_until_ppo_takes_over(simulator: EmbeddedSer
     assert isinstance(load_weights(tmp_path / "linucb" / "policy.safetensors"), BanditPolicy)
 
 
-def test_auto_that_ends_before_ppo_took_over_has_a_network_and_goes_on_later(
+def test_auto_that_ends_before_ppo_took_over_is_linucb_and_goes_on_later(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     assert train(simulator.host, tmp_path / "whole", *flags("auto", 96)) == 0
     assert train(simulator.host, tmp_path / "short", *flags("auto", 16)) == 0
-    assert isinstance(load_weights(tmp_path / "short" / "policy.safetensors"), QueryPolicy)
+    assert train(simulator.host, tmp_path / "linucb", *flags("linucb", 16)) == 0
+    assert outcome(tmp_path / "short") == outcome(tmp_path / "linucb")
     assert resume(tmp_path / "short", "--num-env-steps", "96") == 0
     assert outcome(tmp_path / "short") == outcome(tmp_path / "whole")
 

@@ -28,7 +28,7 @@ def shown(rows: NDArray[np.float32], memory: Memory = START) -> torch.Tensor:
 
 def bandit(queries: NDArray[np.float32]) -> LinearBandit:
     made = LinearBandit(D, ACTIONS, rules=[3])
-    made.look_at(queries)
+    made.fit_components(queries)
     return made
 
 
@@ -109,4 +109,4 @@ def test_features_do_not_change_under_what_was_learned() -> None:
     model = bandit(queries)
     model.learn(shown(queries), torch.zeros(5, dtype=torch.int64), torch.ones(5))
     with pytest.raises(ValueError, match="learned already"):
-        model.look_at(queries)
+        model.fit_components(queries)
