@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.episode import Embed, derive_seed
+from envs.episode import Embed, Transition, derive_seed
 from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 from evaluation.policies.bandits import Bandit, BestFixed
 from evaluation.policies.contextual import BanditSource
@@ -174,7 +174,7 @@ def fit_contextual(
     """
     import torch  # takes long to import
 
-    from train.linear_bandit import LinearBandit
+    from train.linear_bandit import PARTIAL_CREDIT, LinearBandit
 
     found = _Found(name, context)
     ordered = _ordered(queries, context.seed)
@@ -191,20 +191,19 @@ def fit_contextual(
         found.calls += sum(rows.questions for rows in played)
         scored = list(chain.from_iterable(rows.scored for rows in played))
         if scored:
-            observations, actions, rewards = zip(*scored, strict=True)
-            model.learn(
-                torch.from_numpy(np.stack(observations)), torch.tensor(actions), torch.tensor(rewards)
-            )
-        for _, action, reward in scored:
-            found.note(action, reward)
+            observations, actions, transitions = zip(*scored, strict=True)
+            earned = [each.reward + PARTIAL_CREDIT * each.info["partial"] for each in transitions]
+            model.learn(torch.from_numpy(np.stack(observations)), torch.tensor(actions), torch.tensor(earned))
+        for _, action, transition in scored:
+            found.note(action, transition.reward)
     return found.fit(_Frozen(name, model))
 
 
 class _Played(NamedTuple):
     """What a lane played in a rollout of a contextual bandit."""
 
-    scored: list[tuple[NDArray[np.float32], int, float]]
-    """Observation, action and reward of each step that was scored."""
+    scored: list[tuple[NDArray[np.float32], int, Transition]]
+    """Observation before it, action and transition of each step that was scored."""
     attempts: list[str]
     """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
     questions: int
@@ -237,7 +236,7 @@ class _BanditLane:
                 ).tolist()
                 transition = episode.step(action)
                 if not transition.info["unscored"]:
-                    played.scored.append((shown, action, transition.reward))
+                    played.scored.append((shown, action, transition))
             self._row += 1
             played.attempts.extend(episode.attempts[attempts:])
             played = played._replace(questions=played.questions + episode.calls["questions"] - questions)

@@ -1,12 +1,12 @@
 """Contextual bandits as algorithms of Stable-Baselines3: LinUCB and Thompson sampling on a linear model.
 
-They learn from every step what it earned, and look no further than the next one; at use the mutator that is
-expected to earn most is chosen.
+They learn from every step what it earned, some credit for a partial refusal among it, and look no further
+than the next one; at use the mutator that is expected to earn most is chosen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -19,14 +19,15 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from envs.observation import observation_size
 from train.lanes import LaneRollouts
-from train.linear_bandit import LinearBandit
+from train.linear_bandit import PARTIAL_CREDIT, LinearBandit
 from train.random_streams import action_streams
 from train.rollouts import Choice, MaskedRollouts, in_blocks
 
 Explore = Literal["linucb", "thompson"]
-ALPHA = 1.0
-"""LinUCB's alpha: the mutator whose mean plus so many standard deviations is highest is taken; tuned on
-`cautious`."""
+ALPHAS = (0.5, 0.8, 1.25, 2.0)
+"""LinUCB's alphas, one lane after another: the mutator whose mean plus so many standard deviations is highest
+is taken. Some lanes look far, some close by, as the actors of Horgan et al. 2018 do (arXiv 1803.00933); tuned
+on `cautious`."""
 
 
 class BanditPolicy(BasePolicy):
@@ -118,6 +119,10 @@ class MaskedBandit(MaskedRollouts):
         """Nothing: a bandit looks at the next step alone."""
         return np.zeros(len(observations), np.float32)
 
+    def bootstrap(self, dones: NDArray[np.bool_], infos: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:  # noqa: ARG002 - MaskedRollouts'
+        """What counts to the rewards (N,): credit for partial refusals."""
+        return np.array([PARTIAL_CREDIT * info.get("partial", False) for info in infos], np.float32)
+
     def update(self) -> None:
         """Learn from the scored rows of the rollout."""
         buffer = self.rollout_buffer
@@ -149,19 +154,20 @@ def explore(
 
     Args:
         model: what is known.
-        how: `linucb` takes the mutator with the highest mean plus standard deviation (Li et al. 2010),
-            `thompson` the highest draw, each mutator's from its own normal distribution (Agrawal and Goyal
-            2013, arXiv 1209.3352).
+        how: `linucb` takes the mutator with the highest mean plus `ALPHAS` standard deviations (Li et al.
+            2010), `thompson` the highest draw, each mutator's from its own normal distribution (Agrawal and
+            Goyal 2013, arXiv 1209.3352).
         observations: (N, size), what the lanes show.
         seed: of the draws, which are keyed (seed, lane, row).
         lanes: the N lanes, all different.
         rows: how many actions each of them took before.
     """
     means, deviations = in_blocks(lambda block: model.expect(_tensor(block)), observations, lanes)
-    bonus: NDArray[np.float64] | float = ALPHA
     if how == "thompson":
         streams = action_streams(seed, lanes, rows)
         bonus = np.array([stream.standard_normal(model.num_actions) for stream in streams])
+    else:
+        bonus = np.array([[ALPHAS[lane % len(ALPHAS)]] for lane in lanes])
     chosen: NDArray[np.int64] = (means + deviations * bonus).argmax(axis=1)
     return chosen
 

@@ -7,6 +7,7 @@ The format is safetensors' own, which holds names, shapes and numbers and nothin
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
 from pathlib import Path
 
 import numpy as np
@@ -91,8 +92,9 @@ def _bandit(weights: Mapping[str, torch.Tensor]) -> BanditPolicy:
         ValueError: the tensors are not of a bandit's sizes.
     """
     (dimension, components), (size, _) = weights[_DIRECTIONS].shape, weights[_PRECISION].shape
-    num_actions, rest = divmod(size - SHARED, OWN + components)
-    if rest or num_actions < 1 or not dimension * components:
+    own = OWN + components
+    num_actions = (isqrt(own**2 + 4 * max(0, size - SHARED)) - own) // 2  # each has `own` and one for each
+    if SHARED + num_actions * (own + num_actions) != size or num_actions < 1 or not dimension * components:
         raise ValueError(f"tensors of {dimension} x {components} and {size} are no bandit's")
     shown = _shown(dimension + observation_size(0, num_actions))
     return BanditPolicy(shown, spaces.Discrete(num_actions))

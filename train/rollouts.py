@@ -136,7 +136,7 @@ class MaskedRollouts(OnPolicyAlgorithm):
         return self.choose(shown, range(env.num_envs), [self.actions_per_lane] * env.num_envs)
 
     def bootstrap(self, dones: NDArray[np.bool_], infos: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:
-        """What truncated episodes (N,) would still have earned: gamma * V(terminal observation), else 0."""
+        """What counts to the rewards (N,): gamma * V(terminal observation) of truncated episodes, else 0."""
         cut = [i for i, info in enumerate(infos) if dones[i] and info.get("TimeLimit.truncated", False)]
         worth = np.zeros(len(dones), np.float32)
         if cut:

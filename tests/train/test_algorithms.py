@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,8 +16,9 @@ from records.errors import UserError
 from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, interrupted_at, lines, resume, summary, train
 from train.actor_critic import QueryPolicy
-from train.bandit import BanditPolicy
+from train.bandit import BanditPolicy, MaskedBandit
 from train.config import TrainConfig
+from train.linear_bandit import PARTIAL_CREDIT
 from train.policy_file import load_weights
 
 LANES = 4
@@ -125,3 +128,9 @@ def test_a_damaged_bandit_is_refused(simulator: EmbeddedServer, tmp_path: Path) 
     save_file(negative, tmp_path / "bad", metadata={"mutagym_policy": "1"})
     with pytest.raises(UserError, match="damaged"):
         load_weights(tmp_path / "bad")
+
+
+def test_a_bandit_has_credit_for_partial_refusals_and_no_values() -> None:
+    infos = [{"partial": True}, {"partial": False}, {}]
+    worth = MaskedBandit.bootstrap(cast("MaskedBandit", None), np.ones(3, np.bool_), infos)
+    assert worth.tolist() == pytest.approx([PARTIAL_CREDIT, 0, 0])

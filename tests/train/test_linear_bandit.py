@@ -110,3 +110,21 @@ def test_features_do_not_change_under_what_was_learned() -> None:
     model.learn(shown(queries), torch.zeros(5, dtype=torch.int64), torch.ones(5))
     with pytest.raises(ValueError, match="learned already"):
         model.fit_components(queries)
+
+
+def test_what_did_not_help_says_what_will() -> None:
+    """Where mutator 0 fails, 1 helps; that cannot be seen in the query."""
+    queries = embeddings(300)
+    model, chance = bandit(queries), np.random.default_rng(3)
+    hard = chance.random(300) < 0.5
+    first, after = torch.zeros(300, dtype=torch.int64), START.after(0, -0.05, "refused")
+    model.learn(shown(queries), first, torch.from_numpy((~hard).astype(np.float32)))
+    actions = chance.integers(1, 3, size=int(hard.sum()))
+    model.learn(
+        shown(queries[hard], after),
+        torch.from_numpy(actions),
+        torch.from_numpy((actions == 1).astype(np.float32)),
+    )
+    others = embeddings(100, seed=4)
+    assert (model(shown(others, after)).argmax(dim=1) == 1).double().mean() > 0.9
+    assert (model(shown(others, after)) - model(shown(others)))[:, 1].mean() > 0.2
