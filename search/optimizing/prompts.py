@@ -34,8 +34,8 @@ SECTION_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "role": (
             "You are a helpful assistant.",
             "You are a patient teacher who works things out before answering.",
-            "You are a careful accountant: every figure is looked at twice.",
-            "You are an editor who reads every word letter by letter.",
+            "You are a careful reviewer who looks at everything twice.",
+            "You are a scientist who names what is given before drawing a conclusion.",
             "You are a quick expert who needs few words.",
         ),
         "task": (
@@ -47,18 +47,17 @@ SECTION_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "method": (
             "Answer at once.",
             "Think step by step.",
-            "Go through the text letter by letter and count as you go.",
+            "List what is given and what is asked, and go from the one to the other.",
             "Handle the items one at a time, in order.",
-            "Write down the unit of every quantity, and the conversion factor between two units.",
             "Break it into small parts, and solve each one.",
-            "Count dates in whole weeks, and then the days that are left.",
+            "Think of a similar question that you can answer, and go the same way.",
         ),
         "check": (
             "Trust your first thought.",
             "Check your answer before you give it.",
             "Work it out a second way and compare.",
             "Check that every item of the question is in the answer.",
-            "Check the units of the answer.",
+            "Ask yourself whether the answer is plausible.",
         ),
         "format": (
             "Give the answer as one word or number.",
@@ -68,7 +67,7 @@ SECTION_TEXTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         ),
     }
 )
-"""By section: what a mutation by rule puts there. Some help one kind of question and hurt another."""
+"""By section: what a mutation by rule puts there; nothing in it is about one task."""
 
 
 @dataclass(frozen=True, kw_only=True)
