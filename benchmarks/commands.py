@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,42 @@ def finish(command: str, result: Path, flags: Mapping[str, object], *more: str) 
     where = "--resume" if (folder / "config.toml").exists() else "--run-dir"
     print(command, folder.name, "...", file=sys.stderr, flush=True)
     run_mutagym(command, {**flags, where: folder}, *more)
+
+
+POLICY_FILES = ("config.toml", "made-here.json", "queries.json", "policy.safetensors", "summary.json")
+"""Of a training's folder: all that `eval -p` reads, and the summary."""
+
+
+def train_in_stages(
+    run: Path, stages: Mapping[int, int], flags: Mapping[str, object], *more: str
+) -> Iterator[Path]:
+    """Train to one number of steps, put the policy aside, and go on: the same as going there at once.
+
+    Args:
+        run: the folder of the training; one that is there already goes on.
+        stages: by budget, rising, the steps that a training with that `--num-env-steps` takes.
+        flags: as of `run_mutagym`.
+        more: so, too.
+
+    Yields:
+        By budget the folder of its policy, `RUN-BUDGET`.
+
+    Raises:
+        subprocess.CalledProcessError: a training failed; its message stands on stderr.
+    """
+    for budget, steps in stages.items():
+        kept = run.with_name(f"{run.name}-{budget}")
+        if not kept.exists():
+            if not (run / "summary.json").exists() or read_json(run / "summary.json")["env_steps"] < steps:
+                where = "--resume" if (run / "config.toml").exists() else "--run-dir"
+                run_mutagym("train", {**flags, "--num-env-steps": budget, where: run}, *more)
+            part = kept.with_suffix(".part")
+            shutil.rmtree(part, ignore_errors=True)
+            part.mkdir()
+            for name in POLICY_FILES:
+                shutil.copyfile(run / name, part / name)
+            part.rename(kept)
+        yield kept
 
 
 def check_runs_of(work: Path, plan: Mapping[str, object]) -> str:

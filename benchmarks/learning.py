@@ -16,7 +16,6 @@ Precipice" (arXiv 2108.13264).
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.commands import check_runs_of, finish, read_json, run_mutagym
+from benchmarks.commands import check_runs_of, finish, read_json, train_in_stages
 from benchmarks.optimum import Game, summarise
 from benchmarks.reporting import DOCS, Section, at_least, at_most, run
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
@@ -184,7 +183,13 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
     work = plan.work / f"{world.name}-{seed}"
     cache = plan.work / f"cache-{world.name}-{seed}"
     flags: dict[str, object] = {**world.flags, "--seed": seed, "--cache": cache}
-    policies = [policy for algorithm in ALGORITHMS for policy in train(plan, work, algorithm, flags)]
+    policies = [
+        policy
+        for algorithm in ALGORITHMS
+        for policy in train_in_stages(
+            work / algorithm, plan.steps(algorithm), {**flags, "--algorithm": algorithm}
+        )
+    ]
     if plan.episodes is not None:
         flags["--episodes"] = plan.episodes
     named = [f"--policy={each}" for each in (*policies, *FITTED, *UNFITTED)]
@@ -203,29 +208,6 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
 def called(algorithm: str, budget: int) -> str:
     """What the policy of an algorithm at a budget is called."""
     return f"{algorithm}-{budget}"
-
-
-def train(plan: Plan, work: Path, algorithm: str, flags: Mapping[str, object]) -> Iterator[Path]:
-    """Train to one budget after another; yields the folder that each budget's policy is kept in."""
-    run = work / algorithm
-    for budget, steps in plan.steps(algorithm).items():
-        kept = work / called(algorithm, budget)
-        if not kept.exists():
-            if not (run / "summary.json").exists() or read_json(run / "summary.json")["env_steps"] < steps:
-                where = "--resume" if (run / "config.toml").exists() else "--run-dir"
-                training = {**flags, "--algorithm": algorithm, "--num-env-steps": budget, where: run}
-                run_mutagym("train", training)
-            part = kept.with_suffix(".part")
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir()
-            for name in POLICY_FILES:
-                shutil.copyfile(run / name, part / name)
-            part.rename(kept)
-        yield kept
-
-
-POLICY_FILES = ("config.toml", "made-here.json", "queries.json", "policy.safetensors")
-"""All that `eval -p` reads of a training's folder."""
 
 
 def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,9 +4,9 @@
     python -m benchmarks.real --queries FILE --quick    # small, to try it out: its figures have no meaning
 
 SmolLM2-135M is target and mutator. Under each of two system prompts, which make it refuse harmless questions,
-PPO is trained at two numbers of target calls, and the held-out queries are played by it, by every mutator
-alone, by random choices and by bandits that were fitted with as many target calls as the shorter training
-had. An episode is one step: one rewording, one answer.
+`auto` and PPO are trained with two numbers of target calls. The held-out queries are played by them, by
+every mutator alone, by random choices and by baselines that were fitted with as many target calls. An episode
+is one step: one rewording, one answer.
 
 First whole training runs are timed (`benchmarks/whole_runs.py`). Everything goes through the commands that a
 user has. Runs are kept under runs/real, and one that is there already, of the same code and queries, is not
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import whole_runs
-from benchmarks.commands import check_runs_of, finish, read_json, read_lines
+from benchmarks.commands import check_runs_of, finish, read_json, read_lines, train_in_stages
 from benchmarks.reporting import Section, run
 from envs.queries import load_queries, queries_sha256
 from mutators.registry import DEFAULT_MUTATORS
@@ -64,8 +64,8 @@ class Plan:
     """How much is run."""
 
     targets: tuple[Target, ...] = TARGETS
-    steps: tuple[int, ...] = (1024, 3072)
-    """Of a training: as many target calls at most, for equal questions are one call."""
+    steps: tuple[int, ...] = (512, 1024)
+    """Of a training, in whole rollouts: as many target calls at most, for equal questions are one call."""
     episodes: int | None = None
     """Held-out queries that are played; None: all."""
     work: Path = Path("runs/real")
@@ -80,9 +80,10 @@ SETTINGS: Mapping[str, object] = {
     "--held-out": 0.4,
 }
 TRAINING: Mapping[str, object] = {"--num-processes": 16, "--num-steps": 8}
-FITTED = ("best_fixed", "ucb1", "exp3")
-AGAINST = ("noop", "random", "best_fixed", "ucb1")
-"""What PPO is compared with."""
+ALGORITHMS = ("auto", "ppo")
+FITTED = ("best_fixed", "ucb1", "linucb", "thompson")
+AGAINST = ("noop", "best_fixed", "ucb1", "linucb")
+"""What the trained policies are compared with."""
 ADOPTED = "adopted"
 SURE = 0.05
 """Below this p-value, adjusted for all comparisons of a section, a difference counts as shown."""
@@ -108,37 +109,49 @@ def sections(*, quick: bool, queries: str, where: Sequence[str]) -> Iterator[Sec
 
 def _of_policies(plan: Plan, queries: str, where: Sequence[str]) -> Iterator[Section]:
     chosen = [f"--queries={Path(queries).absolute()}", *(f"--where={each}" for each in where)]
-    folders = []
+    folders: list[Path] = []
     for target in plan.targets:
-        folder = play(plan, target, chosen)
-        folders.append(folder)
-        results = read_json(folder / "results.json")
-        yield _rates(plan, target, read_json(folder / "report.json"), with_hindsight(results))
-        yield gains(plan, target, results)
+        played = play(plan, target, chosen)
+        folders += played.values()
+        results = {steps: read_json(folder / "results.json") for steps, folder in played.items()}
+        reports = {steps: read_json(folder / "report.json") for steps, folder in played.items()}
+        yield _rates(plan, target, reports, with_hindsight(results[plan.steps[-1]]))
+        yield gains(target, results)
     yield adopted([step for folder in folders for step in read_lines(folder / "transitions.jsonl")])
 
 
-def play(plan: Plan, target: Target, queries: Sequence[str]) -> Path:
-    """Train PPO and evaluate every policy under one system prompt; the evaluation's folder."""
-    settings = {**SETTINGS, "--target-system": target.system, "--cache": plan.work / f"cache-{target.name}"}
-    policies = []
-    for steps in plan.steps:
-        folder = plan.work / f"{target.name}-{_trained(steps)}"
-        training = {**settings, **TRAINING, "--num-env-steps": steps}
-        finish("train", folder / "summary.json", training, *queries)
-        policies.append(str(folder))
-    policies += [f"fixed:{mutator}" for mutator in DEFAULT_MUTATORS if mutator != "noop"]
-    evaluation: dict[str, object] = {**settings, "--fit-calls": plan.steps[0], "--baselines": "noop"}
-    if plan.episodes is not None:
-        evaluation["--episodes"] = plan.episodes
-    folder = plan.work / f"{target.name}-eval"
-    more = [f"--policy={name}" for name in (*policies, *FITTED, "random")]
-    finish("eval", folder / "report.json", evaluation, *queries, *more, "--save-transitions")
-    return folder
+def play(plan: Plan, target: Target, queries: Sequence[str]) -> dict[int, Path]:
+    """Train and evaluate under one system prompt.
+
+    No training has another's replies, so that its minutes are its own. What learns nothing is played once.
+
+    Returns:
+        By the target calls that policies had, the folder of their evaluation.
+    """
+    settings = {**SETTINGS, "--target-system": target.system}
+    trained: dict[int, list[Path]] = {steps: [] for steps in plan.steps}
+    for algorithm in ALGORITHMS:
+        run = plan.work / f"{target.name}-{algorithm}"
+        training = {**settings, **TRAINING, "--algorithm": algorithm, "--cache": f"{run}-cache"}
+        stages = {steps: steps for steps in plan.steps}
+        for steps, policy in zip(stages, train_in_stages(run, stages, training, *queries), strict=True):
+            trained[steps].append(policy)
+    played = {steps: plan.work / f"{target.name}-eval-{steps}" for steps in plan.steps}
+    for steps, folder in played.items():
+        evaluation: dict[str, object] = {**settings, "--cache": plan.work / f"{target.name}-cache"}
+        evaluation |= {"--fit-calls": steps, "--baselines": "noop"}
+        if plan.episodes is not None:
+            evaluation["--episodes"] = plan.episodes
+        policies = [*trained[steps], *FITTED]
+        if steps == plan.steps[-1]:
+            policies += [*(f"fixed:{mutator}" for mutator in DEFAULT_MUTATORS if mutator != "noop"), "random"]
+        more = [f"--policy={policy}" for policy in policies]
+        finish("eval", folder / "report.json", evaluation, *queries, *more, "--save-transitions")
+    return played
 
 
-def _trained(steps: int) -> str:
-    return f"ppo-{steps}"
+def _trained(target: Target, algorithm: str, steps: int) -> str:
+    return f"{target.name}-{algorithm}-{steps}"
 
 
 def with_hindsight(results: Mapping[str, Any]) -> dict[str, float]:
@@ -150,52 +163,81 @@ def with_hindsight(results: Mapping[str, Any]) -> dict[str, float]:
     return {"rate": sum(some) / len(some), "low": low, "high": high}
 
 
-def _rates(plan: Plan, target: Target, report: Mapping[str, Any], hindsight: Mapping[str, float]) -> Section:
-    learned = {f"{target.name}-{_trained(steps)}": steps for steps in plan.steps}
-    fitted = {fit["policy"]: fit for fit in report["fits"]}
+def _rates(
+    plan: Plan, target: Target, reports: Mapping[int, Mapping[str, Any]], hindsight: Mapping[str, float]
+) -> Section:
+    last = plan.steps[-1]
     rows = [
-        {
-            "policy": name,
-            "target calls to learn": learned.get(name) or fitted.get(name, {}).get("calls"),
-            "success": _percent(each["success"]),
-            "refused": _percent(each["refusal"]),
-            "undetermined %": 100 * each["undetermined_share"],
-            "return": f"{each['return']['mean']:.3f}",
-            "plays": _most_played(each["mutators"]),
-        }
-        for each in sorted(report["rates"], key=lambda each: -each["success"]["rate"])
-        if (name := each["team"])
+        _rate_row(plan, target, each, report)
+        for steps, report in reports.items()
+        for each in report["rates"]
+        if steps == last or _target_calls(target, each["team"], report)
     ]
+    rows.sort(key=lambda row: -float(str(row["success"]).split("%")[0]))
     rows.append({"policy": "some mutator alone", "success": _percent(hindsight)})
     return Section(
         title=f"{target.name}: every policy on the held-out queries",
         about=(
-            f'System prompt: "{target.system}" {report["missions"][0]["queries"]} held-out queries, each '
-            "played once by every policy, with the same seeds. Success: answered, and still the same "
+            f'System prompt: "{target.system}" {reports[last]["missions"][0]["queries"]} held-out queries, '
+            "each played once by every policy, with the same seeds. Success: answered, and still the same "
             "question. In brackets 95 % intervals (Wilson's); they are of each policy alone, so the next "
             f"table compares. A policy with target calls learned from that many, on "
-            f"{_training_queries(plan, target)} other queries; the others learn nothing. *Some mutator "
-            "alone*: queries on which `noop` or a fixed mutator succeeded, which is known with hindsight; no "
-            "choice of one mutator a query gains more."
+            f"{_training_queries(plan, target)} other queries; the others learn nothing. *Minutes*: of the "
+            "training, that of the shorter one in the longer one's. `auto` is a bandit up to 3,008 steps. "
+            "*Some mutator alone*: queries on which `noop` or a fixed mutator succeeded, which is known with "
+            "hindsight; no choice of one mutator a query gains more."
         ),
         rows=rows,
     )
 
 
+def _rate_row(
+    plan: Plan, target: Target, rate: Mapping[str, Any], report: Mapping[str, Any]
+) -> dict[str, Any]:
+    name = Path(rate["team"]).name
+    summary = plan.work / name / "summary.json"
+    return {
+        "policy": name,
+        "target calls to learn": _target_calls(target, rate["team"], report),
+        "minutes": f"{read_json(summary)['wall_s'] / 60:.1f}" if summary.exists() else None,
+        "success": _percent(rate["success"]),
+        "refused": _percent(rate["refusal"]),
+        "undetermined %": 100 * rate["undetermined_share"],
+        "return": f"{rate['return']['mean']:.3f}",
+        "plays": _most_played(rate["mutators"]),
+    }
+
+
+def _target_calls(target: Target, team: str, report: Mapping[str, Any]) -> int | None:
+    """How many target calls a policy learned from; None where it learns nothing."""
+    fitted = {fit["policy"]: fit["calls"] for fit in report["fits"]}
+    (algorithm, _, steps) = Path(team).name.removeprefix(f"{target.name}-").partition("-")
+    return int(steps) if algorithm in ALGORITHMS else fitted.get(team)
+
+
 def _training_queries(plan: Plan, target: Target) -> int:
-    folder = plan.work / f"{target.name}-{_trained(plan.steps[0])}"
+    folder = plan.work / _trained(target, ALGORITHMS[0], plan.steps[0])
     return len(read_json(folder / "queries.json")["train"])
 
 
-def gains(plan: Plan, target: Target, results: Mapping[str, Any]) -> Section:
-    """PPO held against the policies of `AGAINST`, by the results.json of an evaluation."""
-    successes = _successes(results)
-    pairs = [(f"{target.name}-{_trained(steps)}", other) for steps in plan.steps for other in AGAINST]
-    found = [compare(successes[policy], successes[other]) for policy, other in pairs]
+def gains(target: Target, results: Mapping[int, Mapping[str, Any]]) -> Section:
+    """The trained policies held against those of `AGAINST`.
+
+    Args:
+        target: that they were trained on.
+        results: by the target calls that policies had, the results.json of their evaluation.
+    """
+    successes = {steps: _successes(each) for steps, each in results.items()}
+    pairs = [(steps, algorithm, other) for steps in results for algorithm in ALGORITHMS for other in AGAINST]
+    found = [
+        compare(successes[steps][_trained(target, algorithm, steps)], successes[steps][other])
+        for steps, algorithm, other in pairs
+    ]
     adjusted = holm([each.p_value for each in found])
     rows = [
         {
-            "policy": policy,
+            "target calls": steps,
+            "policy": algorithm,
             "less": other,
             "success, points": (
                 f"{100 * each.difference:+.1f} [{100 * each.low:+.1f}, {100 * each.high:+.1f}]"
@@ -205,16 +247,16 @@ def gains(plan: Plan, target: Target, results: Mapping[str, Any]) -> Section:
             "p (Holm)": f"{p_value:.3f}",
             "so": _verdict(each, p_value),
         }
-        for (policy, other), each, p_value in zip(pairs, found, adjusted, strict=True)
+        for (steps, algorithm, other), each, p_value in zip(pairs, found, adjusted, strict=True)
     ]
     return Section(
-        title=f"{target.name}: what PPO gained, and what it did not",
+        title=f"{target.name}: what was gained, and what was not",
         about=(
-            "Paired by query: success of PPO's policy less that of another, with 95 % intervals (Student's), "
-            f"McNemar's exact test, and p adjusted for all {len(pairs)} comparisons (Holm). A difference is "
-            f"called one where the adjusted p is under {SURE}. Each PPO policy is one training with one "
-            "seed: what is said holds for that network on such queries, not for PPO with other seeds. The "
-            f"others were fitted with {plan.steps[0]:,} target calls at most, whatever PPO's number."
+            "Paired by query: success of a trained policy less that of another, with 95 % intervals "
+            f"(Student's), McNemar's exact test, and p adjusted for all {len(pairs)} comparisons (Holm). A "
+            f"difference is called one where the adjusted p is under {SURE}. Each trained policy is one "
+            "training with one seed: what is said holds for that policy on such queries, not for other "
+            "seeds. Those that are fitted had as many target calls."
         ),
         rows=rows,
     )
@@ -222,7 +264,7 @@ def gains(plan: Plan, target: Target, results: Mapping[str, Any]) -> Section:
 
 def _successes(results: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """For each policy and query the successes of its scored episodes."""
-    names = [team["name"] for team in results["teams"]]
+    names = [Path(team["name"]).name for team in results["teams"]]
     found: dict[str, list[list[float]]] = defaultdict(list)
     for episode in results["episodes"]:
         scored = [agent for agent in episode["agents"] if agent["status"] == "scored"]
