@@ -222,8 +222,8 @@ def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
     return {"queries": queries, "teams": teams}
 
 
-BEATEN = ("best_fixed", "ucb1", "random")
-"""The baselines that PPO has to beat on the held-out queries, in each seed."""
+BEATEN = ("best_fixed", "ucb1", "random", "linucb", "thompson")
+"""What PPO has to beat on the held-out queries, in each seed; a bandit that looks at the query among it."""
 SHARE_TRAIN, SHARE_HELD_OUT, SHARE_EACH = 0.95, 0.80, 0.70
 AUTO_LEAST = {500: 0.60, 1_000: 0.70, 3_000: 0.80}
 """The share of the way that `auto` has to have come at a budget, in the worlds that it was tuned in."""
@@ -342,7 +342,10 @@ def _seeds(
     ppo = called("ppo", max(plan.budgets))
     trained = [_share(_overall(run["train"]["teams"][ppo]["return"]), train) for run in runs]
     held = [_share(_overall(run["held-out"]["teams"][ppo]["return"]), held_out) for run in runs]
-    gains = {name: [_gain(run["held-out"]["teams"], ppo, name) for run in runs] for name in BEATEN}
+    teams = {name: called(name, max(plan.budgets)) if name in ALGORITHMS else name for name in BEATEN}
+    gains = {
+        name: [_gain(run["held-out"]["teams"], ppo, team) for run in runs] for name, team in teams.items()
+    }
     tuned = world.name != UNTUNED
     return Section(
         title=f"{world.name}: PPO by seed",
