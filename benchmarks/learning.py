@@ -140,9 +140,9 @@ class Plan:
     """Steps of a training, rounded up to whole rollouts: as many target calls at most, for equal questions
     are one call."""
     seeds: int = 5
-    agents: int = 6
+    agents: int = 3
     """Episodes of each held-out query."""
-    training_agents: int = 4
+    training_agents: int = 2
     """Episodes of each training query, which PPO alone plays."""
     episodes: int | None = None
     """Queries of each side; None: all."""
