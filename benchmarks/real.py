@@ -81,8 +81,8 @@ SETTINGS: Mapping[str, object] = {
 }
 TRAINING: Mapping[str, object] = {"--num-processes": 16, "--num-steps": 8}
 ALGORITHMS = ("auto", "ppo")
-FITTED = ("best_fixed", "ucb1", "linucb", "thompson")
-AGAINST = ("noop", "best_fixed", "ucb1", "linucb")
+FITTED = ("best_fixed", "linucb", "thompson")
+AGAINST = ("noop", "best_fixed", "linucb")
 """What the trained policies are compared with."""
 ADOPTED = "adopted"
 SURE = 0.05
