@@ -1,22 +1,23 @@
 """How much is learned from how many target calls, by PPO, bandits and `auto`, and does it beat the baselines?
 
-    make learning                                # or python -m benchmarks.learning --write: several hours
+    make learning                                # or python -m benchmarks.learning --write: two hours
+    python -m benchmarks.learning --world wary   # one of the worlds
     python -m benchmarks.learning --quick        # small, to try it out: figures of no meaning
 
 Everything goes through the commands that a user has, `mutagym train` and then `mutagym eval`, on the embedded
 simulator: a run is trained to the first number of calls, its policy is put aside, and `--resume` takes it to
 the next, which is the same run as one that goes there at once. Runs are kept under runs/learning: one that is
-there already, of the same code, is not made again.
+there already, of the same code, is not made again. A world's sections are written as soon as it is done.
 
-The curves are drawn into docs/learning.svg. The interquartile mean over training runs and its bootstrap
+The curves are drawn into docs/learning-WORLD.svg. The interquartile mean over training runs and its bootstrap
 interval are those of Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical
 Precipice" (arXiv 2108.13264).
 """
 
 from __future__ import annotations
 
-import json
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
@@ -73,14 +74,12 @@ def bootstrap_interval(
     return low, high
 
 
-def draw_curves(
-    path: Path, curves: Mapping[str, Mapping[str, tuple[Sequence[int], NDArray[np.float64]]]]
-) -> None:
-    """Draw shares of the way over target calls into an SVG file: one panel a world, one line an algorithm.
+def draw_curves(path: Path, curves: Mapping[str, Mapping[int, NDArray[np.float64]]]) -> None:
+    """Draw shares of the way over target calls into an SVG file, a line an algorithm.
 
     Args:
         path: the file.
-        curves: by world and algorithm the steps (P,) and the shares (runs, P).
+        curves: by algorithm and budget the shares (runs,).
     """
     import matplotlib as mpl
 
@@ -88,24 +87,22 @@ def draw_curves(
     mpl.rcParams |= {"svg.hashsalt": "mutagym", "svg.fonttype": "none"}  # the same figure, the same file
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.6 * len(curves), 3.4), layout="constrained")
-    for axes, (world, of_world) in zip(
-        np.atleast_1d(figure.subplots(1, len(curves), sharey=True)), curves.items(), strict=True
-    ):
-        for algorithm, (steps, shares) in of_world.items():
-            low, high = bootstrap_interval(shares)
-            axes.fill_between(steps, low, high, alpha=0.25, linewidth=0)
-            axes.plot(steps, interquartile_mean(shares), marker=".", label=algorithm)
-        axes.axhline(0, linestyle=":", color="0.4", linewidth=1)
-        axes.set(title=world, xscale="log", xlabel="target calls", ylabel="share of the way, held out")
-        axes.legend(loc="lower right", fontsize=8)
+    figure = Figure(figsize=(7, 3.8), layout="constrained")
+    axes = figure.subplots()
+    for algorithm, by_budget in curves.items():
+        shares = np.stack(list(by_budget.values()), axis=1)
+        low, high = bootstrap_interval(shares)
+        axes.fill_between(list(by_budget), low, high, alpha=0.25, linewidth=0)
+        axes.plot(list(by_budget), interquartile_mean(shares), marker=".", label=algorithm)
+    axes.axhline(0, linestyle=":", color="0.4", linewidth=1)
+    axes.set(xscale="log", xlabel="target calls", ylabel="share of the way, held out")
+    axes.legend(loc="lower right", fontsize=8)
     figure.savefig(path, metadata={"Date": None})
 
 
 PERSONAS = Path(__file__).parent / "personas"
-FITTED = ("best_fixed", "ucb1", "epsilon_greedy", "exp3")
-"""Baselines that are fitted on as many target calls as the last trainings."""
-UNFITTED = ("noop", "random", "round_robin")
+BASELINES = ("noop", "random", "round_robin")
+"""What is played beside the trained policies and the best fixed mutator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,12 +171,18 @@ def check_made_of(plan: Plan) -> None:
     check_runs_of(plan.work, made_of)
 
 
-def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
+def measure(plan: Plan, world: World, best_fixed: str, seed: int) -> dict[str, Any]:
     """Train with every algorithm to every budget, and evaluate all these policies beside the baselines.
 
+    Args:
+        plan: how much is run.
+        world: where.
+        best_fixed: the mutator that `play_alone` found to be the best for the held-out queries.
+        seed: of the trainings and the evaluation.
+
     Returns:
-        The world's name, the seed, and for both sides the queries and each team's returns and successes,
-        (queries, agents) nested lists; a trained policy is called by its algorithm and budget.
+        The seed, and for both sides the queries and each team's returns and successes, (queries, agents)
+        nested lists; a trained policy is called by its algorithm and budget, that mutator `BEST_FIXED`.
     """
     work = plan.work / f"{world.name}-{seed}"
     cache = plan.work / f"cache-{world.name}-{seed}"
@@ -193,9 +196,9 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
     ]
     if plan.episodes is not None:
         flags["--episodes"] = plan.episodes
-    named = [f"--policy={each}" for each in (*policies, *FITTED, *UNFITTED)]
+    named = [f"--policy={each}" for each in (*policies, f"fixed:{best_fixed}", *BASELINES)]
     last = max(plan.budgets)
-    held_out = {**flags, "--split": "held-out", "--agents": plan.agents, "--fit-calls": last}
+    held_out = {**flags, "--split": "held-out", "--agents": plan.agents, "--baselines": ""}
     own = {**flags, "--split": "train", "--agents": plan.training_agents, "--baselines": ""}
     results: dict[str, Any] = {}
     for evaluation, more in ((held_out, named), (own, [f"--policy={work / called('ppo', last)}"])):
@@ -203,7 +206,9 @@ def measure(plan: Plan, world: World, seed: int) -> dict[str, Any]:
         file = work / split / "results.json"
         finish("eval", file, evaluation, *more)
         results[split] = _by_team(read_json(file))
-    return {"world": world.name, "seed": seed, **results}
+    teams = results["held-out"]["teams"]
+    teams[BEST_FIXED] = teams.pop(f"fixed:{best_fixed}")
+    return {"seed": seed, **results}
 
 
 def play_alone(plan: Plan, world: World) -> dict[str, dict[str, Any]]:
@@ -246,7 +251,8 @@ def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
     return {"queries": queries, "teams": teams}
 
 
-BEATEN = ("best_fixed", "ucb1", "random", "linucb", "thompson")
+BEST_FIXED = "best fixed"
+BEATEN = (BEST_FIXED, "random", "linucb", "thompson")
 """What PPO has to beat on the held-out queries, in each seed; a bandit that looks at the query among it."""
 SHARE_TRAIN, SHARE_HELD_OUT, SHARE_EACH = 0.95, 0.80, 0.70
 AUTO_LEAST = {500: 0.60, 1_000: 0.70, 3_000: 0.80}
@@ -257,39 +263,29 @@ AUTO_UNDER = 0.02
 
 def report(
     plan: Plan,
-    results: Sequence[Mapping[str, Any]],
+    world: World,
+    runs: Sequence[Mapping[str, Any]],
     alone: Mapping[str, Mapping[str, Any]],
     figure: Path,
 ) -> Iterator[Section]:
-    """The sections of all worlds; the curves are drawn into `figure`.
+    """The sections of a world; its curves are drawn into `figure`.
 
     Args:
         plan: what was run.
-        results: of every world and seed, as `measure` returns it.
-        alone: by world, as `play_alone` returns it.
+        world: where.
+        runs: of every seed, as `measure` returns it.
+        alone: as `play_alone` returns it.
         figure: a file.
     """
-    curves = {}
-    for world in WORLDS:
-        runs = [each for each in results if each["world"] == world.name]
-        held_out, train = (
-            solve(world, runs[0][split]["queries"]) | {"best_fixed": alone[world.name][split]}
-            for split in ("held-out", "train")
-        )
-        curves[world.name] = shares_by_budget(plan, runs, held_out)
-        yield _curve_section(world, curves[world.name], len(runs))
-        yield _seeds(plan, world, runs, held_out, train)
-        yield _policies(plan, world, runs, held_out)
-    draw_curves(
-        figure,
-        {
-            world: {
-                algorithm: (list(of_it), np.stack(list(of_it.values()), axis=1))
-                for algorithm, of_it in of_world.items()
-            }
-            for world, of_world in curves.items()
-        },
+    held_out, train = (
+        solve(world, runs[0][split]["queries"]) | {BEST_FIXED: alone[split]}
+        for split in ("held-out", "train")
     )
+    curves = shares_by_budget(plan, runs, held_out)
+    draw_curves(figure, curves)
+    yield _curve_section(world, curves, len(runs), figure.name)
+    yield _seeds(plan, world, runs, held_out, train)
+    yield _policies(plan, world, runs, held_out)
 
 
 def shares_by_budget(
@@ -311,7 +307,7 @@ def shares_by_budget(
 
 
 def _curve_section(
-    world: World, curve: Mapping[str, Mapping[int, NDArray[np.float64]]], seeds: int
+    world: World, curve: Mapping[str, Mapping[int, NDArray[np.float64]]], seeds: int, figure: str
 ) -> Section:
     budgets = sorted({budget for of_it in curve.values() for budget in of_it})
     means = {
@@ -339,7 +335,7 @@ def _curve_section(
             f"{seeds} seeds, held-out queries; {tuned}. Interquartile means with their 95 % bootstrap "
             "intervals over the seeds. 0 is the best fixed mutator (with hindsight, on these queries), 1 "
             "the computed optimum. Calls are rounded up to whole rollouts: of 512 steps under PPO, of 64 "
-            "under the bandits."
+            f"under the bandits.\n\n![The share of the way in {world.name}, by target calls]({figure})"
         ),
         rows=[
             {"algorithm": name}
@@ -356,19 +352,9 @@ def solve(world: World, queries: Sequence[str]) -> dict[str, Any]:
     return summarise([game.solve(query) for query in queries])
 
 
-def _compared_with(solved: Mapping[str, Any]) -> dict[str, Mapping[str, float]]:
-    """What is compared with: the returns and successes of these policies."""
-    best_fixed = solved["best_fixed"]
-    return {
-        "optimum, computed": solved["best"],
-        f"best fixed with hindsight ({best_fixed['mutator']})": best_fixed,
-        "random, computed": solved["random"],
-    }
-
-
 def _share(value: float, solved: Mapping[str, Any]) -> float:
     """How far a return is on the way from the best fixed mutator (0) to the optimum (1)."""
-    best, best_fixed = solved["best"]["return"], solved["best_fixed"]["return"]
+    best, best_fixed = solved["best"]["return"], solved[BEST_FIXED]["return"]
     return float((value - best_fixed) / (best - best_fixed))
 
 
@@ -434,20 +420,21 @@ def _policies(
     plan: Plan, world: World, runs: Sequence[Mapping[str, Any]], held_out: Mapping[str, Any]
 ) -> Section:
     last = [called(algorithm, max(plan.budgets)) for algorithm in ALGORITHMS]
-    rows = [_policy_row(name, runs, held_out) for name in (*last, *FITTED, *UNFITTED)]
+    rows = [_policy_row(name, runs, held_out) for name in (*last, BEST_FIXED, *BASELINES)]
     rows += [
         {
-            "policy": name,
-            "return": f"{value['return']:.3f}",
-            "success": f"{value['success']:.1%}",
+            "policy": f"{name}, computed",
+            "return": f"{held_out[solved]['return']:.3f}",
+            "success": f"{held_out[solved]['success']:.1%}",
         }
-        for name, value in _compared_with(held_out).items()
+        for name, solved in (("optimum", "best"), ("random", "random"))
     ]
     return Section(
         title=f"{world.name}: every policy on the held-out queries",
         about=(
-            "Interquartile means over the seeds with their 95 % bootstrap intervals. What is trained or "
-            f"fitted had {max(plan.budgets):,} target calls on the training queries."
+            "Interquartile means over the seeds with their 95 % bootstrap intervals. What is trained had "
+            f"{max(plan.budgets):,} target calls on the training queries. The best fixed mutator, with "
+            f"hindsight, is {held_out[BEST_FIXED]['mutator']}."
         ),
         rows=rows,
     )
@@ -477,16 +464,23 @@ def _overall(by_query: Sequence[Sequence[float]]) -> float:
     return fmean(fmean(values) for values in by_query if values)
 
 
-def sections(*, quick: bool) -> Iterator[Section]:
-    """Train and evaluate in every world and with every seed, and compare."""
+def add_arguments(parser: ArgumentParser) -> None:
+    """The flags of this benchmark."""
+    names = [world.name for world in WORLDS]
+    parser.add_argument("--world", choices=names, action="append", help="only this one; may be repeated")
+
+
+def sections(*, quick: bool, world: Sequence[str] | None) -> Iterator[Section]:
+    """World by world, train and evaluate with every seed, and compare."""
     plan = QUICK if quick else Plan()
     check_made_of(plan)
-    jobs = [(world, seed) for seed in range(plan.seeds) for world in WORLDS]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        alone = dict(zip((w.name for w in WORLDS), pool.map(partial(play_alone, plan), WORLDS), strict=True))
-        results = list(pool.map(lambda job: measure(plan, *job), jobs))
-    (plan.work / "results.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    yield from report(plan, results, alone, (plan.work if quick else DOCS) / "learning.svg")
+    for place in (each for each in WORLDS if world is None or each.name in world):
+        alone = play_alone(plan, place)
+        one_run = partial(measure, plan, place, alone["held-out"]["mutator"])
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            runs = list(pool.map(one_run, range(plan.seeds)))
+        figure = (plan.work if quick else DOCS) / f"learning-{place.name}.svg"
+        yield from report(plan, place, runs, alone, figure)
 
 
 if __name__ == "__main__":

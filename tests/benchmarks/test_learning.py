@@ -50,9 +50,9 @@ def test_each_point_of_a_curve_has_its_own_interval() -> None:
 
 
 def test_the_curves_are_drawn_alike_each_time_and_name_their_algorithms(tmp_path: Path) -> None:
-    steps, shares = (250, 500, 1000), np.random.default_rng(0).normal(size=(5, 3))
+    shares = dict(zip((250, 500, 1000), np.random.default_rng(0).normal(size=(3, 5)), strict=True))
     for name in ("a.svg", "b.svg"):
-        draw_curves(tmp_path / name, {"cautious": {"linucb": (steps, shares)}})
+        draw_curves(tmp_path / name, {"linucb": shares})
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert b"linucb" in (tmp_path / "a.svg").read_bytes()
 
