@@ -1,6 +1,7 @@
 """What a learned choice of rewordings gains on a small real model, and what it does not.
 
     python -m benchmarks.real --queries xstest_prompts.csv --where label=safe --write    # a good two hours
+    python -m benchmarks.real --queries FILE --target safety --write    # only this one's policies: an hour
     python -m benchmarks.real --queries FILE --quick    # small, to try it out: its figures have no meaning
 
 SmolLM2-135M is target and mutator. Under each of two system prompts, which make it refuse harmless questions,
@@ -93,17 +94,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     """The queries, which are the user's: mutagym brings no set of this kind."""
     parser.add_argument("--queries", required=True, help="a file of queries, such as XSTest's prompts")
     parser.add_argument("--where", action="append", default=[], help="keep rows with column=value")
+    names = [target.name for target in TARGETS]
+    parser.add_argument("--target", choices=names, help="only its policies, and no whole runs")
 
 
-def sections(*, quick: bool, queries: str, where: Sequence[str]) -> Iterator[Section]:
+def sections(*, quick: bool, queries: str, where: Sequence[str], target: str | None) -> Iterator[Section]:
     """Train and evaluate under each system prompt."""
     plan = QUICK if quick else Plan()
+    if target is not None:
+        plan = replace(plan, targets=tuple(each for each in TARGETS if each.name == target))
     try:
         asked = queries_sha256(load_queries(queries, where=tuple(where)))
     except ValueError as error:
         raise SystemExit(str(error)) from error
-    yield from whole_runs.sections(quick=quick)
-    made = check_runs_of(plan.work, asdict(plan) | {"work": str(plan.work), "queries": asked})
+    if target is None:
+        yield from whole_runs.sections(quick=quick)
+    made_of = asdict(plan) | {"work": str(plan.work), "queries": asked}
+    del made_of["targets"]
+    made = check_runs_of(plan.work, made_of)
     yield from (replace(section, made=made) for section in _of_policies(plan, queries, where))
 
 
@@ -117,7 +125,7 @@ def _of_policies(plan: Plan, queries: str, where: Sequence[str]) -> Iterator[Sec
         reports = {steps: read_json(folder / "report.json") for steps, folder in played.items()}
         yield _rates(plan, target, reports, with_hindsight(results[plan.steps[-1]]))
         yield gains(target, results)
-    yield adopted([step for folder in folders for step in read_lines(folder / "transitions.jsonl")])
+    yield adopted(plan, [step for folder in folders for step in read_lines(folder / "transitions.jsonl")])
 
 
 def play(plan: Plan, target: Target, queries: Sequence[str]) -> dict[int, Path]:
@@ -278,7 +286,7 @@ def _verdict(found: Comparison, p_value: float) -> str:
     return "**gained**" if found.difference > 0 else "**lost**"
 
 
-def adopted(steps: Sequence[Mapping[str, Any]]) -> Section:
+def adopted(plan: Plan, steps: Sequence[Mapping[str, Any]]) -> Section:
     """Of the rewordings of all policies: those that were adopted, by mutator."""
     seen = {(step["original_query"], step["mutator"], step["mutated_query"]): step for step in steps}
     fates = [
@@ -292,7 +300,8 @@ def adopted(steps: Sequence[Mapping[str, Any]]) -> Section:
     return Section(
         title="Rewordings that were adopted",
         about=(
-            "Of the different rewordings in the evaluations above, under both system prompts. In brackets "
+            "Of the different rewordings in the evaluations above, under the system prompts of "
+            f"{' and '.join(target.name for target in plan.targets)}. In brackets "
             "95 % intervals (Wilson's on the effective number, for the rewordings of one query are alike). "
             "What was not adopted was thrown away for what stands over its column, and the query asked as it "
             "was (`unchanged`: the mutator gave the query back). Episodes here have one step, so that "

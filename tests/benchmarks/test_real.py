@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.real import TARGETS, adopted, gains, with_hindsight
+from benchmarks.real import TARGETS, Plan, adopted, gains, with_hindsight
 
 (TARGET, _) = TARGETS
 AUTO, PPO = (f"{TARGET.name}-{algorithm}-64" for algorithm in ("auto", "ppo"))
@@ -66,7 +66,7 @@ def test_each_rewording_counts_once_and_by_the_reason_it_was_not_adopted_for() -
         step("expand", "d", unscored=True),
         step("noop", "q"),
     ]
-    rows = {row["mutator"]: row for row in adopted(steps).rows}
+    rows = {row["mutator"]: row for row in adopted(Plan(targets=(TARGET,)), steps).rows}
     assert rows.keys() == {"shorten", "expand", "all"}
     assert (rows["shorten"]["rewordings"], rows["expand"]["rewordings"], rows["all"]["rewordings"]) == (
         3,
