@@ -427,7 +427,7 @@ def _policies(
             "return": f"{held_out[solved]['return']:.3f}",
             "success": f"{held_out[solved]['success']:.1%}",
         }
-        for name, solved in (("optimum", "best"), ("random", "random"))
+        for name, solved in (("optimum", "best"), ("best fixed", "best_fixed"), ("random", "random"))
     ]
     return Section(
         title=f"{world.name}: every policy on the held-out queries",
