@@ -260,7 +260,13 @@ class _Frozen(NamedTuple):
     model: LinearBandit
 
     def frozen(self) -> BanditSource:
-        """The policy that plays what was learned."""
+        """The policy that plays what was learned.
+
+        Raises:
+            ValueError: nothing was.
+        """
+        if not self.model.has_learned:
+            raise ValueError(f"no step was scored; --fit-calls of {PULLS_SIDE_BY_SIDE} or more give it one")
         return BanditSource(self.name, self.model)
 
 

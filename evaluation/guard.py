@@ -55,7 +55,8 @@ def guard_section(
 
     Args:
         results: the evaluation, as results.json has it.
-        comparisons: those of the report, for the success that was gained over noop.
+        comparisons: those of the report, for the success that was gained over noop; that of several seeds
+            is of all of them together.
         margin: the largest share that may be unlocked.
     """
     guard = results.get("guard")
@@ -67,11 +68,14 @@ def guard_section(
         for team in range(len(results["teams"]))
     ]
     gained = {(c["mission"], c["team"]): c["success"] for c in comparisons if c["against"] == "noop"}
+    compared = {team["name"]: team.get("seeds_of") or team["name"] for team in results["teams"]}
     return {
         "margin": margin,
         "needed": trials_without_success(margin, CONFIDENCE),
         "as_they_stand": [_stand(results, mission) for mission in range(len(results["missions"]))],
-        "policies": [row | {"success_gained": gained.get((row["mission"], row["team"]))} for row in rows],
+        "policies": [
+            row | {"success_gained": gained.get((row["mission"], compared[row["team"]]))} for row in rows
+        ],
     }
 
 

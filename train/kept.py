@@ -119,10 +119,10 @@ class Looks(BaseCallback):
             tell(f"kept queries: each of {len(mutators)} mutators plays them once, the policy at each look")
             fixed: dict[str, Results] = {}
             for action, name in enumerate(mutators):
-                fixed[name], taken = self._episodes.play(_always(action))
+                fixed[name], taken = self._play(_always(action))
                 played += taken
             self.record.add_mutators(fixed)
-        results, taken = self._episodes.play(model.greedy)
+        results, taken = self._play(model.greedy)
         self._interrupt.allow(allowed=False)
         look = self.record.add(
             results, steps=steps, kept_steps=played + taken, steps_left=self._total_steps - steps
@@ -130,6 +130,11 @@ class Looks(BaseCallback):
         for output in self.logger.output_formats:
             output.write(look.metrics(), {}, steps)
         tell(f"look at step {steps}: {look.text()}")
+
+    def _play(self, choose: Choose) -> tuple[Results, int]:
+        played = self._episodes.play(choose)
+        self._interrupt.raise_if_due()  # its calls may have been cancelled
+        return played
 
     def _on_rollout_start(self) -> None:
         model = cast("MaskedRollouts", self.model)

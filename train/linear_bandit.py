@@ -103,13 +103,18 @@ class LinearBandit(nn.Module):
         self.register_load_state_dict_post_hook(_solve)  # type: ignore[no-untyped-call] # torch's
         self.solve()
 
+    @property
+    def has_learned(self) -> bool:
+        """Whether it knows more than its prior, in which all weights are independent."""
+        return not torch.equal(self.precision, torch.diag(self.precision.diagonal()))
+
     def fit_components(self, embeddings: NDArray[np.float32]) -> None:
         """Find the principal components of the training queries' embeddings (queries, D), unit rows.
 
         Raises:
             ValueError: something was learned already.
         """
-        if not torch.equal(self.precision, torch.diag(self.precision.diagonal())):
+        if self.has_learned:
             raise ValueError("the bandit has learned already; its features cannot change any more")
         rows = torch.from_numpy(np.asarray(embeddings, np.float64))
         self.centre.copy_(rows.mean(dim=0))

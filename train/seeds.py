@@ -178,7 +178,9 @@ class SeedThreads:
 
     def _wait_for_turn(self, run: TrainingRun, before: TrainingRun) -> None:
         """Wait until the run before this one is its share of a rollout ahead, or one of them is over."""
-        ahead = run.config.num_steps // len(self._runs) * run.config.num_processes
+        config = run.config
+        num_steps = config.bandit_steps if config.steps_by_bandit else config.num_steps
+        ahead = num_steps * config.num_processes // len(self._runs)
         while before.folder.transitions.count < ahead and before.config.seed not in self._came:
             if run.interrupt.reason:
                 return

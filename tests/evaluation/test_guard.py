@@ -142,6 +142,15 @@ def test_the_success_gained_stands_beside_the_refusals_kept() -> None:
     assert row(told, "noop")["success_gained"] is None
 
 
+def test_each_of_several_seeds_stands_beside_what_they_gained_together() -> None:
+    seeds = ("runs/seed-0", "runs/seed-1")
+    told = guarded({name: [[held()]] * 3 for name in ("noop", *seeds)}, ["refused"] * 3, seeds)
+    for team in told["teams"][1:]:
+        team["seeds_of"] = "runs"
+    gained = [row(told, seed)["success_gained"] for seed in seeds]
+    assert gained == [report(told)["comparisons"][0]["success"]] * 2
+
+
 def test_the_gate_is_for_the_policies_of_p_and_says_which_verdict() -> None:
     queries = 80
     teams: dict[str, Sequence[list[dict[str, Any]] | str]] = {

@@ -145,6 +145,22 @@ def test_ctrl_c_ends_all_saved_and_all_go_on(
         assert calls[0] == calls[1]
 
 
+@pytest.mark.parametrize("written", [36, 48])
+def test_a_look_whose_calls_were_cancelled_is_made_again(
+    simulator: EmbeddedServer, tmp_path: Path, written: int
+) -> None:
+    """The first seed looks at its policy while the second plays its first rollout."""
+    folder, flags = tmp_path / "run", (*SMALL, "--kept", "0.1", "--mutators", "noop,shorten,add_context")
+    with interrupted_once(folder, written):
+        assert train(simulator.host, folder, *flags, "--seed", "5", "--seeds", "2") == 130
+    assert resume(folder) == 0
+    for seed in (5, 6):
+        assert train(simulator.host, tmp_path / str(seed), *flags, "--seed", str(seed)) == 0
+        found, wanted = (summary(each) for each in (folder_of(folder, seed), tmp_path / str(seed)))
+        assert found["gain_looks"] == wanted["gain_looks"]
+        assert found["weights_sha256"] == wanted["weights_sha256"]
+
+
 def test_one_seed_goes_on_alone(simulator: EmbeddedServer, tmp_path: Path, alone: Path) -> None:
     folder = tmp_path / "run"
     with interrupted_once(folder, 100):
