@@ -1,7 +1,7 @@
 """How much is learned from how many target calls, by PPO, bandits and `auto`, and does it beat the baselines?
 
-    make learning                                # or python -m benchmarks.learning --write: two hours
-    python -m benchmarks.learning --world wary   # one of the worlds
+    make learning                                # or python -m benchmarks.learning --write: some hours
+    python -m benchmarks.learning --world wary   # one of the worlds: an hour
     python -m benchmarks.learning --quick        # small, to try it out: figures of no meaning
 
 Everything goes through the commands that a user has, `mutagym train` and then `mutagym eval`, on the embedded
