@@ -15,7 +15,7 @@ from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
 from cli.run_defaults import RunDefaults, RunMissions
-from ollama_utils.errors import OllamaError, OutageError
+from ollama_utils.errors import EncodingError, OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
@@ -148,7 +148,7 @@ def run(app: App, tokens: list[str]) -> int:
         return ExitCode.PIPE_CLOSED
     except OSError as error:  # a full disk, a folder that may not be written
         line, code = f"{type(error).__name__}: {error}", ExitCode.USER_ERROR
-    except OllamaError as error:  # a server that went away
+    except (OllamaError, EncodingError) as error:  # a server that went away
         line, code = f"{type(error).__name__}: {error}", ExitCode.STOPPED
     else:
         return ExitCode.DONE

@@ -17,7 +17,7 @@ from records.resume import check_options
 from records.run_folder import check_places
 from records.settings import MOST_SEED
 from scorers.correction import read_accuracy
-from train.config import TrainConfig, check_num_mini_batch
+from train.config import MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
 from train.resume import MAY_CHANGE
 from train.run import train_one
 from train.seeds import print_seeds, train_seeds
@@ -41,7 +41,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
         from train.summary import print_summary  # torch takes long to import: not before all is checked
 
         if config.seeds:
-            print_seeds(outcome.summary, folder)
+            print_seeds(outcome.summary, folder, outcome.gain)
         else:
             print_summary(outcome.summary, folder, outcome.gain)
         if outcome.stopped:
@@ -63,6 +63,13 @@ def _check(config: TrainConfig) -> None:
         raise UserError(f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it")
     if config.gain.until_sure and config.gain.kept == 0:
         raise UserError("--until-sure needs kept queries: raise --kept, or leave it out")
+    if config.gain.least_gain is not None and not config.gain.until_sure:
+        raise UserError("--least-gain says when --until-sure may give up: add --until-sure, or leave it out")
+    if config.steps_by_bandit and len(config.mission.mutators) > MOST_BANDIT_MUTATORS:
+        raise UserError(
+            f"--algorithm {config.algorithm} takes at most {MOST_BANDIT_MUTATORS} --mutators, "
+            f"got {len(config.mission.mutators)}: name fewer, or use --algorithm ppo"
+        )
     config.mission.check()
     with as_user_error(ValueError):
         check_num_mini_batch(config.num_steps, config.num_processes, config.num_mini_batch)

@@ -142,7 +142,9 @@ def compare_seeds(
 
     The seeds are a sample, too, and not only the queries: interval and test hold what both leave open. The
     test is Student's (`student_p_value`), since flips of signs by query would take the seeds for the only
-    ones there are. A query counts where each side has a trial of it, by whatever seed.
+    ones there are. A query counts where each side has a trial of it, by whatever seed, and a seed where it
+    has a trial of such a query. Where one of several is left, nothing is known of how seeds differ: all is
+    possible.
 
     Args:
         a: For each seed, and for each query, the values of its trials under one policy; one seed, or more.
@@ -161,12 +163,14 @@ def compare_seeds(
         return both
     trials = [side[k] for side in pooled for k in kept]
     differences, span = np.array([fmean(pooled[0][k]) - fmean(pooled[1][k]) for k in kept]), span_of(trials)
-    parts = [
-        _seed_part(side, query_trials, kept)
-        for side, query_trials in zip((a, b), pooled, strict=True)
-        if len(side) > 1
-    ]
     bound = _bound(trials)
+    parts = []
+    for side, query_trials in zip((a, b), pooled, strict=True):
+        with_trials = [seed for seed in side if any(seed[k] for k in kept)]
+        if len(side) > 1 and len(with_trials) == 1:
+            return replace(both, low=-bound, high=bound, p_value=1.0, test="none: one seed alone has trials")
+        if len(side) > 1:
+            parts.append(_seed_part(with_trials, query_trials, kept))
     ends = student_intervals(differences, np.float64(span), confidence, seeds=parts)
     low, high = (min(bound, max(-bound, float(end))) for end in ends)
     p_value = student_p_value(differences, np.float64(span), parts)

@@ -19,6 +19,11 @@ MOST_ROWS = 2**24
 """Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""
 
 
+MOST_BANDIT_MUTATORS = 64
+"""Mutators that a bandit chooses from: it has some A squared weights (`train.linear_bandit`), and a matrix of
+these squared, which would outgrow the file of a policy."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:

@@ -106,6 +106,8 @@ class Look:
     """Gain by 1,000 steps since the look before; None at the first."""
     kept_steps: int
     """Steps on kept queries so far, which are calls to the target."""
+    unscored: int = 0
+    """Kept queries of which nothing is known at this look, as calls failed: they widen the interval."""
 
     def at_most(self, steps: int) -> float:
         """The most that the gain may be after so many further steps if the slope stays: a forecast."""
@@ -121,12 +123,15 @@ class Look:
             **slope,
             "gain/success": self.success,
             "gain/kept_steps": float(self.kept_steps),
+            "gain/unscored": float(self.unscored),
         }
 
     def text(self) -> str:
         """In words, for one line."""
         said = f"gain {points(self.gain)} over {self.rival!r}, the best fixed mutator on the kept queries"
-        return said if self.slope is None else f"{said}; {points(self.slope)} by {PER:,} steps of late"
+        if self.slope is not None:
+            said += f"; {points(self.slope)} by {PER:,} steps of late"
+        return f"{said}; {self.unscored} kept queries could not be scored" if self.unscored else said
 
 
 def points(interval: Interval) -> str:
@@ -190,6 +195,7 @@ class GainRecord:
             gain=gain,
             slope=slope,
             kept_steps=kept_steps + (before.kept_steps if before else 0),
+            unscored=len(policy) - len(known),
         )
         self.looks.append(look)
         self._policy = policy

@@ -11,6 +11,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 
 from envs.episode import MOST_ATTEMPTS, Episode, EpisodePlan, Transition, derive_seed
 from ollama_utils.plans import play_plans
+from records.failures import check_failed_share
 from records.terminal import tell
 from train.gain import GainRecord, Results
 from train.random_streams import Stream
@@ -38,16 +39,23 @@ class KeptEpisodes:
         env: whose rules and models they are played with.
         seed: the run's.
         max_in_flight: the most requests under way at once.
+        max_unscored: the share of queries that may be left without a result, as their calls failed.
     """
 
     def __init__(
-        self, queries: Sequence[str], env: BatchedQueryMutationEnv, seed: int, max_in_flight: int
+        self,
+        queries: Sequence[str],
+        env: BatchedQueryMutationEnv,
+        seed: int,
+        max_in_flight: int,
+        max_unscored: float,
     ) -> None:
         self._queries = queries
         self._rules = env.envs[0].rules
         self._answer = env.envs[0].answerer.answer_one
         self._seed = seed
         self._max_in_flight = max_in_flight
+        self._max_unscored = max_unscored
 
     @property
     def mutators(self) -> tuple[str, ...]:
@@ -59,6 +67,7 @@ class KeptEpisodes:
 
         Raises:
             OllamaError: a query could not be embedded.
+            RunStoppedError: too few of the queries have a result.
         """
         episodes = [
             Episode(rules=self._rules, original=query, seed=derive_seed(self._seed, "kept", query), number=0)
@@ -66,6 +75,7 @@ class KeptEpisodes:
         ]
         shown = dict(enumerate(self._play([episode.begin() for episode in episodes])))
         results: list[float | None] = [None] * len(episodes)
+        given_up: list[str] = []
         steps = 0
         while shown:
             actions = choose(np.stack(list(shown.values())))
@@ -77,8 +87,13 @@ class KeptEpisodes:
                 shown[k] = transition.observation
                 if transition.terminated or transition.truncated:
                     results[k] = float(transition.terminated)
-                if results[k] is not None or episodes[k].attempt >= MOST_ATTEMPTS:
-                    del shown[k]
+                elif episodes[k].attempt >= MOST_ATTEMPTS:
+                    given_up.append(transition.info["error"])
+                else:
+                    continue
+                del shown[k]
+        what = "kept queries could not be scored"
+        check_failed_share(given_up, len(episodes), self._max_unscored, what=what, flag="--max-unscored")
         return results, steps
 
     def _play(self, plans: Sequence[EpisodePlan[Any]]) -> list[Any]:
@@ -96,19 +111,30 @@ class Looks(BaseCallback):
         episodes: plays the kept queries.
         interrupt: allowed while they are played.
         total_steps: steps of the whole run.
+        name: of the run, where there are several.
     """
 
     def __init__(
-        self, record: GainRecord, episodes: KeptEpisodes, interrupt: Interrupt, total_steps: int
+        self,
+        record: GainRecord,
+        episodes: KeptEpisodes,
+        interrupt: Interrupt,
+        total_steps: int,
+        name: str = "",
     ) -> None:
         super().__init__()
         self.record = record
         self._episodes = episodes
         self._interrupt = interrupt
         self._total_steps = total_steps
+        self._prefix = f"{name}: " if name else ""
 
     def look(self, model: MaskedRollouts, steps: int) -> None:
-        """Look at the policy as it is after so many steps, unless that was done."""
+        """Look at the policy as it is after so many steps, unless that was done.
+
+        Raises:
+            RunStoppedError: too few of its episodes could be scored; nothing is recorded.
+        """
         looks = self.record.looks
         if looks and looks[-1].steps == steps:
             return
@@ -116,7 +142,8 @@ class Looks(BaseCallback):
         played = 0
         if not self.record.knows_mutators:
             mutators = self._episodes.mutators
-            tell(f"kept queries: each of {len(mutators)} mutators plays them once, the policy at each look")
+            each = f"each of {len(mutators)} mutators plays them once, the policy at each look"
+            tell(f"{self._prefix}kept queries: {each}")
             fixed: dict[str, Results] = {}
             for action, name in enumerate(mutators):
                 fixed[name], taken = self._play(_always(action))
@@ -129,7 +156,7 @@ class Looks(BaseCallback):
         )
         for output in self.logger.output_formats:
             output.write(look.metrics(), {}, steps)
-        tell(f"look at step {steps}: {look.text()}")
+        tell(f"{self._prefix}look at step {steps}: {look.text()}")
 
     def _play(self, choose: Choose) -> tuple[Results, int]:
         played = self._episodes.play(choose)
@@ -148,9 +175,13 @@ class Looks(BaseCallback):
 
 
 def open_looks(
-    config: TrainConfig, kept: Sequence[Query], env: BatchedQueryMutationEnv, interrupt: Interrupt
+    config: TrainConfig,
+    kept: Sequence[Query],
+    env: BatchedQueryMutationEnv,
+    interrupt: Interrupt,
+    name: str = "",
 ) -> Looks | None:
-    """The looks of a run; None where no queries are kept."""
+    """The looks of a run, which is called `name` where there are several; None where no queries are kept."""
     if not kept:
         return None
     # The file may be sorted, and a test by betting goes by the order: chance makes one.
@@ -158,9 +189,10 @@ def open_looks(
     queries = [kept[k] for k in stream.permutation(len(kept))]
     alone = config.driven_by == "sequential"
     in_flight = 1 if alone else config.max_workers or config.num_processes
-    episodes = KeptEpisodes([query.text for query in queries], env, config.seed, in_flight)
+    texts = [query.text for query in queries]
+    episodes = KeptEpisodes(texts, env, config.seed, in_flight, config.max_unscored)
     record = GainRecord([query.group for query in queries], config.gain)
-    return Looks(record, episodes, interrupt, config.total_steps)
+    return Looks(record, episodes, interrupt, config.total_steps, name)
 
 
 def _always(action: int) -> Choose:

@@ -135,7 +135,13 @@ class Learner:
     """A policy in training, and the folder it is saved in."""
 
     def __init__(
-        self, config: TrainConfig, bridge: GymnasiumVecEnv, folder: RunFolder, logger: Logger
+        self,
+        config: TrainConfig,
+        bridge: GymnasiumVecEnv,
+        folder: RunFolder,
+        logger: Logger,
+        *,
+        by_bandit: bool,
     ) -> None:
         self.config = config
         self.bridge = bridge
@@ -143,7 +149,7 @@ class Learner:
         self.logger = logger
         self.looks: Looks | None = None
         """Those at the kept queries; None where none are kept."""
-        self.model: MaskedRollouts = self._bandit() if config.steps_by_bandit else self._ppo(config.lr)
+        self.model: MaskedRollouts = self._bandit() if by_bandit else self._ppo()
 
     @property
     def env(self) -> BatchedQueryMutationEnv:
@@ -211,8 +217,6 @@ class Learner:
         Raises:
             OllamaError: a query of a lane could not be embedded.
         """
-        if state["optimizer"] and isinstance(self.model, MaskedBandit):
-            self.model = self._ppo(self.config.lr * LEARNING_RATE_SHARE)
         model = self.model
         model.policy.load_state_dict(state["policy"])
         if isinstance(model, MaskedPPO):
@@ -230,15 +234,16 @@ class Learner:
         """A hash of the policy's weights."""
         return weights_sha256(self.model.policy)
 
-    def _ppo(self, learning_rate: float) -> MaskedPPO:
+    def _ppo(self) -> MaskedPPO:
         """PPO with a new network."""
         config = self.config
+        share = LEARNING_RATE_SHARE if config.steps_by_bandit else 1.0
         collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
         with GLOBAL_RNG_LOCK:
             model = collects(
                 QueryPolicy,
                 self.bridge,
-                learning_rate=learning_rate,
+                learning_rate=config.lr * share,
                 n_steps=config.num_steps,
                 batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
                 n_epochs=config.ppo_epoch,
@@ -278,7 +283,7 @@ class Learner:
     def _ppo_after(self, bandit: MaskedBandit) -> MaskedPPO:
         """PPO on a network that is fitted to what a bandit learned; it goes on where the bandit stands."""
         config = self.config
-        model = self._ppo(config.lr * LEARNING_RATE_SHARE)
+        model = self._ppo()
         fit_to_bandit(
             cast("QueryPolicy", model.policy),
             bandit.policy.model,
@@ -327,16 +332,25 @@ class Checkpoints(BaseCallback):
 
 
 def make_learner(
-    config: TrainConfig, env: BatchedQueryMutationEnv, folder: RunFolder, *, done_steps: int = 0
+    config: TrainConfig,
+    env: BatchedQueryMutationEnv,
+    folder: RunFolder,
+    saved: Mapping[str, Any] | None = None,
 ) -> Learner:
     """A new policy for `env`; every stream of chance in it is keyed by `config.seed`.
 
-    `done_steps` is what a run that is resumed has behind it; `Learner.restore` is to follow.
+    `saved` is the checkpoint of a run that is resumed; `Learner.restore` is to follow.
+
+    Raises:
+        EncodingError: a training query that a bandit is to know cannot be embedded.
     """
     # Sums are split among threads, so other weights come of two than of one; which is as fast on a network of
     # this size, and on a busy machine faster.
     torch.set_num_threads(1)
-    return Learner(config, GymnasiumVecEnv(env), folder, make_logger(folder, done_steps))
+    state = saved["learner"] if saved else {"counters": {"num_timesteps": 0}, "optimizer": {}}
+    by_bandit = config.steps_by_bandit > 0 and not state.get("optimizer")
+    logger = make_logger(folder, state["counters"]["num_timesteps"])
+    return Learner(config, GymnasiumVecEnv(env), folder, logger, by_bandit=by_bandit)
 
 
 def lane_seeds(seed: int, lanes: int) -> list[int]:

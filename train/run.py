@@ -54,6 +54,8 @@ class TrainingRun:
     replies: ReplyLog
     saved: Mapping[str, Any] | None
     """The checkpoint of a run that is gone on with."""
+    name: str = ""
+    """What it is called where there are several."""
 
     def learn(
         self,
@@ -89,13 +91,12 @@ class TrainingRun:
         from train.learner import make_learner
 
         interrupt, saved = self.interrupt, self.saved
-        done = saved["learner"]["counters"]["num_timesteps"] if saved else 0
-        learner = make_learner(self.config, self.env, self.folder, done_steps=done)
-        learner.looks = open_looks(self.config, self.queries.kept, self.env, interrupt)
+        interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
+        learner = make_learner(self.config, self.env, self.folder, saved)
+        learner.looks = open_looks(self.config, self.queries.kept, self.env, interrupt, self.name)
         if saved:
-            interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
             go_on(saved, learner, recorder)
-            interrupt.allow(allowed=False)
+        interrupt.allow(allowed=False)
         progress = show(recorder)
         ended: BaseException | None = None
         try:

@@ -21,13 +21,13 @@ import numpy as np
 from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection
 from ollama_utils.plans import POLL_S
-from records.errors import RunStoppedError
+from records.errors import RunStoppedError, one_line
 from records.interrupt import Interrupt, Interrupted, interruptible_thread
 from records.resume import check_options
 from records.run_folder import RunFolder
 from records.seed_folders import seed_folder
 from records.settings import resolved
-from records.terminal import shown
+from records.terminal import shown, tell
 from records.trust import CONFIG
 from scorers.statistics import student_intervals
 from train.config import TrainConfig
@@ -65,7 +65,9 @@ def train_seeds(
     outcomes, stopped = SeedThreads(runs, connection, accuracy).learn(interrupt)
     summary = summarise_seeds(config, connection, outcomes, stopped)
     folder.write_json("summary.json", summary)
-    return folder, Outcome(summary=summary, stopped=stopped)
+    gains = [(run["seed"], outcome.gain) for run, outcome in zip(summary["runs"], outcomes, strict=True)]
+    gain = "".join(f"seed {seed}: {text}" for seed, text in gains if text)
+    return folder, Outcome(summary=summary, stopped=stopped, gain=gain)
 
 
 def _prepare_all(
@@ -91,7 +93,7 @@ def _prepare_all(
         runs.append(prepare(alone, opener, queries, own, interrupt, stack, encoder))
         if seed == config.seed:
             folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
-    return [replace(run, interrupt=Interrupt()) for run in runs]
+    return [replace(run, interrupt=Interrupt(), name=f"seed {run.config.seed}") for run in runs]
 
 
 def _alone(config: TrainConfig, folder: RunFolder, seed: int) -> TrainConfig:
@@ -130,7 +132,7 @@ class SeedThreads:
         """Have all learn; returns what came of them, in their order, and what ended them early.
 
         Raises:
-            BaseException: what kept one of them from being summed up.
+            BaseException: what ended them, if none of them could be summed up.
         """
         from train.recorder import training_display
 
@@ -147,13 +149,24 @@ class SeedThreads:
                 except Interrupted as error:
                     interrupted = error
                     self._stop({run.config.seed: Interrupted(error.signum) for run in self._runs})
-        if failed := next((came for came in self._came.values() if isinstance(came, BaseException)), None):
-            raise failed
-        outcomes = [came for _, came in sorted(self._came.items()) if isinstance(came, Outcome)]
-        if self._first is None:
-            return outcomes, None
-        first = outcomes[self._first - self._runs[0].config.seed]
-        return outcomes, interrupted or first.stopped
+        return self._summed_up(interrupted)
+
+    def _summed_up(self, interrupted: Interrupted | None) -> tuple[list[Outcome], BaseException | None]:
+        """What came of all runs, and what ended the first; of a failure that followed it is told."""
+        stopped: BaseException | None = interrupted
+        if self._first is not None and stopped is None:
+            first = self._came[self._first]
+            stopped = first.stopped if isinstance(first, Outcome) else first
+        outcomes = []
+        for run in self._runs:
+            came = self._came[run.config.seed]
+            if isinstance(came, Outcome):
+                outcomes.append(came)
+            elif came not in {stopped, run.interrupt.reason}:
+                tell(f"{run.name} was not summed up: {one_line(came)}")
+        if stopped and not outcomes:
+            raise stopped
+        return outcomes, stopped
 
     def _work(self, place: int, display: ProgressDisplay) -> None:
         """Have the run at this place learn, on this thread."""
@@ -199,8 +212,8 @@ def _line(run: TrainingRun, findings: Findings, display: ProgressDisplay, record
     from records.progress import ProgressDisplay
     from train.recorder import ProgressLine
 
-    beside, name = ProgressDisplay(beside=display), f"seed {run.config.seed}"
-    return ProgressLine(run.config.total_steps, recorder, findings, beside, name)
+    beside = ProgressDisplay(beside=display)
+    return ProgressLine(run.config.total_steps, recorder, findings, beside, run.name)
 
 
 def summarise_seeds(
@@ -249,8 +262,8 @@ def _over_seeds(runs: Sequence[Summary], name: str, end: str) -> Summary:
     }
 
 
-def print_seeds(summary: Summary, folder: RunFolder) -> None:
-    """Print it for a person, on stdout."""
+def print_seeds(summary: Summary, folder: RunFolder, gain: str) -> None:
+    """Print it for a person, on stdout, with what is known of each seed's gain."""
     from train.summary import SIMULATED, rates_line
 
     lines = [
@@ -262,6 +275,7 @@ def print_seeds(summary: Summary, folder: RunFolder) -> None:
         lines.append(rates_line("  all seeds", summary, name) + "\n")
     lines += [
         "(95 % intervals: of a seed over its queries, of all over the seeds on these queries)\n",
+        gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']} · {summary['wall_s']:.0f} s\n",
         folder.closing_message,

@@ -114,6 +114,18 @@ def test_the_test_and_the_interval_of_a_difference_agree(grid: list[list[int]]) 
     assert (found.difference, found.wins, found.losses) == (pooled.difference, pooled.wins, pooled.losses)
 
 
+def test_a_seed_without_a_trial_tells_nothing_of_how_seeds_differ() -> None:
+    """Filled in with what the others did, it would make the interval narrower than two seeds can."""
+    stream = np.random.default_rng(1)
+    one: list[list[list[float]]] = [[[0.0] for _ in range(20)]]
+    two = [[[float(x)] for x in shift + stream.normal(size=20)] for shift in (0.0, 1.0)]
+    nothing: list[list[float]] = [[] for _ in range(20)]
+    assert compare_seeds([*two, nothing], one) == compare_seeds(two, one)
+    left = compare_seeds([two[0], nothing], one)
+    assert (left.low, left.high, left.p_value) == (-math.inf, math.inf, 1.0)
+    assert left.difference == pytest.approx(compare([*two[0]], one[0]).difference)
+
+
 def test_queries_without_a_trial_on_one_side_are_left_out() -> None:
     a = [[[1.0], [], [0.0], [1.0]], [[1.0], [], [], [0.0]]]
     found = compare_seeds(a, [[[0.0], [1.0], [0.0], [0.0]]])

@@ -64,6 +64,15 @@ def test_a_run_that_is_interrupted_and_resumed_is_the_run_that_was_not(
     assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
+def test_more_mutators_than_a_bandit_can_tell_apart_are_a_clear_error(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    many = ",".join(f"llm:reword {number}" for number in range(65))
+    assert train(simulator.host, tmp_path / "run", *flags("linucb", 16, "--mutators", many)) == 2
+    assert "at most 64 --mutators, got 65" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
 def test_auto_goes_the_way_of_linucb_until_ppo_takes_over(simulator: EmbeddedServer, tmp_path: Path) -> None:
     for algorithm in ("linucb", "auto"):
         assert train(simulator.host, tmp_path / algorithm, *flags(algorithm, 96)) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
@@ -32,13 +32,14 @@ def folder_of(folder: Path, seed: int) -> Path:
 
 
 @contextmanager
-def interrupted_once(folder: Path, written: int) -> Iterator[None]:
-    """Within `with`: Ctrl-C comes once so many transitions of the seeds together are written."""
+def interrupted_once(folder: Path, written: int, then: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Within `with`: Ctrl-C comes after `then` once the seeds together have written so many transitions."""
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(0.001):
             if sum(path.read_bytes().count(b"\n") for path in folder.glob("*/transitions.jsonl")) >= written:
+                then()
                 os.kill(os.getpid(), signal.SIGINT)
                 return
 
@@ -136,7 +137,8 @@ def test_ctrl_c_ends_all_saved_and_all_go_on(
     with interrupted_once(folder, written):
         assert train(simulator.host, folder, *SMALL, "--seed", "5", "--seeds", "3") == 130
     assert summary(folder)["stopped"] == "stopped by SIGINT"
-    assert all((folder_of(folder, seed) / "policy.safetensors").exists() for seed in SEEDS)
+    assert summary(folder)["seeds"]
+    assert all((folder_of(folder, s) / "policy.safetensors").exists() for s in summary(folder)["seeds"])
     assert resume(folder) == 0
     assert summary(folder)["stopped"] is None
     same(folder, alone)
@@ -193,6 +195,34 @@ def test_a_seed_that_cannot_go_on_ends_all_saved(tmp_path: Path, capsys: pytest.
     assert sum(why.startswith("stopped with seed") for why in whys) <= 1
     assert all("could not be scored" in why for why in whys)
     assert all((tmp_path / "run" / f"seed-{k}" / "policy.safetensors").exists() for k in (0, 1))
+
+
+def test_a_failure_that_follows_is_told_and_hides_nothing(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ctrl-C ends all; one of them cannot save its policy then."""
+    folder = tmp_path / "run"
+    in_the_way = folder_of(folder, 6) / "policy.safetensors"
+
+    with interrupted_once(folder, 60, then=in_the_way.mkdir):
+        assert train(simulator.host, folder, *SMALL, "--seed", "5", "--seeds", "2") == 130
+    assert "seed 6 was not summed up: " in capsys.readouterr().err
+    assert summary(folder)["seeds"] == [5]
+    assert summary(folder)["stopped"] == "stopped by SIGINT"
+    in_the_way.rmdir()
+    assert resume(folder) == 0
+    assert summary(folder)["seeds"] == [5, 6]
+
+
+def test_each_seed_tells_its_looks_and_its_gain(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = (*SMALL, "--kept", "0.1", "--mutators", "noop,shorten", "--seed", "5", "--seeds", "2")
+    assert train(simulator.host, tmp_path / "run", *flags) == 0
+    said = capsys.readouterr()
+    for seed in (5, 6):
+        assert f"seed {seed}: look at step 32: gain" in said.err
+        assert f"seed {seed}: gain at step {ALL}:" in said.out
 
 
 def test_what_cannot_stand_beside_several_seeds(

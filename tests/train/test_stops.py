@@ -68,3 +68,28 @@ def test_when_the_next_query_cannot_be_embedded(tmp_path: Path, capsys: pytest.C
     assert "out of memory" in lines[-1]
     assert summary["env_steps"] > 0
     assert "Traceback" in (tmp_path / "run" / "error.txt").read_text()
+
+
+def test_when_a_bandit_cannot_embed_the_training_queries(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not begun, and begins when it is gone on with."""
+    broken, embedded = [True], count()
+
+    def breaks_down(body: dict[str, Any]) -> tuple[int, object]:
+        if "input" in body and next(embedded) >= 2 and broken[0]:
+            return 500, {"error": "out of memory"}
+        return answers(body)
+
+    run = tmp_path / "run"
+    flags = ("--encoder", "ollama:m", "--mutators", "noop", "--num-processes", "4", "--num-env-steps", "16")
+    with ScriptedServer(breaks_down) as server:
+        told = ("--ollama-host", server.host, "--target-model", "m", "--call-attempts", "1")
+        begin = ("train", *told, *flags, "--algorithm", "linucb", "--run-dir", str(run))
+        assert execute(begin) == 1
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert line.startswith("mutagym: EncodingError: texts")
+        assert "out of memory" in line
+        broken[0] = False
+        assert execute(("train", "--resume", str(run))) == 0
+    assert json.loads((run / "summary.json").read_text())["env_steps"] == 16

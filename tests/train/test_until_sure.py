@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.scripted import ScriptedServer
 from tests.runs import PASSES, WORLD, interrupted_at, lines, metrics, read, resume, summary, train
+from tests.train.test_stops import answers
 
 STEPS = 160
 """Five rollouts of 32: looks after 1, 2 and 4 of them, and at the end."""
@@ -106,6 +109,44 @@ def test_a_run_that_is_settled_ends_early_and_stays_ended(
     assert resume(tmp_path / "run") == 0
     assert [summary(tmp_path / "run")[name] for name in EQUAL] == [said[name] for name in EQUAL]
     assert summary(tmp_path / "run")["env_steps"] == 64
+
+
+@pytest.mark.parametrize("failing", [10, None])
+def test_calls_that_fail_at_a_look_are_told_and_too_many_stop_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], failing: int | None
+) -> None:
+    """The look is not recorded then, and made when the run is gone on with."""
+    run = tmp_path / "run"
+    broken = [True]
+
+    def fails(body: dict[str, Any]) -> tuple[int, object]:
+        if broken[0] and "prompt" in body and body["prompt"] in read(run, "queries.json")["kept"][:failing]:
+            return 500, {"error": "out of memory"}
+        return answers(body)
+
+    flags = ("--encoder", "hashing:16", "--mutators", "noop", "--num-processes", "4", "--num-steps", "8")
+    with ScriptedServer(fails) as server:
+        told = ("--ollama-host", server.host, "--target-model", "m", "--call-attempts", "1")
+        begin = ("train", *told, *flags, *PASSES, "--max-steps", "1", "--num-env-steps", "32", *KEPT)
+        code = execute((*begin, "--run-dir", str(run)))
+        said = capsys.readouterr().err
+        if failing:
+            assert code == 0
+            assert f"{failing} kept queries could not be scored" in said
+            return
+        assert code == 1
+        assert "kept queries could not be scored" in said.splitlines()[-1]
+        assert summary(run)["gain_looks"] == []
+        broken[0] = False
+        assert resume(run) == 0
+    assert [look["env_steps"] for look in summary(run)["gain_looks"]] == [32]
+
+
+def test_least_gain_alone_is_a_clear_error(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(simulator.host, tmp_path / "run", *SMALL, *THREE, *KEPT, "--least-gain", "0.1") == 2
+    assert "add --until-sure" in capsys.readouterr().err
 
 
 def test_kept_queries_are_none_to_evaluate_on(
