@@ -1,11 +1,11 @@
 """When `--until-sure` ends a training: where there is no gain, and where there is one of ten points.
 
-    make bench-until-sure                        # or python -m benchmarks.until_sure --write: some two hours
+    make bench-until-sure                        # or python -m benchmarks.until_sure --write: an hour
     python -m benchmarks.until_sure --runs 40    # fewer trainings; more may be added to them later
     python -m benchmarks.until_sure --quick      # small, to try it out: its figures have no meaning
 
-Every training is one of `mutagym train`, in this process, on one simulator a world, with queries of its own
-that are drawn from 5,120 benign questions. What a policy can gain is computed (`benchmarks.optimum`).
+Every training is one of `mutagym train`, in a process and on a simulator of its world, with queries of its
+own that are drawn from 5,120 benign questions. What a policy can gain is computed (`benchmarks.optimum`).
 Trainings are kept under runs/until-sure: one that is there, of the same code, is not made again.
 """
 
@@ -18,7 +18,10 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -168,15 +171,22 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
     return found
 
 
+def train_all(world: World, runs: int, work: Path) -> list[dict[str, Any]]:
+    """The summaries of so many trainings, one after another."""
+    ended = []
+    with EmbeddedServer(Settings(slots=16, time_scale=0, persona=world.file)) as server:
+        for seed in range(runs):
+            ended.append(train(world, server.host, seed, work))
+            print(f"{world.title}: {seed + 1} of {runs}", file=sys.stderr, flush=True)
+    return ended
+
+
 def _trainings(work: Path, runs: int) -> Section:
     rows: list[Mapping[str, Any]] = []
     checks: list[Check] = []
-    for world in WORLDS:
-        with EmbeddedServer(Settings(slots=16, time_scale=0, persona=world.file)) as server:
-            ended = []
-            for seed in range(runs):
-                ended.append(train(world, server.host, seed, work))
-                print(f"{world.title}: {seed + 1} of {runs}", file=sys.stderr, flush=True)
+    with ProcessPoolExecutor(len(WORLDS), mp_context=get_context("spawn")) as pool:
+        of_worlds = list(pool.map(partial(train_all, runs=runs, work=work), WORLDS))
+    for world, ended in zip(WORLDS, of_worlds, strict=True):
         rows.append(_row(world, ended))
         share = rows[-1]["claimed"]
         if world is WORLDS[0]:
