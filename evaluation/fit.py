@@ -174,13 +174,12 @@ def fit_contextual(
     """
     import torch  # takes long to import
 
-    from train.linear_bandit import PARTIAL_CREDIT, LinearBandit
+    from train.linear_bandit import LinearBandit, credit, rule_actions
 
     found = _Found(name, context)
     ordered = _ordered(queries, context.seed)
     (embeddings,) = yield [partial(_embedded, name, context, ordered)]
-    rules = [action for action, mutator in enumerate(context.rules.mutators) if mutator.kind == "rule"]
-    model = LinearBandit(embeddings.shape[1], len(found.names), rules)
+    model = LinearBandit(embeddings.shape[1], len(found.names), rule_actions(context.rules.mutators))
     model.fit_components(embeddings)
     lanes = [_BanditLane(lane, context, ordered, seed) for lane in range(PULLS_SIDE_BY_SIDE)]
     left = calls
@@ -192,7 +191,7 @@ def fit_contextual(
         scored = list(chain.from_iterable(rows.scored for rows in played))
         if scored:
             observations, actions, transitions = zip(*scored, strict=True)
-            earned = [each.reward + PARTIAL_CREDIT * each.info["partial"] for each in transitions]
+            earned = [each.reward + credit(each.info) for each in transitions]
             model.learn(torch.from_numpy(np.stack(observations)), torch.tensor(actions), torch.tensor(earned))
         for _, action, transition in scored:
             found.note(action, transition.reward)

@@ -19,7 +19,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from envs.observation import observation_size
 from train.lanes import LaneRollouts
-from train.linear_bandit import PARTIAL_CREDIT, LinearBandit
+from train.linear_bandit import LinearBandit, credit
 from train.random_streams import action_streams
 from train.rollouts import Choice, MaskedRollouts, in_blocks
 
@@ -121,7 +121,7 @@ class MaskedBandit(MaskedRollouts):
 
     def bootstrap(self, dones: NDArray[np.bool_], infos: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:  # noqa: ARG002 - MaskedRollouts'
         """What counts to the rewards (N,): credit for partial refusals."""
-        return np.array([PARTIAL_CREDIT * info.get("partial", False) for info in infos], np.float32)
+        return np.array([credit(info) for info in infos], np.float32)
 
     def update(self) -> None:
         """Learn from the scored rows of the rollout."""

@@ -33,6 +33,7 @@ from train.bandit import BanditPolicy, LaneBandit, MaskedBandit
 from train.config import TrainConfig
 from train.kept import Looks, SettledError
 from train.lanes import LanePPO
+from train.linear_bandit import rule_actions
 from train.policy_file import save_weights
 from train.ppo import MaskedPPO, weights_sha256
 from train.random_streams import GLOBAL_RNG_LOCK, Stream
@@ -274,7 +275,7 @@ class Learner:
                 "thompson" if config.algorithm == "thompson" else "linucb",
                 n_steps=config.bandit_steps,
                 embeddings=embeddings,
-                rules=[action for action, mutator in enumerate(mutators) if mutator.kind == "rule"],
+                rules=rule_actions(mutators),
                 seed=config.seed,
             )
         self._prepare(model)

@@ -23,8 +23,8 @@ will. There are some A squared weights, and a solution takes time with their thi
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -32,6 +32,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from envs.observation import LABELS
+
+if TYPE_CHECKING:
+    from mutators.mutator import Mutator
 
 SHARED = 5 + len(LABELS)
 OWN = 2
@@ -51,6 +54,16 @@ TRIED_VARIANCE = 0.02
 PARTIAL_CREDIT = 0.3
 """Counted to the reward of a step that was partly refused: the next mutator may do the rest, and a bandit
 looks no further than one step. With it the greedy choice is the optimum in `cautious`; without, .88 of it."""
+
+
+def credit(info: Mapping[str, Any]) -> float:
+    """What counts to a step's reward, by its info: `PARTIAL_CREDIT` where the reply was partly refused."""
+    return PARTIAL_CREDIT if info.get("partial") else 0.0
+
+
+def rule_actions(mutators: Sequence[Mutator]) -> list[int]:
+    """The actions whose mutator is a rule."""
+    return [action for action, mutator in enumerate(mutators) if mutator.kind == "rule"]
 
 
 class Expected(NamedTuple):
@@ -141,7 +154,7 @@ class LinearBandit(nn.Module):
         Args:
             observations: (N, size), before the steps.
             actions: (N,), int64.
-            rewards: (N,), what each step earned, `PARTIAL_CREDIT` counted to it.
+            rewards: (N,), what each step earned, its `credit` counted to it.
         """
         features = self._features(observations)[torch.arange(len(actions)), actions]
         seen = torch.zeros(len(actions), len(self.moments), dtype=torch.float64)
