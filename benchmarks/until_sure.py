@@ -4,8 +4,9 @@
     python -m benchmarks.until_sure --runs 40    # fewer trainings; more may be added to them later
     python -m benchmarks.until_sure --quick      # small, to try it out: its figures have no meaning
 
-Every training is one of `mutagym train`, in a process and on a simulator of its world, with queries of its
-own that are drawn from 5,120 benign questions. What a policy can gain is computed (`benchmarks.optimum`).
+Every training is one of `mutagym train`, with queries of its own that are drawn from 5,120 benign questions;
+the worlds are trained side by side, each in a process and on a simulator of its own. What a policy can gain
+is computed (`benchmarks.optimum`).
 Trainings are kept under runs/until-sure: one that is there, of the same code, is not made again.
 """
 

@@ -168,7 +168,7 @@ def compare_seeds(
     for side, query_trials in zip((a, b), pooled, strict=True):
         with_trials = [seed for seed in side if any(seed[k] for k in kept)]
         if len(side) > 1 and len(with_trials) == 1:
-            return replace(both, low=-bound, high=bound, p_value=1.0, test="none: one seed alone has trials")
+            return replace(both, low=-bound, high=bound, p_value=1.0, test="none: only one seed has trials")
         if len(side) > 1:
             parts.append(_seed_part(with_trials, query_trials, kept))
     ends = student_intervals(differences, np.float64(span), confidence, seeds=parts)

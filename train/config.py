@@ -20,8 +20,8 @@ MOST_ROWS = 2**24
 
 
 MOST_BANDIT_MUTATORS = 64
-"""Mutators that a bandit chooses from: it has some A squared weights (`train.linear_bandit`), and a matrix of
-these squared, which would outgrow the file of a policy."""
+"""Mutators that a bandit can choose from: its weights (`train.linear_bandit`) grow with their square, and the
+matrix that says how sure these are with the fourth power: a policy's file would get too large to be read."""
 
 
 @Parameter(name="*")

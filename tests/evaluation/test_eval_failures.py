@@ -194,6 +194,16 @@ def test_a_users_error_is_one_line(
     assert all(word in line for word in says), line
 
 
+def test_too_few_calls_for_a_contextual_bandit_to_learn_from_are_one_line(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An episode of each mutator is paid for, but not a step of each of the 16 lanes that learn together."""
+    flags = ("--mutators", "noop,shorten", "--max-steps", "2", "-p", "linucb", "--fit-calls", "8")
+    assert evaluate(simulator, tmp_path / "run", *flags) == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "linucb could not be fitted: no step was scored; --fit-calls of 16 or more give it one" in line
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
