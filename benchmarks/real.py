@@ -300,9 +300,9 @@ def adopted(plan: Plan, steps: Sequence[Mapping[str, Any]]) -> Section:
     return Section(
         title="Rewordings that were adopted",
         about=(
-            "Of the different rewordings in the evaluations above, under the system prompts of "
-            f"{' and '.join(target.name for target in plan.targets)}. In brackets "
-            "95 % intervals (Wilson's on the effective number, for the rewordings of one query are alike). "
+            "Of the different rewordings in the evaluations above "
+            f"({', '.join(target.name for target in plan.targets)}). In brackets 95 % intervals (Wilson's on "
+            "the effective number, for the rewordings of one query are alike). "
             "What was not adopted was thrown away for what stands over its column, and the query asked as it "
             "was (`unchanged`: the mutator gave the query back). Episodes here have one step, so that "
             "`crossover` has no earlier rewording to join the query with, and asks what `paraphrase` asks."
