@@ -50,7 +50,7 @@ _PROBE = 1_000_000
 class Plan:
     """How much is trained, and how often it is looked at."""
 
-    seeds: int = 5
+    seeds: int = 20
     steps: int = 400
     looks: int = 4
     """How often the held-out questions are answered, evenly spaced, the last time at the end; and once before

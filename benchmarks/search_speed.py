@@ -244,7 +244,7 @@ def _critic(scale: Scale, batch: int) -> list[dict[str, Any]]:
         with serving(scale, max(WORKERS), "25", seed=seed) as (_, dispatcher):
             LLMCritic(dispatcher, JUDGE).score("Answer.", "What is 2 + 2?", "Answer: 4")
             runs.append([_scored(dispatcher, items, workers) for workers in WORKERS])
-    alone, scores = median(run[0][0] for run in runs), runs[0][0][1]
+    alone = median(run[0][0] for run in runs)
     rows = []
     for place, workers in enumerate(WORKERS):
         seconds = median(run[place][0] for run in runs)
@@ -256,7 +256,7 @@ def _critic(scale: Scale, batch: int) -> list[dict[str, Any]]:
                 "scores/s": batch / seconds,
                 "times faster": alone / seconds,
                 "of the most": alone / seconds / workers,
-                "same scores": all(run[place][1] == scores for run in runs),
+                "same scores": all(run[place][1] == run[0][1] for run in runs),
             }
         )
     return rows
