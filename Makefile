@@ -68,7 +68,7 @@ bench-real: $(REAL) ## Measure a small real model on queries of yours, into docs
 	@test -n "$(QUERIES)" || { echo "name a file of queries: make bench-real QUERIES=xstest_prompts.csv WHERE=label=safe"; exit 2; }
 	$(BIN)/python -m benchmarks.real --queries "$(QUERIES)" $(addprefix --where ,$(WHERE)) $(BENCH_FLAGS)
 
-bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (about thirty-five minutes)
+bench-search: install ## Measure all that is claimed of the searches, into docs/search.md (three quarters of an hour)
 	$(call run_benchmarks,search_speed selection hybrid_learning rate)
 
 bench-guard: install ## Measure how surely eval --guard-queries finds what unlocks refusals, into docs/statistics.md (a quarter of an hour)

@@ -1,6 +1,6 @@
 """Does the hybrid flow learn? A learning actor, a random one and a fixed prompt, each with as many calls.
 
-python -m benchmarks.hybrid_learning    # a few minutes
+python -m benchmarks.hybrid_learning    # some ten minutes
 
 All drive the same flow on the same training questions of the bundled task, seed by seed. What a reply is
 worth is scored from the reply, as a person would say it: of the reply that the flow chose, and of no other.
