@@ -51,6 +51,8 @@ class Plan:
     """How much is trained, and how often it is looked at."""
 
     seeds: int = 20
+    """With the first five alone the lead over the random actor was +0.080 [-0.061, +0.221] by
+    seed: too wide an interval to tell."""
     steps: int = 400
     looks: int = 4
     """How often the held-out questions are answered, evenly spaced, the last time at the end; and once before
