@@ -14,7 +14,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
-from cli.run_defaults import RunDefaults, RunMissions
+from cli.run_defaults import ReplayedRun, RunDefaults, RunMissions
 from ollama_utils.errors import EncodingError, OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import GateNotMetError, RunStoppedError, UserError
@@ -80,6 +80,10 @@ COMMANDS = {
     "optimize": (
         "cli.optimize:optimize",
         "Learn which system prompt suits which question: candidates, critics, an actor, prompts that evolve",
+    ),
+    "replay": (
+        "cli.replay:replay",
+        "Play a training run again from its log of replies, with no server, and compare bit for bit",
     ),
     "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
@@ -204,7 +208,9 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
         layers += _command_defaults(rest, table, trusted=trusted)
     if rest[:1] == ["eval"]:
         layers.append(RunMissions(trusted=trusted))
-    if trusted and not any(isinstance(layer, RunDefaults | RunMissions) for layer in layers):
+    if rest[:1] == ["replay"]:
+        layers.append(ReplayedRun(trusted=trusted))
+    if trusted and not any(isinstance(layer, RunDefaults | RunMissions | ReplayedRun) for layer in layers):
         raise UserError(
             f"{TRUST} is for a run that --resume, -p or -m names, and none is named: leave it out"
         )

@@ -15,11 +15,18 @@ from typing import TYPE_CHECKING, Any
 from cyclopts import UNSET
 from cyclopts.config import Dict
 
-from records.trust import usable_settings
+from records.errors import UserError
+from records.run_folder import check_is_run
+from records.settings import PLACES, read_toml, resolved
+from records.trust import CONFIG, usable_settings
 
 if TYPE_CHECKING:
     from cyclopts import App
     from cyclopts.argument import Argument, ArgumentCollection
+
+_RUN = "RUN"
+"""The argument of `mutagym replay`."""
+_PLACES = tuple(name.replace("_", "-") for name in PLACES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +91,41 @@ class RunMissions:
                     for flag, values in settings.items()
                 }
                 usable_settings(run, named, trusted=self.trusted)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedRun:
+    """The settings of the run that is replayed: a config of cyclopts, as RunDefaults is.
+
+    Hosts and limits are left out, for nobody is called, and so is every place that would be written.
+    """
+
+    trusted: bool
+
+    def __call__(self, app: App, commands: tuple[str, ...], arguments: ArgumentCollection) -> None:
+        """Fill in the settings.
+
+        Raises:
+            UserError: the run is not one of `mutagym train`, or not the user's own, and names what the user
+                did not.
+        """
+        from evaluation.config import MODELS
+        from ollama_utils.connect import ServerConfig
+
+        named = next((argument for argument in arguments if argument.name == _RUN and argument.tokens), None)
+        if named is None:
+            return  # cyclopts says so
+        run = Path(named.tokens[0].value)
+        check_is_run(run, _RUN)
+        table = read_toml(run / CONFIG)
+        if "num-env-steps" not in table:
+            raise UserError(
+                f"{str(run)!r} is no run of `mutagym train`, and no other is replayed: its own command goes "
+                "over it again with --resume, from the same log"
+            )
+        left_out = ({*resolved(ServerConfig())} - {*MODELS}) | {*_PLACES, "judge-accuracy"}
+        kept = {key: value for key, value in table.items() if key not in left_out}
+        RunDefaults(run=run, table=kept, trusted=self.trusted)(app, commands, arguments)
 
 
 def _run_missions(text: str) -> Iterator[tuple[Path, dict[str, list[str]]]]:

@@ -119,11 +119,12 @@ class BatchedQueryMutationEnv(LaneVectorEnv):
             self._last = [task.value for task in tasks]
             return self._show()  # type: ignore[no-any-return] # LaneVectorEnv knows no observation type
 
-    def replay(self, rows: Iterable[Sequence[Mapping[str, Any]]]) -> None:
+    def replay(self, rows: Iterable[Sequence[Mapping[str, Any] | None]]) -> None:
         """Play each lane's coming steps as they were recorded, without calling a model.
 
         Args:
             rows: for each step one line of transitions.jsonl a lane; the actions must be the recorded ones.
+                None: this lane's step is played as ever.
 
         Raises:
             ValueError: a row that is not of as many lanes.

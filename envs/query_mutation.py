@@ -91,7 +91,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self.episode: Episode | None = None
         self._over = True
         self._next_number = 0
-        self._to_replay: deque[Mapping[str, Any]] = deque()
+        self._to_replay: deque[Mapping[str, Any] | None] = deque()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -138,11 +138,12 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         """`step` as a plan, for a schedule to play; raises at once what `step` raises."""
         return self._steps(self.check(action), int(action))
 
-    def replay(self, steps: Iterable[Mapping[str, Any]]) -> None:
+    def replay(self, steps: Iterable[Mapping[str, Any] | None]) -> None:
         """Play the coming steps as they were recorded, without calling a model.
 
         Args:
-            steps: their lines of transitions.jsonl; the actions must be the recorded ones.
+            steps: their lines of transitions.jsonl; the actions must be the recorded ones. None: the step is
+                played as ever.
         """
         self._to_replay.extend(steps)
 
@@ -193,8 +194,8 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
 
     def _steps(self, episode: Episode, action: int) -> EpisodePlan[Transition]:
         steps = episode.step(action)
-        if self._to_replay:
-            steps = replayed(steps, self._to_replay.popleft())
+        if self._to_replay and (line := self._to_replay.popleft()) is not None:
+            steps = replayed(steps, line)
         transition = yield from steps
         self._over = transition.terminated or transition.truncated
         return transition

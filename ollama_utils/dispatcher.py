@@ -34,6 +34,7 @@ from ollama_utils.errors import (
     BadRequestError,
     CallCancelledError,
     CallMovedError,
+    NotInLogError,
     OllamaError,
     ServerBusyError,
     ServerUnreachableError,
@@ -185,7 +186,7 @@ class PendingCall:
             reply=reply,
             error=None if error is None else f"{type(error).__name__}: {error}",
             server=self.hosts[-1] if self.hosts else "",
-            attempts=len(self.hosts),
+            attempts=0 if isinstance(error, NotInLogError) else len(self.hosts),
         )
 
 

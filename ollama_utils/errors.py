@@ -11,6 +11,7 @@ OllamaError
 ├── BadReplyError             an answer came that cannot be used: not JSON, empty
 │   └── BrokenReplyError          the connection ended before the answer did
 ├── CallMovedError            the host went away under the call, which goes to another
+├── NotInLogError             a run is replayed, and its log of replies has none to the call
 └── CallCancelledError        the run stopped before there was an answer
 
 RunStoppedError (of `records.errors`)
@@ -113,6 +114,12 @@ class BrokenReplyError(BadReplyError):
 
 class CallMovedError(OllamaError):
     """The host went away under the call, and another one is there: no failure of the call."""
+
+
+class NotInLogError(OllamaError):
+    """A run is played again from its log of replies, which has none to the call; nothing was sent."""
+
+    retryable = False
 
 
 class OutageError(RunStoppedError):

@@ -11,7 +11,7 @@ from hashlib import sha256
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from records.errors import RunStoppedError, UserError
 from records.reading import MOST_BYTES, parse_json
@@ -74,10 +74,10 @@ class JsonLines:
         """
         if not self.ahead:
             self._file.write(_line(record))
-        elif _hashed(before := self.ahead.popleft()) != _hashed(record):
+        elif names := differing(self.ahead.popleft(), record):
             raise RunStoppedError(
                 f"line {self.count + 1} of {str(self._path)!r} does not come out as it did: "
-                f"{', '.join(_changed(before, record))} changed; the run can only go on with the program, "
+                f"{', '.join(names)} changed; the run can only go on with the program, "
                 "the encoder and the mutators that it began with"
             )
         self._hash.update(record)
@@ -120,9 +120,8 @@ class JsonLines:
         """Read the lines that stay, and cut off the rest, of which a line may be torn."""
         ends = [0]
         with self._path.open("rb") as lines:
-            for line in iter(partial(lines.readline, MOST_BYTES), b""):
-                record = _record(line)
-                if record is None or (len(ends) > done and not row):
+            for record, line in _whole_lines(lines):
+                if len(ends) > done and not row:
                     break
                 self._checked(record, len(ends))
                 ends.append(ends[-1] + len(line))
@@ -141,6 +140,49 @@ class JsonLines:
         os.truncate(self._path, ends[self.count + len(self.ahead)])
 
 
+def read_lines(
+    path: Path, check: Callable[[Mapping[str, Any]], None] = lambda _record: None
+) -> Iterator[dict[str, Any]]:
+    """The records of a file that anybody may have written, up to the first line that is torn.
+
+    Args:
+        path: the file.
+        check: raises ValueError for a record that cannot be one of this file.
+
+    Raises:
+        UserError: the file cannot be read, or `check` refuses a line.
+    """
+    try:
+        with path.open("rb") as lines:
+            for number, (record, _) in enumerate(_whole_lines(lines), start=1):
+                try:
+                    check(record)
+                except ValueError as error:
+                    raise UserError(
+                        f"line {number} of {str(path)!r} is not one that a run writes: {error}"
+                    ) from error
+                yield record
+    except OSError as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+
+
+def _whole_lines(lines: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
+    """The records of an open file, each with its line; the first line that is torn ends it."""
+    for line in iter(partial(lines.readline, MOST_BYTES), b""):
+        if (record := _record(line)) is None:
+            return
+        yield record, line
+
+
+def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """The keys in which two records differ that two equal runs share; `not_hashed` is none of them."""
+    if _hashed(before) == _hashed(now):
+        return []
+    keys = [key for key in {**before, **now} if key != "not_hashed"]
+    changed = [key for key in keys if _line({key: before.get(key)}) != _line({key: now.get(key)})]
+    return changed or ["the order of the keys"]
+
+
 def _record(line: bytes) -> dict[str, Any] | None:
     """What a line holds; None when it is torn."""
     try:
@@ -153,11 +195,6 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _hashed(record: Mapping[str, Any]) -> str:
     """The part of a record that two equal runs share, as a line."""
     return _line({k: v for k, v in record.items() if k != "not_hashed"})
-
-
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The names of what differs."""
-    return [name for name in before if _line({name: before[name]}) != _line({name: now.get(name)})]
 
 
 def _line(record: Mapping[str, Any]) -> str:

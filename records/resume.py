@@ -11,7 +11,7 @@ from records.errors import UserError
 from records.settings import old_names, read_toml, resolved
 
 if TYPE_CHECKING:
-    from records.run_folder import RunFolder
+    from records.run_folder import RecordedRun
 
 HOSTS_AND_LIMITS = (
     *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
@@ -67,7 +67,7 @@ def check_options(
             )
 
 
-def check_fingerprints(fingerprints: Mapping[str, str], folder: RunFolder) -> None:
+def check_fingerprints(fingerprints: Mapping[str, str], folder: RecordedRun) -> None:
     """Check that the parts of the run, of which parts.json has fingerprints, are those that it began with.
 
     Raises:

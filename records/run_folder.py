@@ -31,7 +31,55 @@ PART = ".part-"
 """Begins the name of a file that is not whole yet."""
 
 
-class RunFolder:
+class RecordedRun:
+    """The folder of a run that is read; nothing is written there.
+
+    Args:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def checkpoint(self) -> Path:
+        """All that a resumed run needs beside the files that grow."""
+        return self.path / "checkpoints" / "last.pt"
+
+    def read_json(self, name: str, most: int = MOST_BYTES) -> dict[str, Any]:
+        """What `RunFolder.write_json` wrote; at most so many bytes.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        path = self.path / name
+        try:
+            return read_json_object(path, most)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
+            ) from error
+
+    def check_not_written(self) -> None:
+        """Check that no process writes the folder just now.
+
+        Raises:
+            UserError: one does.
+        """
+        import fcntl
+
+        try:
+            with (self.path / LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # FileLock itself would write the file
+        except BlockingIOError:
+            raise UserError(
+                f"run folder {str(self.path)!r} is being written by another process: wait for it, or stop it"
+            ) from None
+        except OSError:  # a copy that came without its lock
+            return
+
+
+class RunFolder(RecordedRun):
     """The folder of one run, see `of`; one process at a time writes it.
 
     Args:
@@ -47,7 +95,7 @@ class RunFolder:
     metrics: JsonLines
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
-        self.path = path
+        super().__init__(path)
         self._is_new = not path.exists()
         self._lock = FileLock(path / LOCK)
         check = check_is_run if resume else check_new_or_empty
@@ -114,11 +162,6 @@ class RunFolder:
         self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
 
     @property
-    def checkpoint(self) -> Path:
-        """All that a resumed run needs beside the files that grow."""
-        return self.path / "checkpoints" / "last.pt"
-
-    @property
     def tensorboard(self) -> Path:
         """Where TensorBoard's event files are."""
         return self.path / "tb"
@@ -137,20 +180,6 @@ class RunFolder:
         with replacing(self.path / name) as part:
             part.write_text(text, encoding="utf-8")
         return self.path / name
-
-    def read_json(self, name: str, most: int = MOST_BYTES) -> dict[str, Any]:
-        """What `write_json` wrote; at most so many bytes.
-
-        Raises:
-            UserError: the file is missing or damaged.
-        """
-        path = self.path / name
-        try:
-            return read_json_object(path, most)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
-            ) from error
 
     def write_config(self, table: Mapping[str, Any]) -> Path:
         """Write a flat `table` as config.toml (None left out), marked as made here; returns its path."""
@@ -223,14 +252,18 @@ def check_places(*, resume: Path | None, run_dir: Path | None, json: Path | None
     check_cache(cache)
 
 
-def check_is_run(path: Path) -> None:
+def check_is_run(path: Path, named_by: str = "--resume") -> None:
     """Check that there is a run to go on with, and nothing that is waited for when it is opened.
+
+    Args:
+        path: the folder.
+        named_by: what names it, for the error.
 
     Raises:
         UserError: there is none, or a pipe or a device in place of a file.
     """
     if not (path / CONFIG).is_file():
-        raise UserError(f"--resume names {str(path)!r}; expected the folder of a run, with its config.toml")
+        raise UserError(f"{named_by} names {str(path)!r}; expected the folder of a run, with its config.toml")
     odd = (item for item in written_in(path) if item.exists() and not (item.is_file() or item.is_dir()))
     if found := next(odd, None):
         raise UserError(f"{str(found)!r} is neither a file nor a folder, which no run makes: delete it")

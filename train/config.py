@@ -1,6 +1,8 @@
-"""The settings of `mutagym train`: its flags, with their help."""
+"""The settings of `mutagym train`: its flags, with their help.
 
-from __future__ import annotations
+Those of `mutagym replay` inherit them. Hence annotations here are types, not strings, for the flags are read
+off them in other modules.
+"""
 
 from dataclasses import dataclass, field, replace
 from math import isqrt
@@ -91,7 +93,7 @@ class TrainConfig:
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
-    def located(self) -> TrainConfig:
+    def located(self) -> "TrainConfig":
         """The same with absolute paths, so that its file means the same in every folder."""
         return replace(
             self,

@@ -26,7 +26,7 @@ from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
 from ollama_utils.batching import batch_encode_queries
 from records.errors import UserError
-from records.run_folder import RunFolder, replacing
+from records.run_folder import RecordedRun, RunFolder, replacing
 from records.settings import resolved
 from train.actor_critic import QueryPolicy
 from train.bandit import BanditPolicy, LaneBandit, MaskedBandit
@@ -68,7 +68,7 @@ def save_checkpoint(folder: RunFolder, learner: Mapping[str, Any], recorder: Map
         part.write_bytes(sha256(content.getvalue()).digest() + content.getvalue())
 
 
-def load_checkpoint(folder: RunFolder) -> dict[str, Any] | None:
+def load_checkpoint(folder: RecordedRun) -> dict[str, Any] | None:
     """The state that was saved last; None for a run that ended before its first step.
 
     Nothing in the file is executed: with anything but tensors and plain data it is refused.

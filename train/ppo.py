@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,10 +43,11 @@ def action_noise(
     return np.array([stream.gumbel(size=num_actions) for stream in action_streams(seed, lanes, rows)])
 
 
-def weights_sha256(policy: torch.nn.Module) -> str:
-    """A hash of the weights: names in sorted order, each with dtype, shape and bytes."""
+def weights_sha256(policy: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
+    """A hash of a policy's weights, or of its `state_dict`: by name, each with dtype, shape and bytes."""
+    weights = policy.state_dict() if isinstance(policy, torch.nn.Module) else policy
     digest = hashlib.sha256()
-    for name, weight in sorted(policy.state_dict().items()):
+    for name, weight in sorted(weights.items()):
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         digest.update(weight.detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

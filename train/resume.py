@@ -15,7 +15,7 @@ from records.terminal import tell
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from envs.mission import QuerySet
-    from records.run_folder import RunFolder
+    from records.run_folder import RecordedRun, RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
     from train.recorder import Recorder
@@ -35,7 +35,7 @@ def check_total(config: TrainConfig, saved: Mapping[str, Any], folder: RunFolder
         raise UserError(f"--num-env-steps is {config.num_env_steps}, but {done} steps are done: raise it")
 
 
-def check_queries(queries: QuerySet, folder: RunFolder) -> None:
+def check_queries(queries: QuerySet, folder: RecordedRun) -> None:
     """Check that the query file still gives the queries that the run began with.
 
     Raises:

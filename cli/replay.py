@@ -1,0 +1,113 @@
+"""Play a training run again from its own log of replies, with no server, and compare the two bit for bit.
+
+mutagym replay runs/train-20260105-101500-0
+mutagym replay runs/train-20260105-101500-0 --run-dir again --json replay.json
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from envs.mission import keep_queries, load_query_set
+from records.errors import RunStoppedError
+from records.interrupt import interruptible
+from records.run_folder import RecordedRun, check_is_run, check_new_or_empty, check_writable
+from records.seed_folders import seed_folder
+from records.terminal import shown
+from train.config import TrainConfig
+
+if TYPE_CHECKING:
+    from train.replay import Replay
+
+
+@Parameter(name="*", show=False)
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig(TrainConfig):
+    """The settings of the run that is replayed, from its config.toml, and where the replay goes."""
+
+    run_dir: Annotated[Path | None, Parameter(show=True)] = None
+    """Keep the replay in this folder, new or empty: a run folder like any other [it is not kept]."""
+    json: Annotated[Path | None, Parameter(show=True)] = None
+    """Write what was compared here."""
+
+
+def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
+    """Play a training run again from its own log of replies, with no server, and compare bit for bit.
+
+    The hashes of the run and of the replay are shown side by side; exit code 1 says that they differ, or that
+    the log lacks a reply, and where. The run is not written to. One that was stopped is played up to there.
+
+    Args:
+        run: The folder of a run of `mutagym train`. Where it was not made here, --trust-run uses the code and
+            files that it names.
+        config: Of the run; a flag of `mutagym train` names again what a run that was not made here names.
+    """
+    from train.replay import read_recorded  # torch takes long to import: not before all is checked
+    from train.replay import replay as play_again
+
+    _check_places(run, config)
+    config.mission.check()
+    queries = load_query_set(config.mission.query_set)
+    queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
+    replays = []
+    with interruptible() as interrupt, _folder(config.run_dir) as folder:
+        for seed in config.seeds_trained:
+            of_several = config.seeds is not None
+            path = seed_folder(run, seed) if of_several else run
+            own = replace(config, seed=seed, seeds=None)
+            recorded = read_recorded(RecordedRun(path), config.num_processes)
+            place = seed_folder(folder, seed) if of_several else folder
+            replays.append(play_again(own, recorded, place, queries, interrupt))
+            print(shown(_told(replays[-1])))
+    if config.json:
+        config.json.write_text(json.dumps(_as_data(run, replays), indent=2) + "\n", encoding="utf-8")
+    if different := [each for each in replays if not each.equal]:
+        raise RunStoppedError(
+            f"{different[0].run!r} is not what its log of replies gives: {different[0].difference}"
+        )
+    where = f"; the replay is in {str(config.run_dir)!r}" if config.run_dir else ""
+    print(shown(f"equal, bit for bit{where}"))
+
+
+def _check_places(run: Path, config: ReplayConfig) -> None:
+    """Check the folders and files, before anything is made."""
+    check_is_run(run, "RUN")
+    RecordedRun(run).check_not_written()
+    if config.run_dir:
+        check_new_or_empty(config.run_dir)
+    check_writable(config.json)
+
+
+@contextmanager
+def _folder(named: Path | None) -> Iterator[Path]:
+    """The folder that is named, or one that is gone at the end."""
+    if named:
+        yield named
+        return
+    with tempfile.TemporaryDirectory(prefix="mutagym-replay-") as made:
+        yield Path(made)
+
+
+def _told(found: Replay) -> str:
+    """What was compared, for people."""
+    lines = [f"{found.run}: {found.steps} steps"]
+    for each in found.compared:
+        beside = "equal" if each.replayed == each.recorded else f"the replay has {each.replayed or 'none'}"
+        lines.append(f"  {each.what} {each.recorded}: {beside}")
+    return "\n".join(lines)
+
+
+def _as_data(run: Path, replays: list[Replay]) -> dict[str, Any]:
+    return {
+        "run": str(run),
+        "equal": all(each.equal for each in replays),
+        "replays": [each.as_data() for each in replays],
+    }

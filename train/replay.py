@@ -1,0 +1,321 @@
+"""A training run played again from its own log of replies, and held against what it wrote.
+
+The run's `replies.sqlite` is copied into a new folder and answers every call: nothing is sent. So it does not
+matter whether its server would answer the same again. A step that a failed call made unscored is played from
+its line of transitions.jsonl: in the log an equal call of another moment may have its reply. Everything else
+is made anew (rewordings, embeddings, scores, actions, updates) and must come to the same lines and weights.
+
+A run that was stopped is played up to where it was.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from envs.episode import check_transition, transition_record
+from envs.mission import QuerySet
+from ollama_utils.errors import NotInLogError
+from ollama_utils.from_log import connect_to_log
+from records.errors import RunStoppedError, UserError
+from records.interrupt import Interrupt
+from records.json_lines import LinesHash, differing, read_lines
+from records.resume import check_fingerprints
+from records.run_folder import REPLIES, RecordedRun, RunFolder
+from train.config import TrainConfig
+from train.learner import load_checkpoint
+from train.ppo import weights_sha256
+from train.recorder import ProgressLine, Recorder
+from train.resume import check_queries
+from train.run import TrainingRun, prepare
+
+if TYPE_CHECKING:
+    from ollama_utils.connect import Connection
+
+Record = Mapping[str, Any]
+_MODEL = "model "
+"""Begins the names of models in parts.json."""
+
+
+class RecordOverError(RunStoppedError):
+    """The replay is where the recorded run was stopped."""
+
+
+class DifferenceError(RunStoppedError):
+    """The replay comes out otherwise than the recorded run: where."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a run wrote that its replay is held against."""
+
+    run: RecordedRun
+    steps: int
+    """The lines of transitions.jsonl in whole rows."""
+    lanes: int
+    transitions_sha256: str
+    """Of these lines, as summary.json has it, or counted where that is of another moment."""
+    weights_sha256: str | None
+    """Of the last policy; None where no summary.json is of the last line."""
+    saved_steps: int | None
+    """The lines before the checkpoint; None where there is none."""
+    saved_sha256: str | None
+    """Of the weights in the checkpoint."""
+    simulated: bool
+
+    def lines(self) -> Iterator[Record]:
+        """The lines of transitions.jsonl in whole rows."""
+        return islice(_lines(self.run), self.steps)
+
+    def rows_unscored(self) -> Iterator[list[Record | None]]:
+        """For each row the lines of its unscored steps, and None for the others."""
+        lines = self.lines()
+        while row := list(islice(lines, self.lanes)):
+            yield [line if line["unscored"] else None for line in row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """One thing of a run and of its replay."""
+
+    what: str
+    recorded: str
+    replayed: str | None
+    """None where the replay did not come so far."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What came of playing a run again."""
+
+    run: str
+    seed: int
+    steps: int
+    compared: list[Compared]
+    difference: str | None
+    """Where the replay first came out otherwise; None: nowhere."""
+
+    @property
+    def equal(self) -> bool:
+        """Whether all that was compared is equal."""
+        return self.difference is None
+
+    def as_data(self) -> dict[str, Any]:
+        """As plain data."""
+        return {"equal": self.equal} | asdict(self)
+
+
+def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
+    """What a run of so many lanes wrote.
+
+    Raises:
+        UserError: a file is missing or damaged, or there is no whole row.
+    """
+    count, sha256 = _count(run, lanes)
+    if not count:
+        raise UserError(f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed")
+    summary = run.read_json("summary.json") if (run.path / "summary.json").exists() else {}
+    is_of_last = summary.get("env_steps") == count
+    saved = load_checkpoint(run)
+    return Recorded(
+        run=run,
+        steps=count,
+        lanes=lanes,
+        transitions_sha256=str(summary.get("transitions_sha256")) if is_of_last else sha256,
+        weights_sha256=str(summary.get("weights_sha256")) if is_of_last else None,
+        saved_steps=saved["lines"]["transitions"] if saved else None,
+        saved_sha256=_saved_sha256(run, saved) if saved else None,
+        simulated=summary.get("simulated") is True,
+    )
+
+
+def replay(
+    config: TrainConfig, recorded: Recorded, folder: Path, queries: QuerySet, interrupt: Interrupt
+) -> Replay:
+    """Play a run again into a folder, and compare.
+
+    Args:
+        config: its settings.
+        recorded: what it wrote.
+        folder: new or empty; it comes to be a run folder like any other.
+        queries: its queries.
+        interrupt: how the replay is stopped.
+
+    Raises:
+        UserError: a part of the run is not there, or not what it was.
+        RunStoppedError: what ended the replay before its time, if it was no difference.
+    """
+    path, server = recorded.run.path, config.server
+    with (
+        connect_to_log(server, _digests(recorded.run), simulated=recorded.simulated) as connection,
+        ExitStack() as stack,
+    ):
+        run = _prepare(replace(config, run_dir=folder), path, queries, connection, interrupt, stack)
+        check_queries(queries, recorded.run)
+        check_fingerprints(run.folder.read_json("parts.json"), recorded.run)
+        run.env.replay(recorded.rows_unscored())
+        checks: list[RowCheck] = []
+
+        def show(recorder: Recorder) -> ProgressLine:
+            findings = connection.findings(config.num_processes)
+            checks.append(RowCheck(config.total_steps, recorder, findings, name="replay"))
+            checks[0].hold_against(recorded)
+            return checks[0]
+
+        outcome = run.learn(show, None, lambda _why: connection.dispatcher.cancel())
+    if outcome.stopped and not isinstance(outcome.stopped, RecordOverError | DifferenceError):
+        raise outcome.stopped
+    difference = str(outcome.stopped) if isinstance(outcome.stopped, DifferenceError) else None
+    compared = _compare(recorded, outcome.summary, checks[0].saved_sha256)
+    return Replay(
+        run=str(path),
+        seed=config.seed,
+        steps=recorded.steps,
+        compared=compared,
+        difference=difference or _first_difference(compared),
+    )
+
+
+class RowCheck(ProgressLine):
+    """Holds each row of a replay against the recorded one, and ends the replay where the record does."""
+
+    def hold_against(self, recorded: Recorded) -> None:
+        """Say what the rows are held against; before the first one."""
+        self._recorded = recorded
+        self._lines = recorded.lines()
+        self._rollout_rows = 0
+        self.saved_sha256: str | None = None
+        """Of the weights where the checkpoint of the recorded run was made."""
+
+    def _on_rollout_start(self) -> None:
+        super()._on_rollout_start()
+        self._rollout_rows = 0
+        done = self.recorder.folder.transitions.count
+        if done == self._recorded.saved_steps:
+            self.saved_sha256 = weights_sha256(self.model.policy)
+        if done == self._recorded.steps:
+            raise self._over()
+
+    def _on_step(self) -> bool:
+        infos, dones = self.locals["infos"], self.locals["dones"]
+        for lane, (info, done) in enumerate(zip(infos, dones, strict=True)):
+            record = transition_record(self.recorder.rows - 1, lane, info, bool(done))
+            self._check(record, next(self._lines, None))
+        self._rollout_rows += 1
+        if self.recorder.folder.transitions.count == self._recorded.steps and self._ends_here():
+            raise self._over()
+        return super()._on_step()
+
+    def _check(self, record: Record, before: Record | None) -> None:
+        number = record["row"] * self._recorded.lanes + record["lane"] + 1
+        where = f"line {number} of transitions.jsonl"
+        if before is None:
+            raise DifferenceError(f"{where} is behind the end of the run, which went no further")
+        if names := differing(before, record):
+            why = f"does not come out as it did: {', '.join(names)} changed"
+            if record["error"] == NotInLogError.__name__:
+                why = f"cannot be played: {record['not_hashed']['error_message']}"
+            raise DifferenceError(f"{where} {why}")
+
+    def _ends_here(self) -> bool:
+        """Whether the run was stopped right behind its last row, and not behind an update on that."""
+        recorded = self._recorded
+        if self._rollout_rows < self.model.n_steps:  # type: ignore[attr-defined] # of MaskedRollouts
+            return True
+        if recorded.weights_sha256 is None:
+            return recorded.saved_steps != recorded.steps
+        return recorded.weights_sha256 == weights_sha256(self.model.policy)
+
+    def _over(self) -> RecordOverError:
+        return RecordOverError(f"replayed to step {self._recorded.steps}, where the run was stopped")
+
+
+def _prepare(
+    config: TrainConfig,
+    path: Path,
+    queries: QuerySet,
+    connection: Connection,
+    interrupt: Interrupt,
+    stack: ExitStack,
+) -> TrainingRun:
+    """The run, ready to learn in a folder that begins with its log of replies."""
+
+    def open_folder() -> RunFolder:
+        folder = RunFolder.of("replay", resume=None, run_dir=config.run_dir, seed=config.seed)
+        _copy_log(path, folder.path)
+        return folder
+
+    run = prepare(config, open_folder, queries, connection, interrupt, stack)
+    # A limit that stopped the run stands in its record; and where it was resumed, failures counted anew.
+    return replace(run, config=replace(run.config, max_unscored=1.0))
+
+
+def _copy_log(path: Path, folder: Path) -> None:
+    """Copy the log of replies, with what a process that was killed left beside it."""
+    if not (path / REPLIES).is_file():
+        raise UserError(f"{str(path / REPLIES)!r} is not there: without its replies no run can be replayed")
+    for name in (REPLIES, f"{REPLIES}-wal"):
+        if (path / name).is_file():
+            shutil.copyfile(path / name, folder / name)
+
+
+def _lines(run: RecordedRun) -> Iterator[Record]:
+    return read_lines(run.path / "transitions.jsonl", check_transition)
+
+
+def _count(run: RecordedRun, lanes: int) -> tuple[int, str]:
+    """The lines in whole rows, and their hash."""
+    sha256 = LinesHash()
+    done, digest = 0, ""
+    for count, line in enumerate(_lines(run), start=1):
+        sha256.update(line)
+        if count % lanes == 0:
+            done, digest = count, sha256.hexdigest()
+    return done, digest
+
+
+def _digests(run: RecordedRun) -> dict[str, str]:
+    """What stands for the weights of each model that the run called, by its short name."""
+    parts = run.read_json("parts.json")
+    return {name.removeprefix(_MODEL): str(of) for name, of in parts.items() if name.startswith(_MODEL)}
+
+
+def _saved_sha256(run: RecordedRun, saved: Mapping[str, Any]) -> str:
+    try:
+        return weights_sha256(dict(saved["learner"]["policy"]))
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{str(run.checkpoint)!r} is damaged: it holds no policy") from error
+
+
+def _compare(recorded: Recorded, summary: Mapping[str, Any], saved_sha256: str | None) -> list[Compared]:
+    """The hashes of the run beside those of its replay, whose summary is given."""
+    is_whole = summary["env_steps"] == recorded.steps
+    compared = [
+        Compared(
+            what="transitions_sha256",
+            recorded=recorded.transitions_sha256,
+            replayed=summary["transitions_sha256"] if is_whole else None,
+        )
+    ]
+    if recorded.weights_sha256 is not None:
+        last = summary["weights_sha256"] if is_whole else None
+        compared.append(Compared(what="weights_sha256", recorded=recorded.weights_sha256, replayed=last))
+    if recorded.saved_sha256 is not None:
+        if saved_sha256 is None and is_whole and recorded.saved_steps == recorded.steps:
+            saved_sha256 = summary["weights_sha256"]  # it was made when the run was over
+        what = f"weights of the checkpoint at step {recorded.saved_steps}"
+        compared.append(Compared(what=what, recorded=recorded.saved_sha256, replayed=saved_sha256))
+    return compared
+
+
+def _first_difference(compared: list[Compared]) -> str | None:
+    for each in compared:
+        if each.replayed != each.recorded:
+            said = each.replayed or "not reached"
+            return f"{each.what}: the run has {each.recorded}, the replay {said}"
+    return None
