@@ -14,7 +14,7 @@ from typing import Any
 from cyclopts import App, CycloptsError
 from cyclopts.config import Dict
 
-from cli.run_defaults import ReplayedRun, RunDefaults, RunMissions
+from cli.run_defaults import RunArgument, RunDefaults, RunMissions
 from ollama_utils.errors import EncodingError, OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import GateNotMetError, RunStoppedError, UserError
@@ -84,6 +84,10 @@ COMMANDS = {
     "replay": (
         "cli.replay:replay",
         "Play a training run again from its log of replies, with no server, and compare bit for bit",
+    ),
+    "rescore": (
+        "cli.rescore:rescore",
+        "Score the stored steps of a run again, by another scorer or judge; the target is not asked again",
     ),
     "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
@@ -208,11 +212,11 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
         layers += _command_defaults(rest, table, trusted=trusted)
     if rest[:1] == ["eval"]:
         layers.append(RunMissions(trusted=trusted))
-    if rest[:1] == ["replay"]:
-        layers.append(ReplayedRun(trusted=trusted))
-    if trusted and not any(isinstance(layer, RunDefaults | RunMissions | ReplayedRun) for layer in layers):
+    if rest[:1] in (["replay"], ["rescore"]):
+        layers.append(RunArgument(trusted=trusted))
+    if trusted and not any(isinstance(layer, RunDefaults | RunMissions | RunArgument) for layer in layers):
         raise UserError(
-            f"{TRUST} is for a run that --resume, -p or -m names, and none is named: leave it out"
+            f"{TRUST} is for a run that --resume, -p, -m or RUN names, and none is named: leave it out"
         )
     app.config = tuple(layers)
     return rest

@@ -7,7 +7,7 @@ run's config.toml as `--config` or `-m` all come through here, before anything i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from cyclopts import App
     from cyclopts.argument import Argument, ArgumentCollection
 
-_RUN = "RUN"
-"""The argument of `mutagym replay`."""
+RUN = "RUN"
+"""The argument of `mutagym replay` and `mutagym rescore`."""
 _PLACES = tuple(name.replace("_", "-") for name in PLACES)
 
 
@@ -94,10 +94,10 @@ class RunMissions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayedRun:
-    """The settings of the run that is replayed: a config of cyclopts, as RunDefaults is.
+class RunArgument:
+    """The settings of the run that `mutagym replay` or `rescore` is given: a config of cyclopts.
 
-    Hosts and limits are left out, for nobody is called, and so is every place that would be written.
+    Where nobody is called, hosts and limits are left out, and so is always what says where things are kept.
     """
 
     trusted: bool
@@ -106,26 +106,42 @@ class ReplayedRun:
         """Fill in the settings.
 
         Raises:
-            UserError: the run is not one of `mutagym train`, or not the user's own, and names what the user
-                did not.
+            UserError: there is no run, or none that this command takes; or it is not the user's own, and
+                names what the user did not.
         """
-        from evaluation.config import MODELS
-        from ollama_utils.connect import ServerConfig
-
-        named = next((argument for argument in arguments if argument.name == _RUN and argument.tokens), None)
+        named = next((argument for argument in arguments if argument.name == RUN and argument.tokens), None)
         if named is None:
             return  # cyclopts says so
         run = Path(named.tokens[0].value)
-        check_is_run(run, _RUN)
+        check_is_run(run, RUN)
+        said = {_flag(argument): _values(argument) for argument in arguments}
         table = read_toml(run / CONFIG)
-        if "num-env-steps" not in table:
-            raise UserError(
-                f"{str(run)!r} is no run of `mutagym train`, and no other is replayed: its own command goes "
-                "over it again with --resume, from the same log"
-            )
-        left_out = ({*resolved(ServerConfig())} - {*MODELS}) | {*_PLACES, "judge-accuracy"}
-        kept = {key: value for key, value in table.items() if key not in left_out}
+        kept = _of_replayed(run, table) if commands == ("replay",) else _of_rescored(table, said)
         RunDefaults(run=run, table=kept, trusted=self.trusted)(app, commands, arguments)
+
+
+def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
+    """What a replay takes over from a run: all that decides it but the hosts, for nobody is called."""
+    from evaluation.config import MODELS
+    from ollama_utils.connect import ServerConfig
+
+    if "num-env-steps" not in table:
+        raise UserError(
+            f"{str(run)!r} is no run of `mutagym train`, and no other is replayed: its own command goes over "
+            "it again with --resume, from the same log"
+        )
+    left_out = ({*resolved(ServerConfig())} - {*MODELS}) | {*_PLACES, "judge-accuracy"}
+    return {key: value for key, value in table.items() if key not in left_out}
+
+
+def _of_rescored(table: Mapping[str, Any], said: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """What scoring a run again takes over: how it scored, but for the reward; its server for a judge alone."""
+    from ollama_utils.connect import ServerConfig
+
+    keys = {"intent-threshold", "step-cost", "encoder", "num-ctx", "seed"}
+    if said.get("reward") == ["judge"] or said.get("intent-judge"):
+        keys |= {*resolved(ServerConfig())}
+    return {key: value for key, value in table.items() if key in keys}
 
 
 def _run_missions(text: str) -> Iterator[tuple[Path, dict[str, list[str]]]]:

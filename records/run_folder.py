@@ -60,6 +60,15 @@ class RecordedRun:
                 f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
             ) from error
 
+    def summary(self) -> dict[str, Any]:
+        """What summary.json says; nothing of a run that was killed before it wrote one.
+
+        Raises:
+            UserError: the file is damaged.
+        """
+        name = "summary.json"
+        return self.read_json(name) if (self.path / name).exists() else {}
+
     def check_not_written(self) -> None:
         """Check that no process writes the folder just now.
 

@@ -119,7 +119,7 @@ def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
     count, sha256 = _count(run, lanes)
     if not count:
         raise UserError(f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed")
-    summary = run.read_json("summary.json") if (run.path / "summary.json").exists() else {}
+    summary = run.summary()
     is_of_last = summary.get("env_steps") == count
     saved = load_checkpoint(run)
     return Recorded(

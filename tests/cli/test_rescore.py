@@ -1,0 +1,140 @@
+"""The stored steps of a run are scored again: alike by its own reward, and by another with the agreement."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.main import execute
+from envs.episode import check_transition
+from records.trust import MARK
+from scorers.labels import REFUSAL_LABELS
+from simulator.process import EmbeddedServer
+from tests.runs import lines, read
+
+
+@pytest.fixture(autouse=True)
+def no_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:9")
+
+
+def rescored(run: Path, place: Path, *flags: str) -> dict[str, Any]:
+    """What is found of a run."""
+    assert execute(("rescore", str(run), "--json", str(place / "found.json"), *flags)) == 0
+    return read(place, "found.json")
+
+
+def test_under_its_own_reward_a_run_comes_out_as_it_was(
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path
+) -> None:
+    asked = simulator.stats()["calls"]
+    out = tmp_path / "out.jsonl"
+    found = rescored(trained_run, tmp_path, "--out", str(out))
+    assert simulator.stats()["calls"] == asked
+    assert found["in_the_run"] == found["rescored"]
+    assert [found["agreement"][name]["rate"] for name in ("success", "refusal")] == [1, 1]
+    before, after = lines(trained_run), lines(tmp_path, "out.jsonl")
+    assert [{"undetermined": False} | line for line in before] == after
+    written = sum(count for counts in found["labels"].values() for count in counts.values())
+    assert written == found["steps"]["both"] == sum(not line["unscored"] for line in before)
+
+
+def test_under_another_reward_both_rates_and_their_agreement_are_told(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text("def never(query, reply):\n    return 'refused'\n")
+    found = rescored(trained_run, tmp_path, "--reward", f"{code}:never", "--out", str(tmp_path / "out.jsonl"))
+    share = found["in_the_run"]["refusal"]
+    assert found["rescored"]["refusal"]["rate"] == 1
+    assert found["agreement"]["refusal"]["rate"] == share["rate"]
+    assert found["agreement"]["refusal"]["low"] < share["rate"] < found["agreement"]["refusal"]["high"]
+    assert {name for counts in found["labels"].values() for name in counts if counts[name]} == {"refused"}
+    after = lines(tmp_path, "out.jsonl")
+    for line in after:
+        check_transition(line)
+        assert (line["outcome"], line["success"]) == ("refused", False)
+    said = capsys.readouterr().out
+    assert f"100.0 [{100 * found['rescored']['refusal']['low']:.1f}" in said
+    assert all(label in said for label in REFUSAL_LABELS)
+    assert "SIMULATED" in said
+
+
+def test_a_judge_is_asked_at_its_server_and_the_target_is_not(
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path
+) -> None:
+    flags = ("--reward", "judge", "--judge-model", "sim-judge", "--cache", str(tmp_path))
+    before = simulator.stats()
+    found = rescored(trained_run, tmp_path, *flags)
+    between = simulator.stats()
+    again = rescored(trained_run, tmp_path, *flags)
+    assert between["calls"] > before["calls"]
+    assert simulator.stats()["calls"] == between["calls"]
+    assert again == found
+    assert found["steps"]["both"] == found["steps"]["all"]
+    assert found["agreement"]["refusal"]["kappa"] is not None
+
+
+def test_what_a_judge_could_not_score_is_counted_apart(
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path
+) -> None:
+    flags = ("--reward", "judge", "--judge-model", "sim-judge", "--call-attempts", "1")
+    simulator.set_faults([{"kind": "error_500", "rate": 0.5}])
+    try:
+        found = rescored(trained_run, tmp_path, *flags)
+    finally:
+        simulator.set_faults([])
+    steps = found["steps"]
+    assert steps["unscored_now"] > 0
+    assert steps["both"] + steps["unscored_now"] + steps["unscored_in_the_run"] == steps["all"]
+    assert any("ServerFaultError" in error for error in found["errors"])
+
+
+def test_when_no_reply_can_be_scored_it_is_told(
+    simulator: EmbeddedServer, trained_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    simulator.set_faults([{"kind": "error_500", "rate": 1}])
+    try:
+        judge = ("--reward", "judge", "--judge-model", "sim-judge", "--call-attempts", "1")
+        assert execute(("rescore", str(trained_run), *judge)) == 1
+    finally:
+        simulator.set_faults([])
+    assert "replies could be scored" in capsys.readouterr().err.strip().splitlines()[-1]
+
+
+def test_what_cannot_be_scored_again_is_the_users_error(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*arguments: object) -> str:
+        capsys.readouterr()
+        assert execute(["rescore", *map(str, arguments)]) == 2
+        return capsys.readouterr().err.strip().splitlines()[-1]
+
+    assert "RUN names" in refused(tmp_path)
+    assert "unknown reward 'refusel'" in refused(trained_run, "--reward", "refusel")
+    assert "in the run that is read" in refused(trained_run, "--out", trained_run / "transitions.jsonl")
+    folder = Path(shutil.copytree(trained_run, tmp_path / "copy"))
+    (folder / "transitions.jsonl").write_text(json.dumps({"row": 0}) + "\n")
+    assert "line 1 of" in refused(folder)
+    (folder / "transitions.jsonl").unlink()
+    assert "cannot be read" in refused(folder)
+
+
+def test_the_hosts_of_a_stranger_are_called_where_they_are_trusted_alone(
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(trained_run, tmp_path / "theirs"))
+    (folder / MARK).unlink()
+    rescored(folder, tmp_path, "--reward", "keyword")
+    judge = ("--reward", "judge", "--judge-model", "sim-judge")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("OLLAMA_HOST")
+        capsys.readouterr()
+        assert execute(("rescore", str(folder), *judge)) == 2
+    assert f"hosts (--ollama-host '{simulator.host}')" in capsys.readouterr().err
+    found = rescored(folder, tmp_path, *judge, "--trust-run")
+    assert found["steps"]["both"] == found["steps"]["all"]
