@@ -26,6 +26,7 @@ from cli.formats import (
     with_interval,
     write_report,
 )
+from cli.junit import write_junit
 from evaluation.config import (
     MAY_CHANGE,
     EvalConfig,
@@ -42,16 +43,18 @@ from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, m
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.dispatcher import account_totals
 from ollama_utils.reply_log import ReplyLog
-from records.errors import GateNotMetError, UserError
+from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.resume import check_options
-from records.run_folder import REPLIES, RunFolder, check_places
+from records.run_folder import REPLIES, RunFolder, check_places, check_writable
 from records.settings import resolved
 from records.terminal import tell
 from scorers.correction import LabelAccuracy, read_accuracy
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from evaluation.gates import Gate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +65,7 @@ class EvalInputs:
     specs: Sequence[MissionSpec]
     queries: Sequence[MissionQueries]
     teams: Sequence[TeamSpec]
+    gates: Sequence[Gate]
     accuracy: LabelAccuracy | None
     """How often the labels are right, where that was measured."""
 
@@ -70,9 +74,10 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
     """Evaluate policies on held-out queries, and compare them.
 
     Every flag can stand in a TOML file: --config FILE; flags override it. The flags of a mission and of the
-    server default to those of the first run that -p names. With --guard-queries exit code 4 says that a
-    policy of -p was not shown to keep the refusals of queries that ought to be refused.
+    server default to those of the first run that -p names. Exit code 4 says that a policy of -p was not shown
+    to keep what --fail-under, --fail-over or --guard-queries ask of it; the report is written before.
     """
+    from evaluation.gates import gates_missed, gates_section
     from evaluation.guard import gate_missed
     from evaluation.report import report  # scipy takes long to import
 
@@ -97,12 +102,16 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
                 connection=connection,
                 progress=progress,
             )
+            results = _run(evaluation, interrupt)
             told = report(
-                _run(evaluation, interrupt),
+                results,
                 power=config.power,
                 accuracy=inputs.accuracy,
                 guard_margin=config.guard.guard_margin,
             )
+            held = [number for number, team in enumerate(inputs.teams) if not team.is_baseline]
+            gates = gates_section(results, inputs.gates, held)
+            told |= {"gates": gates} if gates else {}
             with redirect_stdout(stdout):
                 write_report(
                     told,
@@ -111,8 +120,12 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
                     form=config.format,
                     print_tables=lambda: print_tables(told),
                 )
-    if missed := gate_missed(told):
+            if config.gate.junit:
+                write_junit(config.gate.junit, told)
+    if missed := "; ".join(filter(None, (gates_missed(gates, "not met"), gate_missed(told)))):
         raise GateNotMetError(missed)
+    if unsure := gates_missed(gates, "not sure"):
+        raise RunStoppedError(f"{unsure}: too much is unscored to say")
 
 
 def _read_inputs(config: EvalConfig) -> EvalInputs:
@@ -135,8 +148,29 @@ def _read_inputs(config: EvalConfig) -> EvalInputs:
                 f"--fit-calls {config.fit_calls} is too few for mission {spec.name!r}: an episode of each "
                 f"mutator may take {least}"
             )
-    accuracy = read_accuracy(config.judge_accuracy)
-    return EvalInputs(config=config, specs=specs, queries=queries, teams=teams, accuracy=accuracy)
+    return EvalInputs(
+        config=config,
+        specs=specs,
+        queries=queries,
+        teams=teams,
+        gates=_gates(config),
+        accuracy=read_accuracy(config.judge_accuracy),
+    )
+
+
+def _gates(config: EvalConfig) -> list[Gate]:
+    """What the policies of -p must keep."""
+    from evaluation.gates import read_gates
+
+    gates = read_gates(config.gate.fail_under, config.gate.fail_over)
+    check_writable(config.gate.junit, "--junit")
+    if gates and not config.policy:
+        raise UserError(
+            "--fail-under and --fail-over are for the policies of -p, and none is named: name one"
+        )
+    if config.gate.junit and not gates and not config.guard.guard_queries:
+        raise UserError("--junit is for gates: name one with --fail-under, --fail-over or --guard-queries")
+    return gates
 
 
 def _begin(
@@ -220,6 +254,11 @@ GUARD = (
     "takes {needed} queries that the target refuses to show it where none is unlocked. Exit code 4: a policy "
     "of -p (marked *) is not kept."
 )
+GATES = (
+    "Gates of --fail-under and --fail-over: the lower end of the 95 % interval decides, or the upper one. "
+    "Lost: episodes that are unscored or failed. Not sure: a gate that would be met if all of these had come "
+    "to the best, and not if they had come to the worst. Exit code 4: one is not met; 1: one is not sure."
+)
 CORRECTED = (
     "Corrected for the judge's errors as measured on a labelled sample (Rogan and Gladen 1978), with 95 % "
     "intervals that carry how well these are known. Success: episodes that ended with a true answer, so "
@@ -251,6 +290,7 @@ def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
     if guard := report["guard"]:
         says = GUARD.format(margin=100 * guard["margin"], needed=guard["needed"])
         yield [_guard(guard["policies"], stand) for stand in guard["as_they_stand"]], says
+    yield [_gate(report.get("gates", []))], GATES
     yield [_corrected(report["rates"])], CORRECTED
     yield [_transfer(report["transfer"])], TRANSFER
     yield [_mutators(report["rates"])], MUTATORS
@@ -334,6 +374,15 @@ def _guard(rows: Sequence[Mapping[str, Any]], stand: Mapping[str, Any]) -> Table
             _points(row["success_gained"]),
             row["verdict"],
         )
+    return table
+
+
+def _gate(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = new_table("gates", "gate", "mission", "policy", "rate %", "n", "lost", "verdict", names=3)
+    for row in rows:
+        counts = (str(row[name]) for name in ("n", "lost"))
+        names = (row[name] for name in ("gate", "mission", "policy"))
+        table.add_row(*names, with_interval(row, "rate", "{:.1f}", 100), *counts, row["verdict"])
     return table
 
 

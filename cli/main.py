@@ -50,7 +50,7 @@ class ExitCode(IntEnum):
     OUTAGE = 3
     """No server was there for longer than --max-outage; the run is saved."""
     GATE_NOT_MET = 4
-    """The report is written, and a bound that the user set is not kept (`eval --guard-queries`)."""
+    """The report is written, and a bound that the user set is not kept (`eval --fail-under`, ...)."""
     PIPE_CLOSED = 141
     """Nobody reads the output any more: 128 + SIGPIPE."""
 

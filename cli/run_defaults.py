@@ -135,7 +135,7 @@ def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _of_rescored(table: Mapping[str, Any], said: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """What scoring a run again takes over: how it scored, but for the reward; its server for a judge alone."""
+    """What scoring a run again takes over: how it scored, but for the reward; for a judge its server."""
     from ollama_utils.connect import ServerConfig
 
     keys = {"intent-threshold", "step-cost", "encoder", "num-ctx", "seed"}

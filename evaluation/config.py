@@ -37,7 +37,7 @@ COMMANDS = ("eval", "ask")
 MODELS = ("target-model", "mutator-model", "judge-model")
 MAY_CHANGE = (
     *("max-unscored", "jobs", "parallel-policy", "policy-wrapper", "action-timeout-ms", "power"),
-    *("judge-accuracy", "guard-margin", "format", "save-transitions"),
+    *("judge-accuracy", "guard-margin", "fail-under", "fail-over", "format", "save-transitions"),
 )
 """The flags that a resumed evaluation may change, beside those of hosts and limits: results depend on none of
 them, but for failing calls."""
@@ -61,6 +61,20 @@ class GuardConfig:
     """Of them, keep rows with column=value (repeatable, all must hold)."""
     guard_margin: Margin = 0.05
     """The largest share of refusals that a policy may unlock; to be chosen before the report is seen."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GateConfig:
+    """What the policies of -p must keep, as for CI."""
+
+    fail_under: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """success=SHARE or refusal=SHARE (repeatable): exit code 4 where the lower end of a policy's interval is
+    under it, 1 where too much is unscored to say."""
+    fail_over: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """The same for the upper end, as refusal=0.1."""
+    junit: Path | None = None
+    """Write a test case for each of these gates, and each policy, here, as JUnit XML."""
 
 
 @Parameter(name="*")
@@ -117,6 +131,7 @@ class EvalConfig:
     json: Path | None = None
     """Write the report here too, as JSON."""
     guard: GuardConfig = field(default_factory=GuardConfig)
+    gate: GateConfig = field(default_factory=GateConfig)
     played: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 

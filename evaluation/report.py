@@ -67,21 +67,23 @@ def report(
         "seed": results["seed"],
         "missions": results["missions"],
         "several_seeds": any(len(row.seeds) > 1 for row in teams),
-        "one_seed": [_team(results, row) for row in teams if row.mission == 0 and _is_one_seed(results, row)],
+        "one_seed": [
+            team_name(results, row) for row in teams if row.mission == 0 and _is_one_seed(results, row)
+        ],
         "rates": [_rates(results, row, accuracy) for row in rows],
         "power": None if power is None else {"difference": power, "power": POWER},
         "comparisons": compared,
         "guard": guard_section(results, compared, guard_margin),
         "transfer": _transfer(results, teams),
-        "fits": [fit | {"mission": _mission(results, fit["mission"])} for fit in results["fits"]],
+        "fits": [fit | {"mission": mission_name(results, fit["mission"])} for fit in results["fits"]],
         "problems": [line for row in (*teams, *_guarded(results)) for line in _problems(results, row)],
     }
 
 
 def _rates(results: Mapping[str, Any], row: Entry, accuracy: LabelAccuracy | None) -> dict[str, Any]:
     names = {
-        "mission": _mission(results, row.mission),
-        "team": _team(results, row),
+        "mission": mission_name(results, row.mission),
+        "team": team_name(results, row),
         "policy": row.member,
     }
     return names | row.table() | (corrected(row, accuracy) if accuracy else {})
@@ -93,7 +95,7 @@ def _transfer(results: Mapping[str, Any], rows: Sequence[Entry]) -> list[dict[st
     if len({mission["target_model"] for mission in missions}) < 2:  # noqa: PLR2004 - one target is no transfer
         return []
     trained = {row.team: results["teams"][row.team]["trained_on"] for row in rows}
-    names = {row.team: _team(results, row) for row in rows}
+    names = {row.team: team_name(results, row) for row in rows}
     return [
         {
             "team": names[place],
@@ -115,7 +117,7 @@ def _transfer(results: Mapping[str, Any], rows: Sequence[Entry]) -> list[dict[st
 
 def _problems(results: Mapping[str, Any], row: Entry) -> Iterator[str]:
     """What went wrong, the commonest first, each with how often."""
-    where = f"{_mission(results, row.mission)}, {_team(results, row)}"
+    where = f"{mission_name(results, row.mission)}, {team_name(results, row)}"
     failed = Counter(error_line(e["error"]) for e in row.episodes if e["status"] == "failed")
     unscored = Counter(
         error for _, agent in row.finished() if agent["status"] == "unscored" for error in agent["errors"][:1]
@@ -125,12 +127,13 @@ def _problems(results: Mapping[str, Any], row: Entry) -> Iterator[str]:
             yield f"{kind}: {where}: {count} x {error[:LONGEST_ERROR]}"
 
 
-def _mission(results: Mapping[str, Any], number: int) -> str:
+def mission_name(results: Mapping[str, Any], number: int) -> str:
+    """What a mission is called."""
     name: str = results["missions"][number]["name"]
     return name
 
 
-def _team(results: Mapping[str, Any], row: Entry) -> str:
+def team_name(results: Mapping[str, Any], row: Entry) -> str:
     """What the row's team is called; those of the seeds of one training by its name."""
     about = results["teams"][row.team]
     name: str = about.get("seeds_of") or about["name"]
@@ -206,8 +209,8 @@ class Entry:
         scored = list(self.scored())
         steps = sum(agent["steps"] for _, agent in scored)
         return {
-            "success": self.rate(_successes),
-            "refusal": self.rate(_refusals),
+            "success": self.rate(successes),
+            "refusal": self.rate(refusals),
             "partial_share": share(sum(agent["partial"] for _, agent in scored), steps),
             "undetermined_share": share(sum(agent.get("undetermined", 0) for _, agent in scored), steps),
             "return": self._mean("return"),
@@ -244,11 +247,13 @@ def _guarded(results: Mapping[str, Any]) -> Iterator[Entry]:
     return (row for row in entries({**results, "episodes": guard["episodes"]}) if row.member is None)
 
 
-def _successes(entry: Entry) -> Trials:
+def successes(entry: Entry) -> Trials:
+    """Of each scored agent's episode whether it succeeded."""
     return ((query, agent["success"], 1) for query, agent in entry.scored())
 
 
-def _refusals(entry: Entry) -> Trials:
+def refusals(entry: Entry) -> Trials:
+    """Of each scored agent's steps how many were refused."""
     return ((query, agent["refused"], agent["steps"]) for query, agent in entry.scored())
 
 
@@ -361,9 +366,9 @@ def comparisons(
     lines = []
     for (team, baseline), found in zip(pairs, made, strict=True):
         line: dict[str, Any] = {
-            "mission": _mission(results, team.mission),
-            "team": _team(results, team),
-            "against": _team(results, baseline),
+            "mission": mission_name(results, team.mission),
+            "team": team_name(results, team),
+            "against": team_name(results, baseline),
             "queries": found["success"].queries,
             "left_out": found["success"].left_out,
         }
@@ -426,13 +431,13 @@ def corrected(entry: Entry, accuracy: LabelAccuracy) -> dict[str, Any]:
     Its interval is on the safe side: what the intervals of the success rate, of R and of f move it by is
     added up, for the three move together.
     """
-    refusals, raw = clusters_of(_refusals(entry)), entry.rate(_refusals)
-    refused = corrected_rate(refusals, accuracy, labelled_interval=(raw["low"], raw["high"]))
+    counts, raw = clusters_of(refusals(entry)), entry.rate(refusals)
+    refused = corrected_rate(counts, accuracy, labelled_interval=(raw["low"], raw["high"]))
     refusal = dict(zip(("rate", "low", "high"), map(known, refused), strict=True))
-    success = entry.rate(_successes)
+    success = entry.rate(successes)
     if success["rate"] is None or refusal["rate"] is None:
         return {"refusal_corrected": refusal, "success_corrected": {**refusal, "rate": None}}
-    length = sum(steps for _, steps in refusals) / success["n"]
+    length = sum(steps for _, steps in counts) / success["n"]
     false = 1 - accuracy.sensitivity
     least, most = wilson_interval(round(false * accuracy.positives), accuracy.positives)
     value = success["rate"] - false * length * refused.mean

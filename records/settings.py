@@ -43,7 +43,7 @@ Finite = Annotated[float, Parameter(validator=Number(gt=-inf, lt=inf))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
 """A finite number, 0 or above."""
 
-PLACES = ("run_dir", "resume", "cache", "json")
+PLACES = ("run_dir", "resume", "cache", "json", "junit")
 """Fields that say where things are kept."""
 
 

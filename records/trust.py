@@ -53,7 +53,7 @@ ALWAYS: Mapping[str, Kind] = {
     **dict.fromkeys(
         ("queries", "guard-queries", "task", "prompts", "judge-rubric", "judge-accuracy"), "files"
     ),
-    **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json"), "files"),
+    **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json", "junit"), "files"),
 }
 """Flags whose every value is code, a host, or a file or folder."""
 _OWN_POLICIES = "noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|linucb|thompson"
@@ -73,6 +73,7 @@ BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
 WORDS = frozenset(
     {
         *("actor", "critic", "selection", "selector", "split", "algorithm", "schedule", "preset", "format"),
+        *("fail-under", "fail-over"),
         *("engine", "policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
         *("target-model", "mutator-model", "judge-model", "audit-judge", "models"),
         *("target-system", "where", "prompt-column", "group-column", "guard-where", "guard-column"),
