@@ -483,6 +483,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 replies[question] = json.dumps(row)
                 outcome = pending.outcome(replies[question])
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
+                # Asked twice at once, a text may have two: the one that is in the log is that of the run.
+                replies[question] = find_in(self._logs, question) or replies[question]
 
         try:
             self._send(pending, lambda _stream: methodcaller("embed", model, texts), keep)

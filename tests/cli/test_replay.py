@@ -181,6 +181,9 @@ def test_a_run_on_a_server_that_never_answers_alike_is_replayed(tmp_path: Path) 
         if "model" not in body:
             return 200, {"models": [{"model": "m:latest", "name": "m:latest"}]}
         number = next(numbers)
+        if "input" in body:
+            rows = [[1.0, 1 / len(text), 1 / (number + 1)] for text in body["input"]]
+            return 200, {"model": "m", "embeddings": rows}
         refusal = "I'm sorry, but I can't help with that."
         text = (
             f"Here is how it goes, number {number}: first open it, then read it." if number % 3 else refusal
@@ -189,7 +192,7 @@ def test_a_run_on_a_server_that_never_answers_alike_is_replayed(tmp_path: Path) 
         return 200, SAID | ({"message": message} if "messages" in body else {"response": text})
 
     folder = tmp_path / "run"
-    small = (*SHAPE, "--encoder", "hashing:16", "--num-env-steps", "64", "--intent-threshold", "0.1")
+    small = (*SHAPE, "--encoder", "ollama:m", "--num-env-steps", "64", "--intent-threshold", "0.1")
     with ScriptedServer(answers) as server:
         assert train(server.host, folder, "--target-model", "m", *small) == 0
         assert train(server.host, tmp_path / "other", "--target-model", "m", *small) == 0

@@ -258,6 +258,27 @@ def test_whether_a_server_answers_is_asked_of_the_server_and_not_of_the_log(
             simulator.set_faults([])
 
 
+def test_a_text_that_was_embedded_twice_at_once_has_the_row_that_the_log_holds(tmp_path: Path) -> None:
+    """The server embeds it otherwise each time: a run that is replayed knows the one row alone."""
+    together = threading.Barrier(2)
+    numbers = iter(range(1, 3))
+
+    def drifts(body: dict[str, Any]) -> tuple[int, object]:
+        number = next(numbers)
+        together.wait(PATIENCE_S)  # neither reply is there before both are asked for
+        return 200, {"model": "m", "embeddings": [[1.0, number] for _ in body["input"]]}
+
+    with (
+        ScriptedServer(drifts) as server,
+        closing(log(tmp_path)) as kept,
+        Dispatcher([server.host]) as dispatcher,
+    ):
+        dispatcher.keep_in(kept)
+        first, second = map_parallel(lambda text: dispatcher.embed("m", [text]), ["a cat", "a cat"])
+        assert np.array_equal(first, second)
+        assert np.array_equal(first, dispatcher.embed("m", ["a cat"]))
+
+
 def test_a_call_under_way_when_the_run_is_stopped_is_written_down_before_the_log_is_closed(
     tmp_path: Path,
 ) -> None:
