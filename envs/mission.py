@@ -171,7 +171,7 @@ class MissionConfig:
             check_reward(self.reward)
 
 
-def open_encoder(name: str, dispatcher: "Dispatcher", cache: Path | None = None) -> "Encoder":
+def open_encoder(name: str, dispatcher: "Dispatcher | None", cache: Path | None = None) -> "Encoder":
     """The sentence encoder of a name; what it encodes is kept in the folder `cache`, if there is one.
 
     Raises:
