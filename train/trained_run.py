@@ -26,7 +26,7 @@ from train.bandit import BanditPolicy
 from train.policy_file import WEIGHTS, load_weights
 
 if TYPE_CHECKING:
-    from envs.mission import MissionConfig
+    from envs.mission import RewordingConfig
 
 OLD_POLICY = "policy.zip"
 """All that an earlier version wrote of a policy."""
@@ -81,7 +81,7 @@ class TrainedRun:
             )
         return network
 
-    def check_fits(self, mission: MissionConfig, of_what: str = "the mission") -> None:
+    def check_fits(self, mission: RewordingConfig, of_what: str = "the mission") -> None:
         """Check that the policy means by its actions and observations what the mission does.
 
         Raises:
