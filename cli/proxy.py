@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,7 @@ from records.terminal import shown
 
 if TYPE_CHECKING:
     from evaluation.episodes import Call, EpisodeContext
-    from ollama_utils.proxy import ProxyRewording
+    from ollama_utils.proxy import ProxyRewording, Reword
 
 MOST_CHARS = 10_000
 """Characters of a text that is reworded: a longer one is a document, and no question that policies know."""
@@ -77,20 +77,18 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
     with (
         connect(replace(rewriting, judge_model=None), named_by="--mutator-model", waits=False) as connection,
         PlanRunner[Any, Any](lambda call: call(), SIDE_BY_SIDE) as runner,
+        ExitStack() as stack,
     ):
         upstream = _only_host(connection)
+        if connection.simulated:
+            print("SIMULATED: these words are the simulator's, not a model's")
         reword = None if config.passthrough else _reworder(config, source, connection, runner)
-        try:
-            timeout_s = config.server.call_timeout_s
-            with ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s) as server:
-                _announce(server.url, upstream, run, passthrough=config.passthrough)
-                server.wait()
-        except ProxyError as error:
-            raise UserError(str(error)) from error
-        except OSError as error:
-            raise UserError(
-                f"cannot listen at 127.0.0.1 port {config.port}: {error.strerror}; name another with --port"
-            ) from error
+        timeout_s = config.server.call_timeout_s
+        with as_user_error(ProxyError):
+            server = ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s)
+            stack.enter_context(server)
+        _announce(server.url, upstream, run, passthrough=config.passthrough)
+        server.wait()
 
 
 def _check_not_itself(config: ProxyConfig) -> None:
@@ -131,14 +129,14 @@ def _only_host(connection: Connection) -> str:
 
 def _reworder(
     config: ProxyConfig, source: RunSource, connection: Connection, runner: PlanRunner[Any, Any]
-) -> Any:  # noqa: ANN401 - a Reword
+) -> Reword:
     """What begins to reword a text.
 
     Raises:
         UserError: the encoder cannot be used.
     """
     rewording = {each.name: getattr(config.rewording, each.name) for each in fields(RewordingConfig)}
-    mission = MissionConfig(**rewording)  # how answers are scored is of no concern here
+    mission = MissionConfig(**rewording, reward="keyword")  # no answer is scored: it loads no classifier
     context = query_context(mission, connection, ["a query"], config.seed)
 
     def reword(text: str) -> Future[ProxyRewording]:

@@ -35,6 +35,7 @@ from ollama_utils.plans import POLL_S
 from ollama_utils.types import is_text
 from ollama_utils.user_text import CHATS, PROMPTS, find_user_text
 from records.errors import one_line
+from records.interrupt import look_up
 from records.terminal import tell
 
 ADDRESS = "127.0.0.1"
@@ -78,7 +79,7 @@ Reword = Callable[[str], Future[ProxyRewording]]
 
 
 class ProxyError(ValueError):
-    """The proxy cannot stand before this server."""
+    """The proxy cannot listen there, or cannot stand before this server."""
 
 
 class ProxyServer(AbstractContextManager["ProxyServer"]):
@@ -92,8 +93,7 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
             text is sent on as it was.
 
     Raises:
-        OSError: the port cannot be had.
-        ProxyError: what is sent to the server comes back to a proxy.
+        ProxyError: the port cannot be had, or what is sent to the server comes back to a proxy.
     """
 
     def __init__(self, upstream: str, reword: Reword | None, *, port: int, timeout_s: float) -> None:
@@ -105,6 +105,7 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         self._timeout_s = timeout_s
         self._session: aiohttp.ClientSession
         self._listens: Future[str] = Future()
+        self._ended: Future[None] = Future()
         self._stop: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
 
@@ -119,16 +120,18 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
 
     def wait(self) -> None:
         """Wait for ever; Ctrl-C interrupts the wait."""
-        while self._thread.is_alive():
+        while not self._ended.done():
             self._thread.join(POLL_S)
+            look_up()
+        self._ended.result()
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
-        except Exception as error:
-            if self._listens.done():
-                raise
-            self._listens.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - raised to whoever waits
+            (self._ended if self._listens.done() else self._listens).set_exception(error)
+        else:
+            self._ended.set_result(None)
 
     async def _serve(self) -> None:
         stopped = asyncio.Event()
@@ -145,11 +148,19 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
             )
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
-            await web.TCPSite(runner, ADDRESS, self._port, backlog=1024).start()
+            await self._listen(runner)
             await self._check_no_loop()
             self._stop = lambda: loop.call_soon_threadsafe(stopped.set)
             self._listens.set_result(f"http://{ADDRESS}:{runner.addresses[0][1]}")
             await stopped.wait()
+
+    async def _listen(self, runner: web.AppRunner) -> None:
+        try:
+            await web.TCPSite(runner, ADDRESS, self._port, backlog=1024).start()
+        except OSError as error:
+            raise ProxyError(
+                f"cannot listen at {ADDRESS} port {self._port}: {error.strerror}; name another with --port"
+            ) from error
 
     def _open_session(self) -> aiohttp.ClientSession:
         base = server_url(self.upstream)

@@ -270,6 +270,13 @@ def test_parts_of_a_stream_come_as_the_server_sends_them() -> None:
         until(lambda: b"hung up" in heard)  # and it hears at once that nobody reads
 
 
+def test_a_client_that_hangs_up_before_a_word_came_ends_its_request_at_the_server() -> None:
+    with raw_server(b"", hold=True) as (host, heard), proxy(host, None) as listens:
+        with pytest.raises(httpx.ReadTimeout):
+            post(f"{listens}/api/chat", content=b"{}", timeout=0.3)
+        until(lambda: b"hung up" in heard[1:])  # the first one was the look for a circle
+
+
 def until(happened: Callable[[], bool]) -> None:
     """Wait for what comes in no time, if at all."""
     end_s = time.monotonic() + 30
