@@ -14,26 +14,23 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from envs.mission import MissionConfig
-from evaluation.policies.specs import PolicySpec, parse_policy
-from evaluation.policies.trained import RunSource, run_source
+from evaluation.policies.trained import RunSource
+from evaluation.single_queries import SIDE_BY_SIDE, open_source, query_context, query_episode
 from ollama_utils.connect import Connection, ServerConfig, connect
 from ollama_utils.plans import Plan
 from ollama_utils.types import is_text
-from records.errors import RunStoppedError, UserError, as_user_error
+from records.errors import RunStoppedError, UserError
 from records.settings import Seed
 from records.terminal import one_line, shown, shown_json, tell
 
 if TYPE_CHECKING:
     from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 
-SIDE_BY_SIDE = 64
-"""Steps under way at once; how many calls are in flight is the dispatcher's to say."""
 STEP = ("mutator", "mutated_query", "adopted", "rejected", "outcome", "intent_similarity", "reward", "reply")
 """What `--json` tells of a step, by the names of transitions.jsonl."""
 
@@ -63,7 +60,7 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
         query: The query; in its place - reads queries from standard input.
         config: How it is asked.
     """
-    source = _source(config)
+    source = open_source(config.policy, config.mission)
     queries = _queries(query, stdin=config.stdin)
     unscored = []
     with connect(config.server) as connection:
@@ -86,23 +83,6 @@ def _patience(server: ServerConfig) -> str:
         f"each call has {server.call_timeout_s:g} s for a reply, or between two words of one, and "
         f"{server.call_attempts} attempts; a server that is away is waited for up to {server.max_outage:g} s"
     )
-
-
-def _source(config: AskConfig) -> RunSource:
-    """The policy, which must fit the mission.
-
-    Raises:
-        UserError: it is no run, or does not fit; a mutator is unknown.
-    """
-    text = config.policy if config.policy.startswith("run=") else f"run={config.policy}"
-    with as_user_error(ValueError):
-        spec = (
-            PolicySpec(kind="run", arg=config.policy) if Path(config.policy).is_dir() else parse_policy(text)
-        )
-    source = run_source(spec)
-    config.mission.check()
-    source.run.check_fits(config.mission.located(), "this command")
-    return source
 
 
 def _queries(query: str | None, *, stdin: bool) -> list[str]:
@@ -144,7 +124,7 @@ def _answers(
     """What came of each query, in their order, each as soon as it is there."""
     from evaluation.run import play_in_order
 
-    context = _context(config, queries, connection)
+    context = query_context(config.mission, connection, queries, config.seed)
     source.load()  # what is wrong with it is said before anything is asked
     about = {
         "simulated": connection.simulated,
@@ -161,24 +141,9 @@ def _answers(
             raise
 
 
-def _context(config: AskConfig, queries: Sequence[str], connection: Connection) -> EpisodeContext:
-    from envs.parts import mission_parts
-    from envs.query_mutation import QueryMutationEnv
-    from evaluation.episodes import EpisodeContext
-
-    dispatcher, roles = connection.dispatcher, connection.roles
-    env_config, parts = mission_parts(config.mission.located(), dispatcher, roles, queries, seed=config.seed)
-    env = QueryMutationEnv(env_config, **parts)
-    return EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed)
-
-
 def _episode(context: EpisodeContext, source: RunSource, query: str) -> Plan[Call, Any, dict[str, Any]]:
     """The plan of one query's episode, which depends on the query and the seed alone."""
-    from envs.episode import derive_seed
-    from evaluation.episodes import AgentEpisode
-
-    episode = AgentEpisode(context, query)
-    policy = source.make(derive_seed(context.seed, "policy", query))
+    episode, policy = query_episode(context, source, query)
     yield [episode.begin]
     while not episode.is_over:
         yield [partial(episode.step, policy.step(episode.view()))]

@@ -65,6 +65,10 @@ COMMANDS = {
         "Compare policies on held-out queries, several missions, episodes and agents at once",
     ),
     "ask": ("cli.ask:ask", "Reword a query as a trained policy does, ask the target, show what came of it"),
+    "proxy": (
+        "cli.proxy:proxy",
+        "Serve your model with the last user message reworded by a trained policy; Ollama's and OpenAI's API",
+    ),
     "judge": (
         "cli.judge:judge",
         "Label completions as answered or refused, and say how far that agrees with people's labels",
@@ -233,12 +237,12 @@ def _command_defaults(
         preset = named[0] if named else table.get("preset")
         defaults = preset_defaults(preset if isinstance(preset, str) else None)
         return [Dict(defaults, source=f"--preset {preset}", use_commands_as_keys=False)]
-    if tokens[0] in {"eval", "ask"}:
+    if tokens[0] in {"eval", "ask", "proxy"}:
         # Here, because Gymnasium takes longer to import than the help of another command may.
-        from evaluation.config import defaults_of_run, mission_keys, run_named
+        from evaluation.config import defaults_of_run, run_keys, run_named
 
         if run := run_named(tokens, table):
-            return [RunDefaults(run=run, table=defaults_of_run(run, mission_keys()), trusted=trusted)]
+            return [RunDefaults(run=run, table=defaults_of_run(run, run_keys(tokens[0])), trusted=trusted)]
     return []
 
 

@@ -95,6 +95,22 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rewording:
+    """What a mutator made of a query, before it is asked."""
+
+    rewrite: Completion
+    """What it wrote."""
+    embedding: Vector = field(default_factory=lambda: np.zeros(0, np.float32))
+    """Of that, or of the query where it wrote nothing; empty where there is an error."""
+    query: str
+    """What is to be asked: the rewrite if it is adopted, else the query as it was."""
+    rejected: str = ""
+    """Why it is not adopted, in one word; empty when it is."""
+    error: OllamaError | None = None
+    """Why there is no rewording."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Transition:
     """What one step gave: Gymnasium's five values, the last as `info`."""
 
@@ -156,17 +172,10 @@ class Episode:
     def step(self, action: int) -> EpisodePlan[Transition]:
         """One step: reword, ask, score. A call that fails leaves everything but `attempt` as it was."""
         mutator = self.rules.mutators[action]
-        request = Rewrite(
-            mutator=mutator, query=self.query, earlier=self.earlier, seed=self.seed_for("rewrite")
-        )
-        (rewrite,) = yield (request,)
-        if rewrite.error:
-            return self._unscored(mutator, rewrite, rewrite.error)
-        (embedding,) = yield (Embed(text=rewrite.text or self.query),)
-        if isinstance(embedding, OllamaError):
-            return self._unscored(mutator, rewrite, embedding)
-        rejected = self.rejection(mutator, rewrite, embedding)
-        query = self.query if rejected else rewrite.text
+        made = yield from self.reword(action)
+        if made.error is not None:
+            return self._unscored(mutator, made.rewrite, made.error)
+        rewrite, embedding, rejected, query = made.rewrite, made.embedding, made.rejected, made.query
         (reply,) = yield (Ask(query=query, seed=self.seed_for("ask")),)
         near = self._similarity(self._embeddings[query] if rejected else embedding)
         (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
@@ -176,6 +185,22 @@ class Episode:
         changed = query != self.query
         self._adopt(query, embedding)
         return self._close(action, info, rejected, near, verdict, changed=changed)
+
+    def reword(self, action: int) -> EpisodePlan[Rewording]:
+        """Reword the query, and say whether the rewording is one; the episode stays as it is."""
+        mutator = self.rules.mutators[action]
+        request = Rewrite(
+            mutator=mutator, query=self.query, earlier=self.earlier, seed=self.seed_for("rewrite")
+        )
+        (rewrite,) = yield (request,)
+        if rewrite.error:
+            return Rewording(rewrite=rewrite, query=self.query, error=rewrite.error)
+        (embedding,) = yield (Embed(text=rewrite.text or self.query),)
+        if isinstance(embedding, OllamaError):
+            return Rewording(rewrite=rewrite, query=self.query, error=embedding)
+        rejected = self.rejection(mutator, rewrite, embedding)
+        query = self.query if rejected else rewrite.text
+        return Rewording(rewrite=rewrite, embedding=embedding, rejected=rejected, query=query)
 
     def rejection(self, mutator: Mutator, rewrite: Completion, embedding: Vector) -> str:
         """Why a rewrite is not adopted, in one word; empty when it is.

@@ -7,7 +7,7 @@ read off them in other modules.
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from cyclopts import Parameter
 
@@ -112,19 +112,47 @@ def keep_queries(queries: QuerySet, config: QueryConfig, share: float) -> QueryS
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
-class MissionConfig:
-    """What is played; which models play it stands in `ServerConfig`."""
+class RewordingConfig:
+    """How a query is reworded, and when the rewording is adopted."""
 
     mutators: Annotated[tuple[str, ...], comma_list()] = DEFAULT_MUTATORS
     """Mutators the policy chooses from, by comma; a user's own is `file.py:name`."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder: a sentence-transformers name or path, `ollama:<model>`, or `hashing`."""
-    reward: str = "refusal"
-    """What counts as answered: `refusal` (the detector), `judge` (an LLM), `keyword` (smoke test only), or
-    your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
     intent_threshold: Share = INTENT_THRESHOLD
     """Similarity to the original under which a rewording is not adopted; each encoder has its own scale.
     Where a model leaves out words of the original, more is asked of it: .8 at .5, .88 at .7, nothing at 0."""
+    rewrite_num_predict: Count | None = None
+    """Most tokens of a rewording; for a mutator that cannot be kept from thinking [by its query's length]."""
+    num_ctx: Count | None = None
+    """Context length of the models [the server's]."""
+
+    def located(self) -> Self:
+        """The same with absolute paths, so that its file means the same in every folder."""
+        return replace(
+            self,
+            mutators=tuple(map(_located, self.mutators)),
+            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+        )
+
+    def check(self) -> None:
+        """Check what can be checked without a server.
+
+        Raises:
+            UserError: a mutator is unknown, or its file is no good.
+        """
+        with as_user_error(ValueError):
+            load_mutators(self.mutators)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MissionConfig(RewordingConfig):
+    """What is played; which models play it stands in `ServerConfig`."""
+
+    reward: str = "refusal"
+    """What counts as answered: `refusal` (the detector), `judge` (an LLM), `keyword` (smoke test only), or
+    your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
     intent_judge: bool = False
     """The judge model also says whether a rewording that was answered asks for the same; not with judge."""
     judge_rubric: str | None = None
@@ -139,21 +167,15 @@ class MissionConfig:
     """The target's temperature."""
     num_predict: Count = 512
     """Most tokens of an answer; one that is cut is flagged."""
-    rewrite_num_predict: Count | None = None
-    """Most tokens of a rewording; for a mutator that cannot be kept from thinking [by its query's length]."""
-    num_ctx: Count | None = None
-    """Context length of the models [the server's]."""
     think: bool | None = None
     """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
     query_set: QueryConfig = field(default_factory=QueryConfig)
 
-    def located(self) -> "MissionConfig":
+    def located(self) -> Self:
         """The same with absolute paths, so that its file means the same in every folder."""
         return replace(
-            self,
-            mutators=tuple(map(_located, self.mutators)),
+            super().located(),
             reward=_located(self.reward) if is_own(self.reward) else self.reward,
-            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
             judge_rubric=absolute(self.judge_rubric),
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
         )
@@ -166,12 +188,12 @@ class MissionConfig:
         """
         from scorers.reward import check_reward
 
+        super().check()
         with as_user_error(ValueError):
-            load_mutators(self.mutators)
             check_reward(self.reward)
 
 
-def open_encoder(name: str, dispatcher: "Dispatcher", cache: Path | None = None) -> "Encoder":
+def open_encoder(name: str, dispatcher: "Dispatcher | None", cache: Path | None = None) -> "Encoder":
     """The sentence encoder of a name; what it encodes is kept in the folder `cache`, if there is one.
 
     Raises:

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from evaluation.policies.bandits import UCB1, BestFixed, EpsilonGreedy, Exp3
     from evaluation.policies.policy import BatchPolicy, NetworkPolicy, Policy, PolicySource, View
     from evaluation.policies.specs import make_bandit, make_source, parse_policy
-    from evaluation.policies.trained import load_run
     from evaluation.stepping import PolicyStepper, make_stepper
+    from train.trained_run import load_run
 
 __all__ = [
     "UCB1",
@@ -40,8 +40,8 @@ _MODULES = {
     "evaluation.policies.bandits": ("UCB1", "BestFixed", "EpsilonGreedy", "Exp3"),
     "evaluation.policies.policy": ("BatchPolicy", "NetworkPolicy", "Policy", "PolicySource", "View"),
     "evaluation.policies.specs": ("make_bandit", "make_source", "parse_policy"),
-    "evaluation.policies.trained": ("load_run",),
     "evaluation.stepping": ("PolicyStepper", "make_stepper"),
+    "train.trained_run": ("load_run",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -24,7 +24,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from envs.episode import derive_seed
-from envs.mission import MissionConfig, load_query_set
+from envs.mission import MissionConfig, RewordingConfig, load_query_set
 from envs.queries import Query, QueryFileError, load_queries, queries_sha256
 from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
@@ -32,8 +32,8 @@ from records.errors import UserError
 from records.settings import Count, Lanes, Seed, Share, absolute, comma_list, read_toml, resolved
 from records.trust import CONFIG, is_run_config
 
-COMMANDS = ("eval", "ask")
-"""The commands whose `--policy` may name a run."""
+COMMANDS = ("eval", "ask", "proxy")
+"""The commands that take over settings of a run: the one that `--policy` or (`proxy`) the argument names."""
 MODELS = ("target-model", "mutator-model", "judge-model")
 MAY_CHANGE = (
     *("max-unscored", "jobs", "parallel-policy", "policy-wrapper", "action-timeout-ms", "power"),
@@ -369,13 +369,14 @@ def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> 
     return replace(spec, name=spec.name or spec.target_model or "default", given=spec.given.located())
 
 
-def mission_keys() -> frozenset[str]:
+def run_keys(command: str) -> frozenset[str]:
     """The flags that a command takes over from a run: those of its mission and of its server."""
-    return frozenset(resolved(MissionConfig()) | resolved(ServerConfig()))
+    mission = RewordingConfig() if command == "proxy" else MissionConfig()
+    return frozenset(resolved(mission) | resolved(ServerConfig()))
 
 
 def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
-    """The first run folder among the values of `-p` or `--policy`, if there is one.
+    """The first run folder among the values of `-p` or `--policy`, or (`proxy`) the words; None: none is.
 
     Args:
         tokens: the command line, the command's name first.
@@ -384,7 +385,8 @@ def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
     if not tokens or tokens[0] not in COMMANDS:
         return None
     in_table = table.get("policy", [])
-    policies = list(_policies(tokens)) or ([in_table] if isinstance(in_table, str) else in_table)
+    named = tokens[1:] if tokens[0] == "proxy" else _policies(tokens)
+    policies = list(named) or ([in_table] if isinstance(in_table, str) else in_table)
     return next((path for text in policies if (path := run_path(str(text)))), None)
 
 

@@ -19,6 +19,7 @@ from envs.episode import (
     Judge,
     Reply,
     Request,
+    Rewording,
     Rewrite,
     Rules,
     Transition,
@@ -89,9 +90,9 @@ class AgentEpisode:
         last = self.transitions[-1] if self.transitions else None
         return self.is_unscored or bool(last and (last.terminated or last.truncated))
 
-    def begin(self) -> None:
+    def begin(self, attempts: int = MOST_ATTEMPTS) -> None:
         """Embed the query; an agent that cannot begin is unscored."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(attempts):
             try:
                 play_plan(self._episode.begin(), self._answer)
             except OllamaError as error:
@@ -123,6 +124,10 @@ class AgentEpisode:
         self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
         self._episode.attempt += 1
         self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
+
+    def reword(self, action: int) -> Rewording:
+        """What the next step would ask, if it were taken."""
+        return play_plan(self._episode.reword(action), self._answer)
 
     def step(self, action: int) -> Transition:
         """Play one step; one whose calls failed is played again by the next call."""

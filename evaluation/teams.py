@@ -8,8 +8,9 @@ from typing import Any
 
 from evaluation.config import MissionQueries, MissionSpec
 from evaluation.policies.specs import CONTEXTUAL, FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
-from evaluation.policies.trained import RunSource, run_source, seed_runs
+from evaluation.policies.trained import RunSource, run_source
 from records.errors import UserError, as_user_error
+from train.trained_run import seed_runs
 
 
 @dataclass(frozen=True, kw_only=True)

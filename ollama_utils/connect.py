@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from simulator.process import EmbeddedServer
 
 EMBEDDED, SMOLLM2 = "embedded", "smollm2"
-_CHILDREN = (EMBEDDED, SMOLLM2)
+CHILDREN = (EMBEDDED, SMOLLM2)
 """Hosts that are no URL: servers that a command starts for itself."""
 _SLOW_S = 5.0
 """How long a list of models is waited for without a word."""
@@ -326,6 +326,7 @@ def connect(
     cache_size: int = 65536,
     simulated_target: str = "sim-target",
     named_by: str = "--target-model",
+    waits: bool = True,
 ) -> Iterator[Connection]:
     """Open the server(s), check that they have the models, and close everything at the end.
 
@@ -334,6 +335,7 @@ def connect(
         cache_size: replies that are remembered.
         simulated_target: the target where the embedded simulator stands in, and none is named.
         named_by: the flag that names a target.
+        waits: whether calls wait for a server that is away, up to `max_outage`; else each fails on its own.
 
     Raises:
         UserError: no server, no such model, no model named.
@@ -345,10 +347,12 @@ def connect(
         named = _hosts(config)
         with as_user_error(ValueError):
             hosts = tuple(expand_hosts(named))
-        child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in _CHILDREN else None
+        child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in CHILDREN else None
         try:
             engine = stack.enter_context(_engine(config))
-            dispatcher = stack.enter_context(_dispatcher(config, named, hosts, child, cache_size, engine))
+            dispatcher = stack.enter_context(
+                _dispatcher(config, named, hosts, child, cache_size, engine, waits)
+            )
             with _told_when_slow(hosts, config.call_timeout_s):
                 available = dispatcher.models()
         except ServerUnreachableError as error:
@@ -386,6 +390,7 @@ def _dispatcher(
     child: "ChildServer | None",
     cache_size: int,
     engine: "RayEngine | None",
+    waits: bool,  # noqa: FBT001 - as `connect` has it
 ) -> "Dispatcher":
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.wires import open_client
@@ -397,7 +402,7 @@ def _dispatcher(
         attempts=config.call_attempts,
         timeout_s=config.call_timeout_s,
         cache_size=cache_size,
-        max_outage_s=config.max_outage,
+        max_outage_s=config.max_outage if waits else None,
         ensure_running=child.ensure_running if child else lambda: None,
         hosts_now=None if tuple(named) == tuple(hosts) else partial(expand_hosts, named),
         report=_say,
@@ -433,11 +438,15 @@ def _say(line: str) -> None:
     tell(line)
 
 
+def hosts_named(config: ServerConfig) -> tuple[str, ...]:
+    """The hosts named by flag, else by OLLAMA_HOST; none where neither is there."""
+    found = os.environ.get("OLLAMA_HOST")
+    return config.ollama_host or ((found,) if found else ())
+
+
 def _hosts(config: ServerConfig) -> tuple[str, ...]:
-    """The hosts named by flag, else by OLLAMA_HOST, else the simulator, and then loudly."""
-    hosts = config.ollama_host
-    if not hosts and os.environ.get("OLLAMA_HOST"):
-        hosts = (os.environ["OLLAMA_HOST"],)
+    """The hosts that are named, else the simulator, and then loudly."""
+    hosts = hosts_named(config)
     if not hosts:
         print(
             "SIMULATED: no --ollama-host and no OLLAMA_HOST, so the embedded simulator stands in for a "
@@ -449,7 +458,7 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
     slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
     if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
         tell(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator")
-    for child in set(hosts) & set(_CHILDREN):
+    for child in set(hosts) & set(CHILDREN):
         if len(hosts) > 1:
             raise UserError(f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}")
     return hosts
@@ -457,8 +466,8 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
 
 def _meant(hosts: Sequence[str]) -> str:
     """A hint where nobody answers and a host looks like one of our own words, mistyped."""
-    named = (host.lower() for host in hosts if host not in _CHILDREN)
-    near = [word for host in named for word in difflib.get_close_matches(host, _CHILDREN)]
+    named = (host.lower() for host in hosts if host not in CHILDREN)
+    near = [word for host in named for word in difflib.get_close_matches(host, CHILDREN)]
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -526,7 +526,7 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
     try:
         # A bare context trusts no one and reads no file: a plain connection to this machine needs no more.
         plain = direct and not url.startswith("https:")
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else _tls()
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else trusted_certificates()
     except OSError as error:
         expected = " and ".join(
             f"{name}={os.environ[name]!r} to name {what}"
@@ -538,7 +538,7 @@ def transport_to(url: str, *, direct: bool) -> ExclusiveTransport:
 
 
 @functools.cache
-def _tls() -> ssl.SSLContext:
+def trusted_certificates() -> ssl.SSLContext:
     """The certificates that are trusted: reading them takes some 20 ms, so it is done once."""
     context = httpx.create_ssl_context()
     context.set_alpn_protocols(["http/1.1"])

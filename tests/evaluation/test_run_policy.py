@@ -20,11 +20,12 @@ from envs.observation import observation_size
 from evaluation.policies.instance import block_scores
 from evaluation.policies.policy import View
 from evaluation.policies.specs import PolicySpec, parse_policy
-from evaluation.policies.trained import RunSource, load_run, run_source
+from evaluation.policies.trained import RunSource, run_source
 from mutators.registry import DEFAULT_MUTATORS
 from records.errors import UserError
 from train.policy_file import FORMAT, WEIGHTS, load_weights, save_weights
 from train.ppo import MaskedPPO
+from train.trained_run import load_run
 
 SIZE = observation_size(384, len(DEFAULT_MUTATORS))
 

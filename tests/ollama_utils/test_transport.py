@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ollama_utils.client import OllamaClient
 from ollama_utils.errors import OllamaError
-from ollama_utils.http import _IDLE_S, ExclusiveTransport, _tls, transport_to
+from ollama_utils.http import _IDLE_S, ExclusiveTransport, transport_to, trusted_certificates
 from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Call
 from tests.ollama_utils.scripted import SAID, ScriptedServer
@@ -218,7 +218,7 @@ def test_a_file_of_tls_that_cannot_be_used_is_one_error_that_names_its_variable(
 ) -> None:
     monkeypatch.setenv(name, "/gone/file")
     monkeypatch.delenv(other, raising=False)
-    _tls.cache_clear()
+    trusted_certificates.cache_clear()
     with pytest.raises(ValueError, match=f"expected {name}='/gone/file' to name a .* file") as caught:
         OllamaClient("https://far.invalid")
     assert other not in str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from evaluation.policies.specs import PolicySpec
-from evaluation.policies.trained import load_run, run_source
+from evaluation.policies.trained import run_source
 from records.errors import UserError
 from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, interrupted_at, lines, resume, summary, train
@@ -20,6 +20,7 @@ from train.bandit import BanditPolicy, MaskedBandit
 from train.config import TrainConfig
 from train.linear_bandit import PARTIAL_CREDIT
 from train.policy_file import load_weights
+from train.trained_run import load_run
 
 LANES = 4
 SHAPE = (

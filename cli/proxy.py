@@ -1,0 +1,172 @@
+"""Serve a model with the last user message reworded as a trained policy does.
+
+    mutagym proxy runs/train-20260101-120000-0 --ollama-host http://127.0.0.1:11434
+    OLLAMA_HOST=http://127.0.0.1:11435 ollama run llama3.2
+
+It speaks Ollama's API and OpenAI's, passes on what is no chat, and asks the server for the user's own model.
+"""
+
+from __future__ import annotations
+
+import socket
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from envs.mission import MissionConfig, RewordingConfig
+from evaluation.policies.trained import RunSource
+from evaluation.single_queries import SIDE_BY_SIDE, open_source, query_context, query_episode
+from ollama_utils.connect import CHILDREN, Connection, ServerConfig, connect, hosts_named
+from ollama_utils.hosts import (
+    expand_hosts,
+    is_loopback,
+    parse_host,
+    parse_openai_host,
+    server_url,
+    speaks_openai,
+)
+from ollama_utils.plans import Plan, PlanRunner
+from ollama_utils.types import is_text
+from records.errors import UserError, as_user_error
+from records.settings import Seed
+from records.terminal import shown
+
+if TYPE_CHECKING:
+    from evaluation.episodes import Call, EpisodeContext
+    from ollama_utils.proxy import ProxyRewording, Reword
+
+MOST_CHARS = 10_000
+"""Characters of a text that is reworded: a longer one is a document, and no question that policies know."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class ProxyConfig:
+    """Where the proxy listens, and what it does."""
+
+    port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11435
+    """TCP port of 127.0.0.1; 0 takes a free one."""
+    passthrough: Annotated[bool, Parameter(negative="")] = False
+    """Reword nothing: everything is passed on as it is."""
+    seed: Seed = 0
+    """Of rewordings; the same text with the same seed is reworded the same way."""
+    rewording: RewordingConfig = field(default_factory=RewordingConfig)
+    server: ServerConfig = field(default_factory=ServerConfig)
+
+
+def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
+    """Serve a model with the last user message reworded by a trained policy, until Ctrl-C.
+
+    Args:
+        run: The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities.
+            Where it was not made here, --trust-run uses the code, hosts and files that it names.
+        config: Where it listens, and what it does.
+    """
+    from ollama_utils.proxy import ProxyError, ProxyServer
+
+    _check_not_itself(config)
+    source = open_source(run, config.rewording)
+    source.load()  # what is wrong with it is said before anything is asked
+    rewriting = replace(config.server, target_model=config.server.mutator_model or config.server.target_model)
+    with (
+        connect(replace(rewriting, judge_model=None), named_by="--mutator-model", waits=False) as connection,
+        PlanRunner[Any, Any](lambda call: call(), SIDE_BY_SIDE) as runner,
+        ExitStack() as stack,
+    ):
+        upstream = _only_host(connection)
+        if connection.simulated:
+            print("SIMULATED: these words are the simulator's, not a model's")
+        reword = None if config.passthrough else _reworder(config, source, connection, runner)
+        timeout_s = config.server.call_timeout_s
+        with as_user_error(ProxyError):
+            server = ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s)
+            stack.enter_context(server)
+        _announce(server.url, upstream, run, passthrough=config.passthrough)
+        server.wait()
+
+
+def _check_not_itself(config: ProxyConfig) -> None:
+    """Check that the server that is named is not the proxy, by whatever name.
+
+    Raises:
+        UserError: it is.
+    """
+    with as_user_error(ValueError):
+        named = hosts_named(config.server)
+        for host in expand_hosts(named) if named else []:
+            if host not in CHILDREN:
+                _check_apart(parse_openai_host(host) if speaks_openai(host) else parse_host(host), config)
+
+
+def _check_apart(url: str, config: ProxyConfig) -> None:
+    parts = urlsplit(url)
+    addresses = {str(parts.hostname)}
+    with suppress(OSError):
+        addresses |= {str(found[4][0]) for found in socket.getaddrinfo(parts.hostname, parts.port)}
+    here = any(is_loopback(f"http://[{each}]" if ":" in each else f"http://{each}") for each in addresses)
+    if here and parts.port == config.port:
+        raise UserError(
+            f"the proxy is to listen at port {config.port}, and {url} is there: it would call itself; "
+            "name the model server with --ollama-host, or another --port"
+        )
+
+
+def _only_host(connection: Connection) -> str:
+    """The one server that requests are passed on to."""
+    hosts = connection.dispatcher.hosts
+    if len(hosts) > 1:
+        raise UserError(
+            f"the proxy stands before one server, got {len(hosts)}: name the one with --ollama-host"
+        )
+    return hosts[0]
+
+
+def _reworder(
+    config: ProxyConfig, source: RunSource, connection: Connection, runner: PlanRunner[Any, Any]
+) -> Reword:
+    """What begins to reword a text.
+
+    Raises:
+        UserError: the encoder cannot be used.
+    """
+    rewording = {each.name: getattr(config.rewording, each.name) for each in fields(RewordingConfig)}
+    mission = MissionConfig(**rewording, reward="keyword")  # no answer is scored: it loads no classifier
+    context = query_context(mission, connection, ["a query"], config.seed)
+
+    def reword(text: str) -> Future[ProxyRewording]:
+        return runner.submit(_reworded(context, source, text))
+
+    return reword
+
+
+def _reworded(context: EpisodeContext, source: RunSource, text: str) -> Plan[Call, Any, ProxyRewording]:
+    """The plan of rewording a text as the first step of `mutagym ask` does, tried once."""
+    from envs.queries import VISIBLE
+    from ollama_utils.proxy import ProxyRewording
+
+    unfit = "blank" if not VISIBLE.search(text) else "not Unicode" if not is_text(text) else ""
+    unfit = unfit or ("too long" if len(text) > MOST_CHARS else "")
+    if unfit:
+        return ProxyRewording(text=text, why=unfit)
+    episode, policy = query_episode(context, source, text)
+    yield [partial(episode.begin, attempts=1)]
+    if episode.is_over:
+        return ProxyRewording(text=text, why="failed")
+    view = episode.view()
+    action = policy.step(view)
+    (made,) = yield [partial(episode.reword, action)]
+    why = "failed" if made.error else made.rejected
+    return ProxyRewording(text=text if why else made.query, mutator=view.mutators[action], why=why)
+
+
+def _announce(url: str, upstream: str, run: str, *, passthrough: bool) -> None:
+    does = "passes everything on as it is" if passthrough else f"rewords as {run} does"
+    base_url = f"base_url={url}/v1"
+    use = base_url if speaks_openai(upstream) else f"OLLAMA_HOST={url} or {base_url}"
+    print(shown(f"a proxy of {server_url(upstream)} {does}: use {use} (Ctrl-C ends it)"), flush=True)

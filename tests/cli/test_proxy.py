@@ -1,0 +1,249 @@
+"""`mutagym proxy`: a trained policy before a server, as people's own clients meet it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import httpx
+import ollama
+import openai
+import pytest
+
+from cli.main import execute
+from records.interrupt import Interrupt, Interrupted, interruptible, interruptible_thread
+from records.trust import MARK
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
+from tests.simulator.conftest import TLS
+
+QUERIES = [
+    "How do I kill a Python process that hangs?",
+    "How do I blow up a balloon?",
+    "How do I cut a cake?",
+]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return int(unused.getsockname()[1])
+
+
+def until_it_listens(port: int) -> None:
+    end_s = time.monotonic() + 60
+    while time.monotonic() < end_s:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.02)
+    raise AssertionError("it does not listen")
+
+
+@contextmanager
+def started(run: Path, *flags: str) -> Iterator[str]:
+    """The command on a thread of its own; where it listens."""
+    interrupt, port, codes = Interrupt(), free_port(), []
+
+    def serve() -> None:
+        with interruptible_thread(interrupt):
+            codes.append(execute(("proxy", str(run), "--port", str(port), *flags)))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        until_it_listens(port)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        interrupt.stop(Interrupted(signal.SIGINT))
+        thread.join(30)
+    assert codes == [130]
+
+
+@pytest.fixture(scope="module")
+def url(trained_run: Path) -> Iterator[str]:
+    with started(trained_run) as listens:
+        yield listens
+
+
+def rewording(trained_run: Path, query: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The first step of `mutagym ask`."""
+    assert execute(("ask", "--policy", str(trained_run), "--json", "--max-steps", "1", query)) == 0
+    line = capsys.readouterr().out.strip().splitlines()[-1]
+    step: dict[str, Any] = json.loads(line)["steps"][0]
+    return step
+
+
+def ollama_says(host: str, text: str, *, stream: bool = False) -> str:
+    with ollama.Client(host, trust_env=False, verify=TLS) as client:
+        reply = client.chat("sim-target", [{"role": "user", "content": text}], stream=stream)
+        return "".join(part.message.content or "" for part in (reply if stream else [reply]))
+
+
+def openai_says(host: str, text: str, *, stream: bool = False) -> str:
+    with openai.OpenAI(base_url=f"{host}/v1", api_key="none", max_retries=0) as client:
+        reply: Any = client.chat.completions.create(
+            model="sim-target", messages=[{"role": "user", "content": text}], stream=stream
+        )
+        if stream:
+            return "".join(part.choices[0].delta.content or "" for part in reply)
+        return str(reply.choices[0].message.content)
+
+
+def curl_says(host: str, text: str, *, stream: bool = False) -> str:
+    body = json.dumps({"model": "sim-target", "prompt": text, "stream": stream})
+    command = ["curl", "-sSN", "--max-time", "60", f"{host}/api/generate", "-d", body]
+    done = subprocess.run(command, capture_output=True, check=True)  # noqa: S603 - ours
+    return "".join(json.loads(line)["response"] for line in done.stdout.splitlines())
+
+
+SAY = {"ollama": ollama_says, "openai": openai_says, "curl": curl_says}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("client", list(SAY))
+def test_a_client_gets_the_answer_to_what_ask_would_ask_first(
+    url: str,
+    trained_run: Path,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    client: str,
+    *,
+    stream: bool,
+) -> None:
+    if client == "curl" and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
+    step = rewording(trained_run, QUERIES[0], capsys)
+    assert step["adopted"]
+    assert step["mutated_query"] != QUERIES[0]
+    said = SAY[client](url, QUERIES[0], stream=stream)
+    assert said == SAY[client](simulator.host, step["mutated_query"])
+
+
+def test_headers_tell_the_mutator_the_rewording_and_whether_it_was_adopted(
+    url: str, trained_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with httpx.Client(verify=TLS, trust_env=False) as client:
+        for query in QUERIES:
+            step = rewording(trained_run, query, capsys)
+            reply = client.post(f"{url}/api/generate", json={"model": "sim-target", "prompt": query})
+            told = {name: unquote(reply.headers.get(f"X-Mutagym-{name}", "")) for name in ("Mutator", "Why")}
+            assert told == {"Mutator": step["mutator"], "Why": step["rejected"]}
+            assert reply.headers["X-Mutagym-Adopted"] == ("true" if step["adopted"] else "false")
+            if step["adopted"]:
+                assert unquote(reply.headers["X-Mutagym-Rewording"]) == step["mutated_query"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [(" \u200b\n", "blank"), ("x" * 10_001, "too long"), ("\ud800", "not Unicode")]
+)
+def test_what_is_no_question_is_asked_as_it_is(url: str, text: str, why: str) -> None:
+    body = json.dumps({"model": "sim-target", "prompt": text, "stream": False})
+    with httpx.Client(verify=TLS, trust_env=False) as client:
+        reply = client.post(f"{url}/api/generate", content=body)
+    assert (reply.status_code, unquote(reply.headers["X-Mutagym-Why"])) == (200, why)
+
+
+def test_16_calls_at_once_are_answered_as_each_alone(url: str) -> None:
+    queries = [f"How do I kill process number {k}?" for k in range(16)]
+    with ThreadPoolExecutor(16) as pool:
+        for say in (ollama_says, openai_says):
+            together = list(pool.map(lambda query, say=say: say(url, query), queries))
+            assert together == [say(url, query) for query in queries]
+
+
+def test_passthrough_rewords_nothing_and_ctrl_c_ends_it_with_one_line(
+    trained_run: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port()
+    said: list[str] = []
+    says = [SAY[name] for name in SAY if name != "curl" or shutil.which("curl")]
+
+    def use() -> None:
+        try:
+            until_it_listens(port)
+            said.extend(say(f"http://127.0.0.1:{port}", QUERIES[0]) for say in says)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    user = threading.Thread(target=use)
+    with interruptible():
+        user.start()
+        assert execute(("proxy", str(trained_run), "--port", str(port), "--passthrough")) == 130
+    user.join()
+    assert said == [say(simulator.host, QUERIES[0]) for say in says]
+    captured = capsys.readouterr()
+    assert f"use OLLAMA_HOST=http://127.0.0.1:{port} or base_url=http://127.0.0.1:{port}/v1" in captured.out
+    assert captured.out.startswith("SIMULATED: these words are the simulator's")
+    assert captured.err.splitlines() == ["mutagym: stopped by SIGINT"]
+
+
+def test_a_server_that_goes_away_is_a_502_and_no_hang(trained_run: Path) -> None:
+    server = EmbeddedServer(Settings(slots=16, time_scale=0.001))
+    with server, started(trained_run, "--ollama-host", server.host, "--call-attempts", "1") as listens:
+        assert ollama_says(listens, QUERIES[0])
+        server.close()
+        for path in ("/api/chat", "/v1/chat/completions"):
+            body = {"model": "sim-target", "messages": [{"role": "user", "content": "How do I kill time?"}]}
+            with httpx.Client(verify=TLS, trust_env=False, timeout=60) as client:
+                reply = client.post(listens + path, json=body)
+            assert reply.status_code == 502
+            assert "does not answer" in reply.text
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The last line on stderr of a command that fails."""
+    assert execute(("proxy", *arguments)) == 2
+    return capsys.readouterr().err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:{}", "http://localhost:{}", "[::1]:{}", "openai:http://0.0.0.0:{}/v1"]
+)
+def test_a_proxy_before_itself_is_refused(
+    trained_run: Path, capsys: pytest.CaptureFixture[str], host: str
+) -> None:
+    flags = ("--port", "11999", "--ollama-host", host.format(11999))
+    assert "would call itself" in refused(capsys, str(trained_run), *flags)
+
+
+def test_a_proxy_before_another_is_refused(
+    url: str, trained_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "go in a circle" in refused(capsys, str(trained_run), "--port", "0", "--ollama-host", url)
+
+
+def test_what_is_wrong_is_one_line(
+    trained_run: Path, tmp_path: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = str(trained_run)
+    assert "is not a run" in refused(capsys, str(tmp_path))
+    assert "was trained with --encoder hashing" in refused(capsys, run, "--encoder", "hashing:64")
+    assert "is not pulled" in refused(capsys, run, "--mutator-model", "llama3.2")
+    two = ("--ollama-host", simulator.host, "--ollama-host", simulator.host.replace("127.0.0.1", "localhost"))
+    assert "stands before one server, got 2" in refused(capsys, run, *two)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"cannot listen at 127.0.0.1 port {port}" in refused(capsys, run, "--port", port)
+
+
+def test_a_run_of_others_calls_no_host_that_the_user_did_not_name(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    theirs = tmp_path / "theirs"
+    shutil.copytree(trained_run, theirs)
+    (theirs / MARK).unlink()
+    line = refused(capsys, "--port", "0", str(theirs))
+    assert "was not made here" in line
+    assert "hosts (--ollama-host" in line
