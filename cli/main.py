@@ -82,6 +82,10 @@ COMMANDS = {
         "Learn which system prompt suits which question: candidates, critics, an actor, prompts that evolve",
     ),
     "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
+    "doctor": (
+        "cli.doctor:doctor",
+        "Tell what a server can do, how fast a run on it would be, and what would make it faster",
+    ),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
 }
 
