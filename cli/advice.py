@@ -76,8 +76,7 @@ def _residency(report: Mapping[str, Any]) -> Iterator[Advice]:
         yield Advice(
             do=f"OLLAMA_MAX_LOADED_MODELS={number} ollama serve, or one model in all roles",
             gain=None,
-            why=f"{', '.join(displaced)} had to leave the memory for the others, and waited up to "
-            f"{report['residency']['load_s']:.2g} s to be loaded again; this needs memory for all of them",
+            why=f"{', '.join(displaced)} had to leave the memory for the others; there must be room for all",
         )
 
 

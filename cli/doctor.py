@@ -292,14 +292,12 @@ def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
         said = _slots_said(each, report["burst"]["at_once"])
         how = "told by the server" if each["host"] in told else "measured"
         yield f"slots: {each['model']} at {each['host']}: {said}{f', {how}' if each['slots'] else ''}"
-    burst = report["burst"]
+    shown = report["burst"]
+    alone, full = (_number(shown[f"tokens_per_s_{each}"]) for each in ("alone", "full"))
+    yield f"tokens/s: {alone} alone, {full} with up to {shown['at_once']} calls at once"
     yield (
-        f"tokens/s: {_number(burst['tokens_per_s_alone'])} alone, {_number(burst['tokens_per_s_full'])} with "
-        f"calls at once, as many as were tried"
-    )
-    yield (
-        f"equal requests: {burst['equal_alone']} of {burst['asked_alone']} got equal replies alone, "
-        f"{burst['equal_full']} of {burst['asked_full']} with calls at once"
+        f"equal requests: {shown['equal_alone']} of {shown['asked_alone']} got equal replies alone, "
+        f"{shown['equal_full']} of {shown['asked_full']} with so many at once"
     )
     yield f"encoder: {report['models']['encoder']}, {report['encoder_texts_per_s']:.3g} texts/s"
 
@@ -326,8 +324,8 @@ def _memory(residency: Mapping[str, Any]) -> str:
     if not displaced:
         return f"{', '.join(models)} stay loaded together"
     return (
-        f"{', '.join(models)} do NOT stay loaded together: {', '.join(displaced)} had to be loaded again "
-        f"(up to {residency['load_s']:.2g} s)"
+        f"{', '.join(models)} do NOT stay loaded together: {', '.join(displaced)} had to leave for the "
+        f"others (a load took up to {residency['load_s']:.2g} s)"
     )
 
 
