@@ -57,6 +57,7 @@ MODEL = "sim-model"
 """The simulator's model that plays target, mutator and judge, as the one model of a user who names one."""
 SAME_WORK = ("num_processes", "seed")
 """Rows that agree in these make the same transitions, on a server that answers equal requests equally."""
+_ONE_LANE: Mapping[str, Any] = {"schedule": "sequential", "num_processes": 1, "max_workers": 1}
 GROUP = ("schedule", "num_processes", "max_workers")
 """Rows that agree in these differ in their seed alone."""
 COLUMNS = {
@@ -147,7 +148,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     with connect(config.server, cache_size=0, simulated_target=MODEL) as connection:
         world = World(
             hosts=connection.dispatcher.hosts,
-            roles=_roles(config.server, connection),
+            roles=timed_roles(config.server, connection),
             queries=queries,
             mission=mission,
             server=config.server,
@@ -161,7 +162,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     _say_whether_equal(measured, connection)
 
 
-def _roles(config: ServerConfig, connection: Connection) -> Roles:
+def timed_roles(config: ServerConfig, connection: Connection) -> Roles:
     """All roles have one model and its slots, unless others are named."""
     target = connection.roles.target
     return Roles(target=target, mutator=config.mutator_model or target, judge=config.judge_model or target)
@@ -215,6 +216,8 @@ def _measure(
     )
     if simulator is None:
         plan = _with_repeats(plan)
+    else:  # what this process needs for a step is loaded with the first ones, and in no row's time
+        timed_rollout(world, meter, connection, replace(plan[0], **_ONE_LANE), 2)
     rows: list[dict[str, Any]] = []
     firsts: dict[tuple[Any, ...], Calls] = {}
     for setting in plan:
@@ -222,7 +225,7 @@ def _measure(
         if simulator is None and work not in firsts:
             _warm_up(world, meter, connection, setting, num_steps)
         tell(f"{setting} ...")
-        row, steps = _timed(world, meter, connection, setting, num_steps)
+        row, steps = timed_rollout(world, meter, connection, setting, num_steps)
         calls = calls_of(steps, by_model)
         first = firsts.setdefault(work, calls)
         same = equal_replies(first, calls) if first is not calls else equal_replies({}, {})
@@ -234,7 +237,7 @@ def _measure(
 def _warm_up(world: World, meter: Meter, connection: Connection, setting: Setting, num_steps: int) -> None:
     """Do a row's work once: models are loaded, and a server that keeps prompts it has read has these."""
     tell(f"warming up, not counted: {setting.num_processes} lanes ...")
-    _timed(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), num_steps)
+    timed_rollout(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), num_steps)
 
 
 def _with_repeats(plan: Sequence[Setting]) -> list[Setting]:
@@ -246,7 +249,7 @@ def _with_repeats(plan: Sequence[Setting]) -> list[Setting]:
     return list(chain.from_iterable(twice))
 
 
-def _timed(
+def timed_rollout(
     world: World, meter: Meter, connection: Connection, setting: Setting, num_steps: int
 ) -> tuple[dict[str, Any], Steps]:
     """One row and its steps; those that could not be scored are said, and an error if they are all."""

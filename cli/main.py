@@ -94,6 +94,10 @@ COMMANDS = {
         "Score the stored steps of a run again, by another scorer or judge; the target is not asked again",
     ),
     "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
+    "doctor": (
+        "cli.doctor:doctor",
+        "Tell what a server can do, how fast a run on it would be, and what would make it faster",
+    ),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
 }
 

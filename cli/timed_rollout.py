@@ -96,10 +96,14 @@ class World:
     """How patient the dispatcher of a process of its own is."""
 
     @property
+    def judged(self) -> bool:
+        """Whether a model is asked for verdicts."""
+        return self.mission.reward == "judge" or self.mission.intent_judge
+
+    @property
     def models(self) -> frozenset[str]:
         """The models that are called, by short name; each has slots of its own."""
-        judged = self.mission.reward == "judge" or self.mission.intent_judge
-        called = (self.roles.target, self.roles.mutator, self.roles.judge if judged else None)
+        called = (self.roles.target, self.roles.mutator, self.roles.judge if self.judged else None)
         return frozenset(map(short_name, filter(None, called)))
 
     def parts(self, dispatcher: Dispatcher) -> tuple[EnvConfig, Parts]:

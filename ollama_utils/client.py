@@ -18,7 +18,7 @@ from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, bri
 from ollama_utils.hosts import is_loopback, parse_host
 from ollama_utils.http import OfficialClient, StreamingClient, transport_to
 from ollama_utils.official import ollama
-from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
+from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Inventory, Usage
 
 _NANOSECONDS = 1e9
 
@@ -122,6 +122,21 @@ class OllamaClient:
         """None: no endpoint of Ollama tells how many calls it serves at once."""
         return None
 
+    def inventory(self) -> Inventory:
+        """The server's version, the sizes of its models, and those in memory.
+
+        Raises:
+            OllamaError: the server does not tell.
+        """
+        with self._errors_translated(None):
+            told = self._client._request_raw("GET", "/api/version").json()  # type: ignore[no-untyped-call]  # noqa: SLF001 - the package has no method for it
+            pulled, loaded = self._client.list().models, self._client.ps().models
+            return Inventory(
+                version=str(told["version"]),
+                pulled={item.model: _bytes(item.size) for item in pulled if item.model},
+                loaded={item.model: _bytes(item.size) for item in loaded if item.model},
+            )
+
     def close(self) -> None:
         """Drop the idle connections; calls after this raise CallCancelledError."""
         self._exchange.closed = True
@@ -159,6 +174,10 @@ class OllamaClient:
         if text.startswith("option "):
             return BadRequestError(f"{self._exchange.whom(model)} answered {status}: {brief(text)!r}")
         return self._exchange.rejection(model, status, text)
+
+
+def _bytes(size: int | None) -> int:
+    return int(counted(size))
 
 
 def _usage(reply: ollama.GenerateResponse | ollama.ChatResponse | ollama.EmbedResponse) -> Usage | None:

@@ -154,6 +154,19 @@ class Roles:
     judge: str | None
 
 
+class NoModelNamedError(UserError):
+    """The hosts have models, and none is named.
+
+    Args:
+        said: the message.
+        one: one of the models.
+    """
+
+    def __init__(self, said: str, one: str) -> None:
+        super().__init__(said)
+        self.one = one
+
+
 def find_roles(
     config: ServerConfig,
     available: Sequence[str],
@@ -180,7 +193,8 @@ def find_roles(
         have = _some(available) or (
             "none" if any(map(_is_openai, hosts)) else "none: get one with 'ollama pull MODEL'"
         )
-        raise UserError(f"name a model with {named_by}; {', '.join(hosts)} has {have}")
+        said = f"name a model with {named_by}; {', '.join(hosts)} has {have}"
+        raise NoModelNamedError(said, available[0]) if available else UserError(said)
     simulated = simulated_target is not None
     mutator = config.mutator_model or ("sim-mutator" if simulated else target)
     judge = config.judge_model or ("sim-judge" if simulated else None)
@@ -261,10 +275,10 @@ class Connection:
             apart_s: see `Findings`.
         """
         slots = self.embedded.settings.slots if self.embedded else None
-        return Findings(lanes, self._slots_setting, apart_s=apart_s, slots=slots)
+        return Findings(lanes, self.slots_setting, apart_s=apart_s, slots=slots)
 
     @property
-    def _slots_setting(self) -> str:
+    def slots_setting(self) -> str:
         """What gives the servers more slots, up to their number; of several kinds, the first's."""
         if self.child:
             return "--slots "

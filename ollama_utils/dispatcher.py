@@ -62,6 +62,7 @@ from ollama_utils.types import (
     Call,
     Completion,
     Embeddings,
+    Inventory,
     Usage,
     short_name,
 )
@@ -405,6 +406,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             OllamaError: a server gives no list; ServerUnreachableError when it does not answer.
         """
         return self._fleet.models()
+
+    def inventories(self) -> dict[str, Inventory]:
+        """What each server tells of itself and its models, by host. Without retries.
+
+        Raises:
+            OllamaError: a server does not tell; ServerUnreachableError when it does not answer.
+        """
+        return self._fleet.inventories()
 
     def accounts(self) -> dict[str, Account]:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""

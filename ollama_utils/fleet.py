@@ -30,7 +30,7 @@ from ollama_utils.health import ABSENCES, Health
 from ollama_utils.http import call_watch
 from ollama_utils.limits import Admission, MaxInFlight, Server
 from ollama_utils.plans import start_thread
-from ollama_utils.types import short_name
+from ollama_utils.types import Inventory, short_name
 from ollama_utils.wires import ModelClient
 
 _APART_S = 1.0
@@ -130,6 +130,14 @@ class Fleet:
             for name, digest in first.items()
             if all(short_name(name) in there for there in digests)
         }
+
+    def inventories(self) -> dict[str, Inventory]:
+        """What each server tells of itself and its models, by host. Without retries.
+
+        Raises:
+            OllamaError: a server does not tell.
+        """
+        return {host: server.client.inventory() for host, server in self._servers.items()}
 
     def capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
         """How many calls each server was found to take, and the limit that holds, by host and model."""

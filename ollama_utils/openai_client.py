@@ -25,7 +25,7 @@ from ollama_utils.exchange import CONNECT_S, NOT_FOUND, Exchange, ascii_key, bri
 from ollama_utils.hosts import OPENAI, is_loopback, parse_openai_host, server_url
 from ollama_utils.http import CUT, HttpClient, transport_to
 from ollama_utils.streams import StreamedFailureError, join_events
-from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Usage
+from ollama_utils.types import CALL_TIMEOUT_S, MAX_REPLY_CHARS, Call, Completion, Embeddings, Inventory, Usage
 
 _KEY = "OPENAI_API_KEY"
 _UNAUTHORIZED = frozenset({401, 403})
@@ -246,6 +246,15 @@ class OpenAIClient:
         except (BadRequestError, BadReplyError):
             return None
         return told if 0 < told <= _MOST_SLOTS else None
+
+    def inventory(self) -> Inventory:
+        """The models that the server has, and llama.cpp's slots; the API has no words for the rest.
+
+        Raises:
+            OllamaError: the server gives no list.
+        """
+        pulled = dict.fromkeys(self.models())
+        return Inventory(version=None, pulled=pulled, loaded=None, slots=self.slots())
 
     def close(self) -> None:
         """Drop the idle connections; calls after this raise CallCancelledError."""

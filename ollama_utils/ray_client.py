@@ -28,7 +28,7 @@ from ollama_utils.errors import CallCancelledError, OllamaError, ServerUnreachab
 from ollama_utils.exchange import brief
 from ollama_utils.hosts import is_loopback, server_url
 from ollama_utils.http import call_watch
-from ollama_utils.types import Call, Completion, Embeddings, short_name
+from ollama_utils.types import Call, Completion, Embeddings, Inventory, short_name
 from ollama_utils.wires import ModelClient, open_client
 from simulator.process import is_simulator
 
@@ -78,7 +78,7 @@ class ServerActor:
         """The number of the actor's process, once it is there."""
         return os.getpid()
 
-    def ask(self, method: Literal["models", "slots"]) -> object:
+    def ask(self, method: Literal["models", "slots", "inventory"]) -> object:
         """What the client's method returns, or how it failed."""
         try:
             return getattr(self._client(), method)()
@@ -242,6 +242,15 @@ class RayClient:
         """How many calls the server serves at once; None where it does not tell."""
         slots: int | None = self._ask("ask", "slots")
         return slots
+
+    def inventory(self) -> Inventory:
+        """What the server tells of itself and its models.
+
+        Raises:
+            OllamaError: it does not tell.
+        """
+        found: Inventory = self._ask("ask", "inventory")
+        return found
 
     def is_simulator(self) -> bool:
         """Whether the server is the simulator, as seen from the actor's machine.

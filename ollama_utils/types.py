@@ -107,6 +107,19 @@ class Embeddings:
     """What the server reported: load and total alone."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """What a server tells of itself and its models; None is what it does not tell."""
+
+    version: str | None
+    pulled: Mapping[str, int | None]
+    """By name the bytes of each model that it has."""
+    loaded: Mapping[str, int] | None
+    """By name the bytes in memory of each model that is there now."""
+    slots: int | None = None
+    """How many calls it serves at once."""
+
+
 def is_count(value: object) -> bool:
     """Whether it can be a count or a duration: a number, finite, not negative, below MOST_COUNTED."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED

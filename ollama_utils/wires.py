@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from ollama_utils.hosts import speaks_openai
-from ollama_utils.types import MAX_REPLY_CHARS, Call, Completion, Embeddings
+from ollama_utils.types import MAX_REPLY_CHARS, Call, Completion, Embeddings, Inventory
 
 
 class ModelClient(Protocol):
@@ -29,6 +29,10 @@ class ModelClient(Protocol):
 
     def slots(self) -> int | None:
         """How many calls the server serves at once; None where it does not tell."""
+        ...
+
+    def inventory(self) -> Inventory:
+        """What the server tells of itself and its models."""
         ...
 
     def close(self) -> None:

@@ -1,0 +1,119 @@
+"""What a user may change, from what `mutagym doctor` found: a gain stands beside what was measured, alone.
+
+Each piece of advice says what to do, and what that brought here. What cannot be tried on a server as it runs
+(more slots, more memory, a model that is not called) is said to be not measured, and comes without a number
+for the gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ollama_utils.findings import ADVISED_SLOTS
+
+NOTABLE = 1.1
+"""A gain is told from here on: two short rollouts of the same kind may differ by some per cent."""
+
+_LARGE_SHARE = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One thing to do."""
+
+    do: str
+    """A flag or a command."""
+    why: str
+    gain: float | None
+    """How many times as many env steps a second, as measured; None: not measured."""
+
+    def __str__(self) -> str:
+        brings = (
+            "what it brings was not measured" if self.gain is None else f"x{self.gain:.2f}, measured here"
+        )
+        return f"{self.do}: {brings}; {self.why}"
+
+
+def advise(report: Mapping[str, Any], *, schedule: str, slots_setting: str) -> list[Advice]:
+    """All that may be changed, what was measured first.
+
+    Args:
+        report: as `mutagym doctor --json` writes it.
+        schedule: the user's.
+        slots_setting: what gives the server more slots, up to their number.
+    """
+    forecast = report["forecast"]
+    now = next(row for row in forecast if row["schedule"] == schedule)
+    found = [
+        *_faster(forecast, now),
+        *_residency(report),
+        *_slots(report, now["num_processes"] if schedule != "sequential" else 1, slots_setting),
+        *_mutator(report),
+    ]
+    return sorted(found, key=lambda each: -(each.gain or 0))
+
+
+def _faster(forecast: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> Iterator[Advice]:
+    """Another schedule, or more lanes."""
+    lanes = forecast[-1]["num_processes"] if len(forecast) > 3 else 0  # noqa: PLR2004 - one row a schedule
+    for row in forecast[1:]:
+        gain = row["env_steps_per_s"] / now["env_steps_per_s"]
+        best = all(row["env_steps_per_s"] >= other["env_steps_per_s"] for other in forecast)
+        if gain < NOTABLE or not best:
+            continue
+        flags = [f"--num-processes {lanes}"] if row["num_processes"] == lanes else []
+        flags += [f"--schedule {row['schedule']}"] if row["schedule"] != now["schedule"] else []
+        why = f"{row['env_steps_per_s']:.3g} env steps/s against {now['env_steps_per_s']:.3g}"
+        yield Advice(do=" ".join(flags), gain=round(gain, 3), why=why)
+
+
+def _residency(report: Mapping[str, Any]) -> Iterator[Advice]:
+    displaced = report["residency"]["displaced"]
+    if displaced:
+        number = len(report["residency"]["models"])
+        yield Advice(
+            do=f"OLLAMA_MAX_LOADED_MODELS={number} ollama serve, or one model in all roles",
+            gain=None,
+            why=f"{', '.join(displaced)} had to leave the memory for the others; there must be room for all",
+        )
+
+
+def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advice]:
+    """More slots than the server has."""
+    wanted = min(lanes, ADVISED_SLOTS)
+    few = [each for each in report["slots"] if each["slots"] and each["slots"] < wanted]
+    if not few:
+        return
+    slots, full, alone = (
+        few[0]["slots"],
+        *(report["burst"][f"tokens_per_s_{each}"] for each in ("full", "alone")),
+    )
+    brought = (
+        f"the {slots} there are write {full / alone:.2g} times the tokens of one call alone"
+        if slots > 1 and full and alone
+        else "what slots bring depends on the machine, much on most GPUs and little on a CPU"
+    )
+    serve = " ollama serve" if setting.startswith("OLLAMA") else ""
+    yield Advice(
+        do=f"{setting}{wanted}{serve}",
+        gain=None,
+        why=f"{few[0]['model']} has {slots} {'slot' if slots == 1 else 'slots'} for {lanes} lanes; {brought}"
+        ": start it so, and run doctor again",
+    )
+
+
+def _mutator(report: Mapping[str, Any]) -> Iterator[Advice]:
+    """A smaller model for rewordings, where the target writes them, too."""
+    roles = {row["role"]: row for row in report["alone"]}
+    if "mutator" not in roles or roles["mutator"]["model"] != roles["target"]["model"]:
+        return
+    share = roles["mutator"]["call_s"] / sum(row["call_s"] for row in roles.values())
+    if share >= _LARGE_SHARE:
+        yield Advice(
+            do="a smaller --mutator-model",
+            gain=None,
+            why=f"rewordings by {roles['mutator']['model']} take {100 * share:.0f} % of the time of a step's "
+            "calls: run doctor with it, to see that both stay in memory",
+        )

@@ -1,0 +1,374 @@
+"""Tell what a server can do, and how fast a run on it would be: measured by a few hundred calls, read-only.
+
+    mutagym doctor --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --num-processes 16
+    mutagym doctor --ollama-host openai:http://127.0.0.1:8000/v1 --seconds 60
+    mutagym doctor --target-model llama3.2 --mutator-model qwen3:0.6b --encoder ollama:nomic-embed-text
+
+It looks at what the server tells (version, models and their sizes), calls the models of all roles in turn
+(do they stay in memory together?), asks a few questions alone and many at once (`ollama_utils/checkup.py`:
+slots, tokens a second, are equal requests answered equally?), and plays a short rollout under each schedule
+(`cli/forecast.py`). The forecast is of what `mutagym bench` would measure with the same flags: as there,
+every step makes a rewording and a question, one model has all roles unless more are named, and no reply is
+known beforehand. A training whose mutators go by rule, or that meets known questions, is faster.
+
+Nothing is pulled, deleted or unloaded. What will be sent is said before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from cyclopts import Parameter
+
+from cli.advice import Advice, advise
+from cli.bench import MODEL, TimedServer, timed_roles
+from cli.forecast import MOST_LANES, ROLES_ASKED, Speed, fit, more_lanes, plan, play, time_encoder, time_roles
+from cli.formats import as_json, new_table, number, print_parts
+from cli.timed_rollout import Setting, TimedMission, World
+from envs.mission import load_query_set
+from mutators.registry import load_mutators
+from ollama_utils.checkup import Burst, burst, burst_calls, check_residency, residency_calls
+from ollama_utils.connect import Connection, NoModelNamedError, connect
+from ollama_utils.dispatcher import account_totals
+from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError
+from ollama_utils.types import Call, Inventory, short_name
+from records.errors import as_user_error
+from records.run_folder import check_writable
+from records.settings import Count, Lanes, Positive, Seed
+from records.terminal import one_line, tell
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+UNTOLD = "not told by this server"
+QUESTIONS = 4
+"""Of a burst."""
+_SHORT = 64
+"""Most tokens of a reply in a burst."""
+_MODELS_SHOWN = 20
+_GIB = 2**30
+_JUDGED = 2
+"""Calls of a verdict at most: it may be mended once."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class DoctorConfig:
+    """The run that is meant, and what may be spent on a forecast of it."""
+
+    num_processes: Lanes = 16
+    """Lanes."""
+    schedule: Literal["sequential", "phased", "lanes"] = "lanes"
+    """The schedule that is meant; all are timed."""
+    max_workers: Count | None = None
+    """phased: threads of a phase; lanes: the most calls in flight."""
+    num_steps: Count = 8
+    """Steps of each lane that are timed; fewer where calls are slow."""
+    seconds: Positive = 120
+    """About how long all may take, the loading of models left out."""
+    seed: Seed = 0
+    """Decides queries, actions and replies."""
+    json: Path | None = None
+    """Write what was found here."""
+    mission: TimedMission = field(default_factory=TimedMission)
+    server: TimedServer = field(default_factory=TimedServer)
+
+
+def doctor(config: DoctorConfig = DoctorConfig()) -> None:
+    """Tell what a server can do, how fast a run on it would be, and what would make it faster."""
+    check_writable(config.json)
+    config.mission.check()
+    queries = tuple(query.text for query in load_query_set(config.mission.query_set).train)
+    with _connected(config) as (connection, unnamed):
+        report = look(connection)
+        if unnamed is None:
+            world = World(
+                hosts=connection.dispatcher.hosts,
+                roles=timed_roles(config.server, connection),
+                queries=queries,
+                mission=config.mission,
+                server=config.server,
+            )
+            report |= _examine(config, world, connection, report)
+        report["unnamed"] = unnamed
+    if config.json:
+        config.json.write_text(as_json(report) + "\n", encoding="utf-8")
+    print_report(report)
+
+
+@contextmanager
+def _connected(config: DoctorConfig) -> Iterator[tuple[Connection, str | None]]:
+    """Within `with`: the open servers, and what to do where models are there and none is named."""
+    with ExitStack() as stack:
+        try:
+            yield stack.enter_context(connect(config.server, cache_size=0, simulated_target=MODEL)), None
+        except NoModelNamedError as error:
+            named = replace(config.server, target_model=error.one)
+            yield stack.enter_context(connect(named, cache_size=0)), str(error)
+
+
+def look(connection: Connection) -> dict[str, Any]:
+    """What the servers tell of themselves; None is what they do not tell."""
+    names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=False))
+    try:
+        found = connection.dispatcher.inventories()
+    except (BadRequestError, BadReplyError) as error:
+        tell(f"{type(error).__name__}: {error}")
+        pulled: dict[str, None] = dict.fromkeys(connection.available)
+        found = dict.fromkeys(names, Inventory(version=None, pulled=pulled, loaded=None))
+    servers = [{"host": names[host], **asdict(inventory)} for host, inventory in found.items()]
+    return {"simulated": connection.simulated, "servers": servers}
+
+
+def _examine(
+    config: DoctorConfig, world: World, connection: Connection, report: dict[str, Any]
+) -> dict[str, Any]:
+    """What its calls show of the servers."""
+    dispatcher, encoder = connection.dispatcher, world.mission.encoder
+    embedding = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
+    announced = most_calls(config, world, embedding)
+    _announce(announced, config, world, connection)
+    with as_user_error(EncodingError, ValueError):
+        generating = sorted(world.models)
+        runner: dict[str, Any] = {"num_ctx": config.mission.num_ctx} if config.mission.num_ctx else {}
+        residency = check_residency(dispatcher, generating, embedding, runner)
+        began_s = time.monotonic()
+        showed = burst(dispatcher, _questions(world, connection, runner))
+        slots = _slots(connection, showed)
+        alone = time_roles(world, connection)
+        texts_per_s = time_encoder(world, connection)
+    forecast = _forecast(
+        config,
+        world,
+        connection,
+        slots=showed.slots,
+        speed=_speed(alone, showed, config.num_processes),
+        left_s=config.seconds - (time.monotonic() - began_s),
+    )
+    found = report | {
+        "models": {**asdict(world.roles), "encoder": encoder},
+        "residency": {
+            "models": [*generating, *filter(None, [embedding])],
+            "displaced": None if residency.displaced is None else sorted(residency.displaced),
+            "load_s": residency.load_s,
+        },
+        "slots": slots,
+        "burst": asdict(showed),
+        "alone": alone,
+        "encoder_texts_per_s": texts_per_s,
+        "forecast": forecast,
+        "calls": {"announced": announced, "sent": int(account_totals(dispatcher)["calls"])},
+    }
+    advice = advise(found, schedule=config.schedule, slots_setting=connection.slots_setting)
+    return found | {"advice": [asdict(each) for each in advice]}
+
+
+def _speed(alone: Sequence[Mapping[str, Any]], showed: Burst, lanes: int) -> Speed:
+    """What is expected of a step; without tokens that many calls at once gain nothing."""
+    full, one = showed.tokens_per_s_full, showed.tokens_per_s_alone
+    gain = min(full / one, lanes) if full and one else 1.0
+    return Speed(step_s=sum(row["call_s"] for row in alone), gain=max(1.0, gain))
+
+
+def most_calls(config: DoctorConfig, world: World, embedding: str | None) -> int:
+    """The most calls that are made; one that fails is tried again, which is not counted."""
+    words = any(each.kind == "model" for each in load_mutators(world.mission.mutators))
+    per_step = words + 1 + _JUDGED * world.judged + 2 * bool(embedding)
+    parts = plan(_wanted(config), config.num_steps, is_ours=False, more=MOST_LANES)
+    begun = sum(part.setting.num_processes + 1 for part in parts) if embedding else 0
+    return (
+        residency_calls(len(world.models) + bool(embedding))
+        + 1  # whether a short reply has words
+        + burst_calls(QUESTIONS)
+        + ROLES_ASKED * per_step
+        + sum(part.env_steps for part in parts) * per_step
+        + begun
+    )
+
+
+def _wanted(config: DoctorConfig) -> Setting:
+    return Setting(
+        schedule=config.schedule,
+        num_processes=config.num_processes,
+        max_workers=config.max_workers,
+        seed=config.seed,
+    )
+
+
+def _announce(calls: int, config: DoctorConfig, world: World, connection: Connection) -> None:
+    models = ", ".join(sorted(world.models))
+    most = config.mission.num_predict
+    tell(
+        f"will send {models} at {', '.join(connection.servers)} at most {calls} calls, with answers of at "
+        f"most {most} tokens (--num-predict) and rewordings of about three times their query, in about "
+        f"{config.seconds:g} s (--seconds) beside the loading of models; nothing is pulled, deleted or "
+        "unloaded"
+    )
+
+
+def _questions(world: World, connection: Connection, runner: Mapping[str, Any]) -> list[Call]:
+    """Questions for a burst, as an environment asks them, whose replies are short where they can be.
+
+    Of a model that thinks first, so few tokens may hold no word: then replies are as long as the run's.
+    """
+    mission = world.mission
+    whole = {**runner, "temperature": 0, "seed": 0, "num_predict": mission.num_predict}
+    asked = [
+        Call(
+            model=world.roles.target,
+            prompt=query,
+            system=mission.target_system,
+            think=mission.think,
+            options=whole,
+        )
+        for query in world.queries[:QUESTIONS]
+    ]
+    short = [replace(q, options={**whole, "num_predict": min(mission.num_predict, _SHORT)}) for q in asked]
+    says_nothing = isinstance(connection.dispatcher.generate(short[0]).error, BadReplyError)
+    return asked if says_nothing else short
+
+
+def _forecast(
+    config: DoctorConfig,
+    world: World,
+    connection: Connection,
+    *,
+    slots: int | None,
+    speed: Speed,
+    left_s: float,
+) -> list[dict[str, Any]]:
+    """The pace of each schedule."""
+    is_ours, more = connection.embedded is not None, more_lanes(slots)
+    parts = fit(_wanted(config), config.num_steps, is_ours=is_ours, speed=speed, left_s=left_s, more=more)
+    tell(f"playing {sum(part.env_steps for part in parts)} env steps: about {speed.seconds(parts):.0f} s")
+    return play(world, connection, parts)
+
+
+def _slots(connection: Connection, showed: Burst) -> list[dict[str, Any]]:
+    """What a burst showed of each server."""
+    names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=False))
+    rows = [
+        {"host": names[host], "model": model, "slots": found.slots, "least_slots": found.least_slots}
+        | {"most_slots": found.most_slots}
+        for (host, model), found in connection.dispatcher.capacities().items()
+        if model == short_name(showed.model)
+    ]
+    if len(rows) == 1:
+        rows[0]["slots"] = showed.slots
+    return rows
+
+
+def print_report(report: Mapping[str, Any]) -> None:
+    """Print the report for people on stdout."""
+    if report["simulated"]:
+        print("SIMULATED: these figures are of the simulator, not of a model\n")
+    for line in lines_of(report):
+        print(one_line(line))
+    if report["unnamed"] is None:
+        print()
+        print_parts(_tables(report), simulated=False)
+        for line in report["advice"]:
+            print(one_line(f"advice: {Advice(**line)}"))
+        if not report["advice"]:
+            print("advice: none; what can be tried here is no faster")
+
+
+def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
+    """What was found, less the tables, a line each."""
+    for server in report["servers"]:
+        yield from _server_lines(server)
+    if report["unnamed"] is not None:
+        yield f"the rest needs a model: {report['unnamed']}"
+        return
+    yield "roles: " + ", ".join(f"{role} {model or '-'}" for role, model in report["models"].items())
+    yield f"memory: {_memory(report['residency'])}"
+    told = {server["host"] for server in report["servers"] if server["slots"]}
+    for each in report["slots"]:
+        said = _slots_said(each, report["burst"]["at_once"])
+        how = "told by the server" if each["host"] in told else "measured"
+        yield f"slots: {each['model']} at {each['host']}: {said}{f', {how}' if each['slots'] else ''}"
+    shown = report["burst"]
+    alone, full = (_number(shown[f"tokens_per_s_{each}"]) for each in ("alone", "full"))
+    yield f"tokens/s: {alone} alone, {full} with up to {shown['at_once']} calls at once"
+    yield (
+        f"equal requests: {shown['equal_alone']} of {shown['asked_alone']} got equal replies alone, "
+        f"{shown['equal_full']} of {shown['asked_full']} with so many at once"
+    )
+    yield f"encoder: {report['models']['encoder']}, {report['encoder_texts_per_s']:.3g} texts/s"
+
+
+def _server_lines(server: Mapping[str, Any]) -> Iterator[str]:
+    yield f"server {server['host']}: reachable, version {server['version'] or UNTOLD}"
+    for name, title in (("pulled", "models"), ("loaded", "in memory")):
+        models = server[name]
+        yield f"  {title}: {UNTOLD if models is None else _models(models) or 'none'}"
+
+
+def _models(models: Mapping[str, int | None]) -> str:
+    shown = [f"{name} ({size / _GIB:.2g} GiB)" if size else name for name, size in models.items()]
+    more = len(shown) - _MODELS_SHOWN
+    return ", ".join(shown[:_MODELS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _memory(residency: Mapping[str, Any]) -> str:
+    models, displaced = residency["models"], residency["displaced"]
+    if len(models) == 1:
+        return f"{models[0]} has all roles"
+    if displaced is None:
+        return f"whether {', '.join(models)} stay loaded together: {UNTOLD}"
+    if not displaced:
+        return f"{', '.join(models)} stay loaded together"
+    return (
+        f"{', '.join(models)} do NOT stay loaded together: {', '.join(displaced)} had to leave for the "
+        f"others (a load took up to {residency['load_s']:.2g} s)"
+    )
+
+
+def _slots_said(each: Mapping[str, Any], at_once: int) -> str:
+    slots, least, most = each["slots"], each["least_slots"], each["most_slots"]
+    if slots is None:
+        return f"not known: of {at_once} calls at once none was seen to wait"
+    spread = "" if least == most else f" ({least} to {most})"
+    return f"serves {slots}{spread} {'call' if slots == 1 else 'calls'} at once"
+
+
+def _number(value: float | None) -> str:
+    return UNTOLD if value is None else f"{value:.3g}"
+
+
+FORECAST = (
+    "As `mutagym bench` would measure it with these flags: each step a rewording and an answer, and no reply "
+    "known beforehand. CPU: this machine's, without the server's. Equal: replies to equal calls that were "
+    "those of sequential."
+)
+ALONE = "One call after another; tokens of replies."
+
+
+def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
+    alone = new_table("Each role, alone", "role", "model", "s a call", "tokens/s", names=2)
+    for row in report["alone"]:
+        speeds = number(row["call_s"], "{:.3g}"), number(row["tokens_per_s"], "{:.3g}")
+        alone.add_row(row["role"], row["model"], *speeds)
+    yield [alone], ALONE
+    table = new_table(
+        "Forecast", "schedule", "lanes", "steps/s", "gain", "tokens/s", "CPU ms a step", "equal"
+    )
+    base = report["forecast"][0]["env_steps_per_s"]
+    for row in report["forecast"]:
+        table.add_row(
+            row["schedule"],
+            str(row["num_processes"] if row["schedule"] != "sequential" else "any"),
+            number(row["env_steps_per_s"], "{:.3g}"),
+            number(row["env_steps_per_s"] / base, "{:.2f}"),
+            number(row["tokens_per_s"], "{:.3g}"),
+            number(row["cpu_ms_per_step"], "{:.1f}"),
+            "-"
+            if row["equal_replies"] is None
+            else f"{int(100 * row['equal_replies'])} % of {row['compared_replies']}",
+        )
+    yield [table], FORECAST

@@ -1,0 +1,55 @@
+"""What a few calls show of a server: its slots, and whether its models stay in memory together."""
+
+from __future__ import annotations
+
+import pytest
+
+from ollama_utils.checkup import burst, burst_calls, check_residency, residency_calls
+from ollama_utils.dispatcher import Dispatcher, account_totals
+from ollama_utils.types import Call
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
+
+QUESTIONS = [
+    Call(model="sim-model", prompt=f"Question {k}?", options={"temperature": 0, "seed": 0}) for k in range(2)
+]
+
+
+@pytest.mark.parametrize("slots", [1, 4, 8])
+def test_a_burst_names_the_slots(slots: int) -> None:
+    settings = Settings(slots=slots, reply_tokens="24")  # 100 ms a reply: a busy machine does not hide them
+    with EmbeddedServer(settings) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
+        showed = burst(dispatcher, QUESTIONS)
+        sent = account_totals(dispatcher)["calls"]
+    assert showed.slots is not None
+    assert slots / 2 <= showed.slots <= 2 * slots
+    assert showed.busy_slots < slots + 0.5  # no server serves for longer than its slots are there
+    assert sent <= burst_calls(len(QUESTIONS))
+    assert (showed.equal_alone, showed.equal_full) == (showed.asked_alone, showed.asked_full)
+
+
+def test_a_server_that_tells_its_slots_is_believed(simulator: EmbeddedServer) -> None:
+    with Dispatcher([f"openai:{simulator.host}/v1"], cache_size=0) as dispatcher:
+        dispatcher.models()
+        assert burst(dispatcher, QUESTIONS).slots == 16
+
+
+@pytest.mark.parametrize(
+    ("room", "embedding", "displaced"), [(0, "sim-embed", 0), (2, "sim-embed", 1), (1, None, 1)]
+)
+def test_models_without_room_for_all_displace_each_other(
+    room: int, embedding: str | None, displaced: int
+) -> None:
+    models = ["sim-target", "sim-mutator:latest"]
+    settings = Settings(time_scale=0, max_loaded_models=room)
+    with EmbeddedServer(settings) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
+        found = check_residency(dispatcher, models, embedding)
+        calls = account_totals(dispatcher)["calls"]
+    assert found.displaced is not None
+    assert len(found.displaced) == displaced
+    assert calls == residency_calls(len(models) + (embedding is not None))
+
+
+def test_one_model_is_called_once_and_displaces_nobody(dispatcher: Dispatcher) -> None:
+    assert check_residency(dispatcher, ["sim-target", "sim-target:latest"]).displaced is None
+    assert account_totals(dispatcher)["calls"] == residency_calls(1) == 1
