@@ -54,7 +54,7 @@ from scorers.correction import LabelAccuracy, read_accuracy
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from evaluation.gates import Gate
+    from evaluation.gates import RateBound
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class EvalInputs:
     specs: Sequence[MissionSpec]
     queries: Sequence[MissionQueries]
     teams: Sequence[TeamSpec]
-    gates: Sequence[Gate]
+    gates: Sequence[RateBound]
     accuracy: LabelAccuracy | None
     """How often the labels are right, where that was measured."""
 
@@ -158,7 +158,7 @@ def _read_inputs(config: EvalConfig) -> EvalInputs:
     )
 
 
-def _gates(config: EvalConfig) -> list[Gate]:
+def _gates(config: EvalConfig) -> list[RateBound]:
     """What the policies of -p must keep."""
     from evaluation.gates import read_gates
 

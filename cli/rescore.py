@@ -93,7 +93,7 @@ class RescoreConfig:
         return self.reward == "judge" or self.intent_judge
 
 
-class Case(NamedTuple):
+class StoredReply(NamedTuple):
     """What a scorer is shown of a step; equal ones are scored once."""
 
     original: str
@@ -115,7 +115,7 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
     """
     _check(run, config)
     paths = [folder / "transitions.jsonl" for folder in seed_folders(run) or [run]]
-    cases = [None if line["unscored"] else _case(line) for line in _lines(paths)]
+    cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(paths)]
     different = list(dict.fromkeys(case for case in cases if case))
     if not different:
         raise UserError(f"the run {str(run)!r} has no scored step: nothing can be scored again")
@@ -150,8 +150,8 @@ def _lines(paths: Sequence[Path]) -> Iterator[Record]:
     return (line for line in lines if not line.get("guard"))
 
 
-def _case(line: Record) -> Case:
-    return Case(
+def _stored_reply(line: Record) -> StoredReply:
+    return StoredReply(
         original=line["original_query"],
         query=line["mutated_query"] if line["adopted"] else line["query_before"],
         reply=line["reply"],
@@ -160,7 +160,7 @@ def _case(line: Record) -> Case:
     )
 
 
-def _score(cases: Sequence[Case], config: RescoreConfig) -> list[Verdict]:
+def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]:
     """The verdict on each; those of a judge as many at once as its server takes."""
     if not config.asks:
         score = _scorer(config, None)
@@ -187,7 +187,7 @@ def _said(verdict: Verdict, done: int, total: int) -> Verdict:
 
 
 @as_user_error(ValueError)
-def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[Case], Verdict]:
+def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[StoredReply], Verdict]:
     rubric = read_rubric(Path(config.judge_rubric)) if config.judge_rubric is not None else None
     scorer: Scorer = make_scorer(
         config.reward,
@@ -202,9 +202,9 @@ def _scorer(config: RescoreConfig, connection: Connection | None) -> Callable[[C
         encoder=_encoder(config) if config.reward == "refusal" else None,
     )
 
-    def score(case: Case) -> Verdict:
-        reply = Completion(text=case.reply, truncated=case.truncated)
-        return scorer(case.original, case.query, reply, case.similarity)
+    def score(stored: StoredReply) -> Verdict:
+        reply = Completion(text=stored.reply, truncated=stored.truncated)
+        return scorer(stored.original, stored.query, reply, stored.similarity)
 
     return score
 

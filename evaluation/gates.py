@@ -25,7 +25,7 @@ _UNITS: Mapping[Measure, str] = {"success": "episodes", "refusal": "steps"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate:
+class RateBound:
     """A bound on a rate."""
 
     measure: Measure
@@ -40,7 +40,7 @@ class Gate:
         return bool(rate["low"] >= self.bound if self.flag == "--fail-under" else rate["high"] <= self.bound)
 
 
-def read_gates(under: Sequence[str], over: Sequence[str]) -> list[Gate]:
+def read_gates(under: Sequence[str], over: Sequence[str]) -> list[RateBound]:
     """The gates that `--fail-under` and `--fail-over` name, in this order.
 
     Raises:
@@ -49,7 +49,7 @@ def read_gates(under: Sequence[str], over: Sequence[str]) -> list[Gate]:
     return [_read(text, "--fail-under") for text in under] + [_read(text, "--fail-over") for text in over]
 
 
-def _read(text: str, flag: Literal["--fail-under", "--fail-over"]) -> Gate:
+def _read(text: str, flag: Literal["--fail-under", "--fail-over"]) -> RateBound:
     name, equals, value = text.partition("=")
     measure: Measure | None = next((each for each in get_args(Measure) if each == name), None)
     if measure is None or not equals:
@@ -60,11 +60,11 @@ def _read(text: str, flag: Literal["--fail-under", "--fail-over"]) -> Gate:
         bound = -1.0
     if not 0 <= bound <= 1:
         raise UserError(f"{flag} is {text!r}; expected a share from 0 to 1 behind '{name}='")
-    return Gate(measure=measure, bound=bound, flag=flag)
+    return RateBound(measure=measure, bound=bound, flag=flag)
 
 
 def gates_section(
-    results: Mapping[str, Any], gates: Sequence[Gate], held: Collection[int]
+    results: Mapping[str, Any], gates: Sequence[RateBound], held: Collection[int]
 ) -> list[dict[str, Any]]:
     """What became of each gate, by mission and policy, as plain data; the seeds of a training are one.
 
@@ -90,7 +90,7 @@ def told(row: Mapping[str, Any]) -> str:
     return f"{row['policy']} on {row['mission']} has {share} {interval} of {row['n']} {row['unit']}{lost}"
 
 
-def _row(results: Mapping[str, Any], row: Entry, gate: Gate) -> dict[str, Any]:
+def _row(results: Mapping[str, Any], row: Entry, gate: RateBound) -> dict[str, Any]:
     trials = _TRIALS[gate.measure]
     best_and_worst = {gate.is_met(row.rate(partial(_with_lost, trials, happened=each))) for each in (0, 1)}
     verdict: Verdict = "not sure" if len(best_and_worst) > 1 else "met" if best_and_worst.pop() else "not met"

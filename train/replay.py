@@ -219,7 +219,8 @@ class RowCheck(ProgressLine):
         if names := differing(before, record):
             why = f"does not come out as it did: {', '.join(names)} changed"
             if record["error"] == NotInLogError.__name__:
-                why = f"cannot be played: {record['not_hashed']['error_message']}"
+                said = record["not_hashed"]["error_message"]
+                why = f"cannot be played: {said} (another version of mutagym may ask otherwise)"
             raise DifferenceError(f"{where} {why}")
 
     def _ends_here(self) -> bool:
