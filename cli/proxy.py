@@ -35,7 +35,7 @@ from ollama_utils.plans import Plan, PlanRunner
 from ollama_utils.types import is_text
 from records.errors import UserError, as_user_error
 from records.settings import Seed
-from records.terminal import shown
+from records.terminal import one_line, shown, tell
 
 if TYPE_CHECKING:
     from evaluation.episodes import Call, EpisodeContext
@@ -80,13 +80,13 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
         ExitStack() as stack,
     ):
         upstream = _only_host(connection)
-        if connection.simulated:
-            print("SIMULATED: these words are the simulator's, not a model's")
         reword = None if config.passthrough else _reworder(config, source, connection, runner)
         timeout_s = config.server.call_timeout_s
         with as_user_error(ProxyError):
             server = ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s)
             stack.enter_context(server)
+        if connection.simulated:
+            print("SIMULATED: these words are the simulator's, not a model's")
         _announce(server.url, upstream, run, passthrough=config.passthrough)
         server.wait()
 
@@ -157,10 +157,13 @@ def _reworded(context: EpisodeContext, source: RunSource, text: str) -> Plan[Cal
     episode, policy = query_episode(context, source, text)
     yield [partial(episode.begin, attempts=1)]
     if episode.is_over:
+        tell(f"not reworded: {one_line(episode.attempts[-1])}")
         return ProxyRewording(text=text, why="failed")
     view = episode.view()
     action = policy.step(view)
     (made,) = yield [partial(episode.reword, action)]
+    if made.error:
+        tell(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
     why = "failed" if made.error else made.rejected
     return ProxyRewording(text=text if why else made.query, mutator=view.mutators[action], why=why)
 

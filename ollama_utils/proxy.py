@@ -38,6 +38,8 @@ from records.errors import one_line
 from records.interrupt import look_up
 from records.terminal import tell
 
+logger = logging.getLogger(__name__)
+
 ADDRESS = "127.0.0.1"
 MARK = "X-Mutagym-Proxy"
 """A header that every request of a proxy has, and the refusal of one that came back."""
@@ -203,6 +205,11 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
             return _refusal(request, 413, f"the proxy reads requests of at most {MOST_BODY_BYTES >> 20} MiB")
         except web.RequestPayloadError as error:
             return _refusal(request, 400, one_line(error))
+        except (ConnectionError, web.HTTPException):
+            raise
+        except Exception as error:
+            logger.exception("%s %s", request.method, request.path)
+            return _refusal(request, 500, one_line(error))
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -219,8 +226,6 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         path = request.rel_url.raw_path
-        if not path.startswith("/"):
-            return _refusal(request, 400, "expected a path that starts with '/'")
         if speaks_openai(self.upstream) and not path.startswith("/v1/"):
             text = f"the server at {server_url(self.upstream)} speaks OpenAI's API alone: ask for /v1/..."
             return _refusal(request, 501, text)
@@ -371,5 +376,7 @@ def _is_local(host: str) -> bool:
 
 
 def _http_logger() -> logging.Logger:
-    """Logs errors of ours; requests that are not HTTP, which aiohttp logs likewise, get an error."""
-    return logging.getLogger(__name__)
+    """Logs nothing of requests that are not HTTP: their clients get an error. Our errors are logged above."""
+    quiet = logging.getLogger(f"{__name__}.http")
+    quiet.setLevel(logging.CRITICAL)
+    return quiet

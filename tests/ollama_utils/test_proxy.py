@@ -393,6 +393,18 @@ def test_a_request_that_comes_back_is_refused(url: str) -> None:
         assert "would go in a circle" in reply.text
 
 
+def test_what_is_no_http_or_has_no_path_is_an_error_and_nothing_is_logged(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    star = b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    odd_header = b"GET / HTTP/1.1\r\nA b: c\r\n\r\n"
+    for said, status in ((b"\x1b[2J\r\n\r\n", b"400"), (odd_header, b"400"), (star, b"404")):
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), 30) as client:
+            client.sendall(said)
+            assert client.recv(65536).split()[1] == status
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org", "[", ""])
 def test_a_page_that_bends_its_name_to_this_machine_is_refused(url: str, host: str) -> None:
     assert get(f"{url}/api/tags", headers={"Host": host}).status_code in {400, 403}
