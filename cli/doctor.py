@@ -151,7 +151,12 @@ def _examine(
         left_s=config.seconds - (time.monotonic() - began_s),
     )
     found = report | {
-        "models": {**asdict(world.roles), "encoder": encoder},
+        "models": {
+            "target": world.roles.target,
+            "mutator": world.roles.mutator,
+            "judge": world.roles.judge if world.judged else None,
+            "encoder": encoder,
+        },
         "residency": {
             "models": [*generating, *filter(None, [embedding])],
             "displaced": None if residency.displaced is None else sorted(residency.displaced),
@@ -245,7 +250,9 @@ def _forecast(
     """The pace of each schedule."""
     is_ours, more = connection.embedded is not None, more_lanes(slots)
     parts = fit(_wanted(config), config.num_steps, is_ours=is_ours, speed=speed, left_s=left_s, more=more)
-    tell(f"playing {sum(part.env_steps for part in parts)} env steps: about {speed.seconds(parts):.0f} s")
+    needed_s = speed.seconds(parts)
+    longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
+    tell(f"playing {sum(part.env_steps for part in parts)} env steps: about {needed_s:.0f} s{longer}")
     return play(world, connection, parts)
 
 
