@@ -41,6 +41,7 @@ from evaluation.setup import Mission, digests_of, make_missions, make_policies, 
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.dispatcher import account_totals
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
@@ -83,7 +84,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
         with opened as folder, ExitStack() as stack:
             stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
             findings = connection.findings(config.jobs)
-            progress = EvalProgress(connection.dispatcher, findings)
+            progress = EvalProgress(CallMonitor(connection.dispatcher, findings=findings))
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
             steppers = make_steppers(config, inputs.teams, progress.say, stack)
             make_policies(missions, inputs.teams, steppers, connection)

@@ -118,6 +118,16 @@ class OllamaClient:
             listed = self._client.list()
         return self._exchange.checked_models((item.model, item.digest) for item in listed.models)
 
+    def completes(self, model: str) -> bool:
+        """Whether a model writes replies: one that only embeds does not; an old server tells nothing.
+
+        Raises:
+            OllamaError: the server does not know the model, or gives no answer.
+        """
+        with self._errors_translated(model):
+            capabilities = self._client.show(model).capabilities
+        return not capabilities or "completion" in capabilities
+
     def slots(self) -> int | None:
         """None: no endpoint of Ollama tells how many calls it serves at once."""
         return None

@@ -12,6 +12,7 @@ from envs.episode import check_transition
 from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection, keep_replies
 from ollama_utils.encoders import Encoder
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
 from records.resume import check_fingerprints
@@ -153,7 +154,8 @@ def train_one(
     def show(recorder: Recorder) -> ProgressLine:
         from train.recorder import ProgressLine
 
-        return ProgressLine(config.total_steps, recorder, connection.findings(config.num_processes))
+        monitor = CallMonitor(connection.dispatcher, findings=connection.findings(config.num_processes))
+        return ProgressLine(config.total_steps, recorder, monitor)
 
     return run.folder, run.learn(show, accuracy, lambda _why: connection.dispatcher.cancel())
 
