@@ -250,5 +250,6 @@ def _begin(
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
     kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
-    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}")
+    cost = f"{config.total_steps:,} steps of at most {config.mission.most_calls_a_step} calls"
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, {cost}")
     return saved
