@@ -10,7 +10,7 @@ from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam, KVWriter, Logger
-from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.summary import custom_scalars, hparams
 
 from envs.episode import transition_record
 from ollama_utils.dispatcher import Dispatcher, account_totals
@@ -22,6 +22,7 @@ from records.progress import TREND_WIDTH, ProgressDisplay, Standing, percent
 from records.run_folder import RunFolder
 from records.terminal import tell
 from train.audit import Audit
+from train.board import Layout
 
 
 @dataclass(kw_only=True)
@@ -83,11 +84,11 @@ class Tally:
         self.lengths += length
 
     def metrics(self) -> dict[str, float]:
-        """Rates and means under TensorBoard's names; a rate without a denominator is left out."""
+        """Rates and means under TensorBoard's names, SB3's where it has them; without a denominator none."""
         per_episode = {
-            "rollout/return": self.returns,
-            "rollout/episode_length": self.lengths,
-            "outcome/success_rate": self.successes,
+            "rollout/ep_rew_mean": self.returns,
+            "rollout/ep_len_mean": self.lengths,
+            "rollout/success_rate": self.successes,
         }
         per_step = {
             "outcome/answered_rate": self.answered,
@@ -137,9 +138,16 @@ class LoggerOutput(KVWriter):
         self._metrics.board.close()
 
 
-def make_logger(folder: RunFolder, done_steps: int) -> Logger:
-    """An SB3 logger that writes to TensorBoard and to metrics.jsonl, behind the steps that are done."""
+def make_logger(folder: RunFolder, done_steps: int, charts: Layout) -> Logger:
+    """An SB3 logger that writes to TensorBoard and to metrics.jsonl, behind the steps that are done.
+
+    Args:
+        folder: the run's.
+        done_steps: those of a run that is gone on with.
+        charts: TensorBoard's, in their order.
+    """
     board = TensorBoard(folder.tensorboard, first_step=done_steps + 1)
+    board.add(done_steps + 1, custom_scalars(charts))  # type: ignore[no-untyped-call] # torch's
     return Logger(str(folder.path), [LoggerOutput(MetricsWriter(folder.metrics, board))])
 
 

@@ -12,13 +12,14 @@ from envs.episode import check_transition
 from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection, keep_replies
 from ollama_utils.encoders import Encoder
+from ollama_utils.errors import EncodingError
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
 from records.resume import check_fingerprints
 from records.run_folder import REPLIES, RunFolder
 from records.settings import resolved
-from records.terminal import tell
+from records.terminal import one_line, tell
 from train.audit import Audit, open_audit
 from train.config import TrainConfig
 from train.resume import check_queries, check_total, fingerprints, go_on
@@ -111,6 +112,15 @@ class TrainingRun:
             progress.stop()
         return learner, ended
 
+    def _show_queries(self) -> None:
+        """Write what TensorBoard's projector shows; it is no loss where an embedding is not to be had now."""
+        from train.board import write_projector
+
+        try:
+            write_projector(self.folder, self.env.envs[0].answerer.encoder)
+        except EncodingError as error:
+            tell(f"note: TensorBoard's projector shows no queries: {one_line(str(error))}")
+
     def _finish(
         self,
         learner: Learner,
@@ -129,6 +139,7 @@ class TrainingRun:
                 self.config, self.connection, learner, recorder, accuracy, stopped, self.replies
             )
             folder.write_json("summary.json", summary)
+            self._show_queries()
         except OSError as error:
             raise folder.reported(error) from ended or error
         gain = learner.looks.record.text() if learner.looks else ""
