@@ -119,13 +119,16 @@ class OllamaClient:
         return self._exchange.checked_models((item.model, item.digest) for item in listed.models)
 
     def completes(self, model: str) -> bool:
-        """Whether a model writes replies: one that only embeds does not; an old server tells nothing.
+        """Whether a model writes replies: one that only embeds does not; True where the server does not tell.
 
         Raises:
-            OllamaError: the server does not know the model, or gives no answer.
+            ServerUnreachableError: nobody answers.
         """
-        with self._errors_translated(model):
-            capabilities = self._client.show(model).capabilities
+        try:
+            with self._errors_translated(model):
+                capabilities = self._client.show(model).capabilities
+        except (BadReplyError, BadRequestError, ModelMissingError):  # as of a server that knows no /api/show
+            return True
         return not capabilities or "completion" in capabilities
 
     def slots(self) -> int | None:

@@ -204,7 +204,11 @@ class ProgressDisplay:
         return f"about {duration((self._total - done) / per_s)} left"
 
     def __enter__(self) -> Self:
-        self.bar.start()
+        try:
+            self.bar.start()
+        except BaseException:  # Ctrl-C while the first lines are drawn
+            self.bar.stop()
+            raise
         return self
 
     def __exit__(
