@@ -14,6 +14,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, Task, TextColumn
 from rich.text import Text
 
+from records.interrupt import postponed
 from records.terminal import one_line, tell
 
 EVERY_S = 60.0
@@ -179,7 +180,8 @@ class ProgressDisplay:
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""
-        self.bar.console.print(one_line(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
+        with postponed():
+            self.bar.console.print(one_line(line), markup=False, emoji=False, highlight=False, soft_wrap=True)
 
     def complain(self, error: str) -> None:
         """Say why a step could not be scored, where the last complaint was of another kind of error."""
@@ -192,10 +194,20 @@ class ProgressDisplay:
         """The next error is said whatever it is."""
         self._complaint = ""
 
+    def show(self) -> None:
+        """Show the lines; calling it twice is fine."""
+        try:
+            with postponed():
+                self.bar.start()
+        except BaseException:  # a signal that came as they were drawn
+            self.stop()
+            raise
+
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""
         if self._is_own:
-            self.bar.stop()
+            with postponed():
+                self.bar.stop()
 
     def _left(self, done: float) -> str:
         per_s = self.per_s
@@ -204,11 +216,7 @@ class ProgressDisplay:
         return f"about {duration((self._total - done) / per_s)} left"
 
     def __enter__(self) -> Self:
-        try:
-            self.bar.start()
-        except BaseException:  # Ctrl-C while the first lines are drawn
-            self.bar.stop()
-            raise
+        self.show()
         return self
 
     def __exit__(

@@ -326,7 +326,7 @@ class ProgressLine(BaseCallback):
         self._display.begin(f"{name or 'training'} steps", total_steps, self._stands)
 
     def _on_training_start(self) -> None:
-        self._display.bar.start()
+        self._display.show()
 
     def _on_rollout_start(self) -> None:
         self._display.forget_complaint()
