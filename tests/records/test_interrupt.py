@@ -61,9 +61,14 @@ def test_another_thread_is_stopped_where_it_looks_up_and_may_be() -> None:
 
 def test_what_must_not_break_off_is_ended_before_a_signal_counts() -> None:
     done = []
-    with interruptible(), pytest.raises(Interrupted), postponed():
-        os.kill(os.getpid(), signal.SIGINT)
-        done.append("whole")
+
+    def work() -> None:
+        with postponed():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("whole")
+
+    with interruptible(), pytest.raises(Interrupted):
+        work()
     assert done == ["whole"]
     with interruptible() as interrupt:
         interrupt.allow(allowed=False)
