@@ -53,7 +53,7 @@ class EvalProgress(ProgressDisplay):
         super().__init__()
         self._monitor = monitor
         self._agents: Counter[str] = Counter()
-        """Of the agents' episodes that are over: how many came to what, and the sum of their returns."""
+        """Of the agents' episodes that are over: how many came to what, and their steps."""
         self._returns: deque[float] = deque(maxlen=TREND_WIDTH * _OF_A_POINT)
 
     def start(self, what: str, total: int) -> Callable[[int], None]:

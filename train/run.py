@@ -12,7 +12,7 @@ from envs.episode import check_transition
 from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection, keep_replies
 from ollama_utils.encoders import Encoder
-from ollama_utils.errors import EncodingError
+from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
@@ -118,7 +118,7 @@ class TrainingRun:
 
         try:
             write_projector(self.folder, self.env.envs[0].answerer.encoder)
-        except EncodingError as error:
+        except (EncodingError, OllamaError) as error:
             tell(f"note: TensorBoard's projector shows no queries: {one_line(str(error))}")
 
     def _finish(
