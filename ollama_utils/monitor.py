@@ -42,15 +42,16 @@ class CallMonitor:
         self._dispatchers, self._findings = dispatchers, findings
         self._most_calls, self._clock = most_calls, clock
         self._lock = threading.Lock()
-        self._seen: deque[tuple[float, Mapping[str, float]]] = deque()
+        self._seen: deque[tuple[float, Mapping[str, float]]] = deque([(clock(), self._totals())])
         self._first: tuple[float, float] | None = None
         """When the first calls were seen, and how many there were."""
 
     def line(self) -> str:
         """`7 of 8 slots busy · 43.0 calls/s · 12 % cache hits`, of the last seconds."""
         with self._lock:
-            self._look()
-            (from_s, before), (to_s, now) = self._seen[0], self._seen[-1]
+            to_s, now = self._clock(), self._totals()
+            self._look(to_s, now)
+            from_s, before = self._seen[0]
         wall_s = to_s - from_s
         spent = {key: now[key] - before[key] for key in now}
         per_s, busy = (spent[key] / wall_s if wall_s else 0.0 for key in ("calls", "busy_s"))
@@ -77,10 +78,10 @@ class CallMonitor:
         is_enough = calls - before >= FIRST_CALLS and now_s - since_s >= FIRST_S
         return (calls - before) / (now_s - since_s) if is_enough else None
 
-    def _look(self) -> None:
-        now_s = self._clock()
-        if not self._seen or now_s - self._seen[-1][0] >= LOOKS_S:
-            self._seen.append((now_s, self._totals()))
+    def _look(self, now_s: float, totals: Mapping[str, float]) -> None:
+        """Remember the accounts now and then, and forget those of long ago."""
+        if now_s - self._seen[-1][0] >= LOOKS_S:
+            self._seen.append((now_s, totals))
         services = [found.service_s for found in self._capacities().values()]
         window_s = max(WINDOW_S, SERVICES * max(services, default=0.0))
         while len(self._seen) > 2 and now_s - self._seen[1][0] > window_s:  # noqa: PLR2004 - the two ends
