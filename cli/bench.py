@@ -18,17 +18,17 @@ made once beforehand, not counted: all rows find their prompts read, and differ 
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Container, Hashable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.formats import WIDTH
+from cli.formats import WIDTH, write_json
 from cli.timed_rollout import (
     AGAIN,
     OF_PROCESSES,
@@ -48,7 +48,7 @@ from ollama_utils.connect import Connection, Roles, ServerConfig, SimulatorConfi
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.json_lines import LinesHash
 from records.run_folder import check_writable
-from records.settings import MOST_LANES, Count, Lanes, Positive, Seed, comma_list
+from records.settings import MOST_LANES, Count, JsonPlace, Lanes, Positive, Seed, comma_list
 from records.terminal import shown, tell
 
 SCHEDULES = ("sequential", "phased", "phased8", "lanes", "gym-async", "sb3-subproc")
@@ -118,8 +118,8 @@ class BenchConfig:
     """Decides queries, actions and replies."""
     seeds: Count = 1
     """Rows for so many seeds from --seed on, and their medians; `sequential` with the first alone."""
-    json: Path | None = None
-    """Write the rows here."""
+    json: JsonPlace = None
+    """Write the rows here, as JSON; `-` is stdout, in the place of the table."""
     mission: TimedMission = field(default_factory=TimedMission)
     server: TimedServer = field(default_factory=TimedServer)
 
@@ -153,13 +153,15 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
             mission=mission,
             server=config.server,
         )
-        measured = _measure(world, plan, connection, config.num_steps)
+        with redirect_stdout(sys.stderr):  # a user's functions may print; stdout is the report's
+            measured = _measure(world, plan, connection, config.num_steps)
 
     rows = compared(measured)
-    if config.json:
-        config.json.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    _print_table(rows, world, connection)
-    _say_whether_equal(measured, connection)
+    if write_json(rows, config.json):
+        _check_equal(measured, connection)
+    else:
+        _print_table(rows, world, connection)
+        _say_whether_equal(measured, connection)
 
 
 def timed_roles(config: ServerConfig, connection: Connection) -> Roles:
@@ -414,13 +416,23 @@ def _cell(key: str, row: Mapping[str, Any]) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _say_whether_equal(measured: Sequence[Mapping[str, Any]], connection: Connection) -> None:
-    """Say it; on the simulator it is an error if transitions differ."""
+def _check_equal(measured: Sequence[Mapping[str, Any]], connection: Connection) -> str:
+    """The schedules whose transitions differ from the first row's.
+
+    Raises:
+        RunStoppedError: there are some, on the simulator.
+    """
     others = ", ".join(dict.fromkeys(differing(measured)))
     if others and connection.simulated:
         raise RunStoppedError(
             f"transitions DIFFER under {others}, which no schedule may cause: see the --json rows"
         )
+    return others
+
+
+def _say_whether_equal(measured: Sequence[Mapping[str, Any]], connection: Connection) -> None:
+    """Say it; on the simulator it is an error if transitions differ."""
+    others = _check_equal(measured, connection)
     if not connection.embedded:
         print(
             "equal replies: of the rewordings and answers asked for as in the first row of as many lanes and "

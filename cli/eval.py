@@ -36,12 +36,14 @@ from evaluation.config import (
     read_guard,
     read_missions,
 )
+from evaluation.cost import most_calls
 from evaluation.policies.specs import CONTEXTUAL
 from evaluation.run import EvalProgress, EvaluationRun
 from evaluation.setup import Mission, digests_of, make_missions, make_policies, make_steppers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.dispatcher import account_totals
+from ollama_utils.monitor import CallMonitor, counted
 from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
@@ -69,6 +71,11 @@ class EvalInputs:
     accuracy: LabelAccuracy | None
     """How often the labels are right, where that was measured."""
 
+    @property
+    def most_calls(self) -> int:
+        """See `evaluation.cost.most_calls`."""
+        return most_calls(self.config, self.specs, self.queries, self.teams)
+
 
 def evaluate(config: EvalConfig = EvalConfig()) -> None:
     """Evaluate policies on held-out queries, and compare them.
@@ -87,8 +94,8 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
         opened = RunFolder.of("eval", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
         with opened as folder, ExitStack() as stack:
             stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
-            findings = connection.findings(config.jobs)
-            progress = EvalProgress(connection.dispatcher, findings)
+            findings, most = connection.findings(config.jobs), inputs.most_calls
+            progress = EvalProgress(CallMonitor(connection.dispatcher, findings=findings, most_calls=most))
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
             steppers = make_steppers(config, inputs.teams, progress.say, stack)
             make_policies(missions, inputs.teams, steppers, connection)
@@ -195,6 +202,7 @@ def _begin(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
         f"{sum(len(mission.queries.played) for mission in missions)} queries"
         + (f", {guard} guard queries" if guard else "")
+        + f", {counted(inputs.most_calls)}"
     )
 
 

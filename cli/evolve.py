@@ -25,13 +25,14 @@ from cli.search_settings import (
 from cli.searching import Found, Search, SearchRecorder, open_session
 from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
-from records.settings import with_flags
+from records.settings import Count, CountOrZero, with_flags
 from records.terminal import tell
 from search.genetics.config import PRESETS, AsyncEvolutionConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from search.genetics.fitness import Problems
     from search.genetics.population import Generation
     from search.task import Task
 
@@ -40,6 +41,8 @@ MAY_CHANGE = (
     *("async-timeout", "detailed-performance-logging", "max-generations", "patience"),
 )
 """The options of its own that a resumed evolution may change."""
+PANEL_SIZE = 40
+"""Problems that prompts are scored on where nothing else is said, and there are as many."""
 MOST_GENERATIONS = 12
 """Generations that the table shows, evenly spaced; metrics.jsonl has them all."""
 HELD_OUT = (
@@ -56,6 +59,20 @@ HISTORY = (
 )
 
 
+@Parameter(name="*", group="Evolution")
+@dataclass(frozen=True, kw_only=True)
+class EvolutionFlags(AsyncEvolutionConfig):
+    """An evolution that ends within half an hour on a model that answers 5 calls a second."""
+
+    population_size: Count = 16
+    """Prompts in a generation, at least 2."""
+    max_generations: CountOrZero = 10
+    """Generations of children after the first population; 0 scores the first population alone."""
+    panel_size: Count | None = None
+    """Problems that every prompt is scored on, the same in all generations [40, or all where there are fewer
+    that are neither held out nor set apart as examples]."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class EvolveConfig:
@@ -66,7 +83,7 @@ class EvolveConfig:
     set limits of the rate for servers that have one [balanced, without such a limit]."""
     seed_prompt: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """A prompt to begin with, as text or as a file (repeatable) [a plain one]."""
-    evolution: AsyncEvolutionConfig = field(default_factory=AsyncEvolutionConfig)
+    evolution: EvolutionFlags = field(default_factory=EvolutionFlags)
     calls: LimitedCallFlags = field(default_factory=LimitedCallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -113,10 +130,15 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
     """
     config = config.located()
     config.search.check_places()
-    evolution = config.evolution
     seeds = [read_prompt(text, "--seed-prompt") for text in config.seed_prompt]
     task = load_task(config.search)
-    calls_each = evolution.most_calls(_panel_size(evolution, seeds, task))
+    problems = _divided(config.evolution, seeds, task)
+    panel_size = len(problems.panel.problems)
+    if config.evolution.panel_size is None and not config.search.resume:  # older runs took all
+        panel_size = min(panel_size, PANEL_SIZE)
+        config = replace(config, evolution=replace(config.evolution, panel_size=panel_size))
+    evolution = config.evolution
+    held_out = len(problems.held_out.problems) if problems.held_out else 0
     with open_session("evolve", config, simulated_target="sim-solver", may_change=MAY_CHANGE) as session:
         connection = session.connection
         session.keep_replies(connection.digests(""))
@@ -125,10 +147,11 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
                 config=replace(config, server=connection.resolve(config.server)),
                 says=f"{evolution.population_size} prompts, "
                 f"{_counted(evolution.max_generations, 'generation')}, "
-                f"{_counted(len(task.problems), 'problem')}, at most {calls_each} calls a generation",
+                f"{_counted(panel_size, 'problem')} of {len(task.problems)}",
                 what="generations",
                 total=evolution.max_generations + 1,
-                calls_each=calls_each,
+                calls_each=evolution.most_calls(panel_size),
+                most_calls=evolution.most_calls_in_all(panel_size, held_out),
                 width=evolution.schedule.concurrency,
                 fingerprints=task_fingerprint(task)
                 | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)}),
@@ -182,8 +205,8 @@ def _evolve(
     return Found(results=results, spent=spent, files={"best_prompt.txt": f"{results['best_prompt']}\n"})
 
 
-def _panel_size(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Task) -> int:
-    """How many problems each prompt is put; what can be checked without a server is.
+def _divided(evolution: EvolutionFlags, seeds: Sequence[str], task: Task) -> Problems:
+    """The problems by use; what can be checked without a server is.
 
     Raises:
         UserError: the seed prompts are no population, or the task has too few problems.
@@ -198,7 +221,7 @@ def _panel_size(evolution: AsyncEvolutionConfig, seeds: Sequence[str], task: Tas
             f"{evolution.population_size}"
         )
     try:
-        return len(divide(task, evolution).panel.problems)
+        return divide(task, evolution)
     except ValueError as error:
         raise UserError(with_flags(error)) from error
 

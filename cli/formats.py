@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from records.errors import UserError
 from records.run_folder import RunFolder
+from records.settings import STDOUT
 from records.terminal import one_line, shown, shown_json
 
 if TYPE_CHECKING:
@@ -55,9 +56,23 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
     print(captured.get(), end="")
 
 
-def as_json(report: Mapping[str, Any]) -> str:
+def as_json(report: Mapping[str, Any] | Sequence[Any]) -> str:
     """The report as JSON."""
     return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> bool:
+    """Write a command's results where `--json` says; returns whether that is stdout, which then has no more.
+
+    Args:
+        report: plain data.
+        path: the file; `-`: stdout; None: nowhere.
+    """
+    if path == STDOUT:
+        print(shown_json(as_json(report)))
+    elif path:
+        path.write_text(as_json(report) + "\n", encoding="utf-8")
+    return path == STDOUT
 
 
 def as_yaml(report: Mapping[str, Any]) -> str:
@@ -85,13 +100,13 @@ def write_report(
     Args:
         report: plain data.
         folder: the run's; the file there is report.json.
-        path: another file that is to hold it as JSON.
+        path: another file that is to hold it as JSON; `-` is stdout, in the place of `form`.
         form: how it is written to stdout.
         print_tables: prints it for people.
     """
     folder.write_json("report.json", report)
-    if path:
-        path.write_text(as_json(report) + "\n", encoding="utf-8")
+    if write_json(report, path):
+        return
     match form:
         case "table":
             print_tables()

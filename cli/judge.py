@@ -11,20 +11,22 @@ XSTest's (`1_full_compliance`, `2_full_refusal`, `3_partial_refusal`), ours, or 
 from __future__ import annotations
 
 import csv
-import json
+import sys
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
+from cli.formats import write_json
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.run_folder import check_cache, check_writable
+from records.settings import STDOUT, JsonPlace
 from records.terminal import one_line, tell
 from scorers.agreement import Agreement, agreement
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
@@ -138,8 +140,9 @@ class JudgeConfig:
     your own: `file.py:name`, a function (query, reply) -> label or score, or the folder of a classifier."""
     encoder: str = "all-MiniLM-L6-v2"
     """Sentence encoder of the detector's third stage; with any other than this it has two."""
-    json: Path | None = None
-    """Write the agreement here."""
+    json: JsonPlace = None
+    """Write the counts of labels, and the agreement with people's, here as JSON; `-` is stdout, in the place
+    of the table."""
     out: Path | None = None
     """Write prompts, completions and labels (column `machine_label`) here, as CSV."""
     cache: Path | None = None
@@ -165,12 +168,8 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
         completion_column=config.completion_column,
         label_column=config.label_column,
     )
-    if config.json and samples[0].human is None:
-        raise UserError(
-            f"--json is for the agreement with people's labels, and {str(file)!r} has no labels: "
-            "name their column with --label-column"
-        )
-    labels = _labels(samples, config)
+    with redirect_stdout(sys.stderr) if config.json == STDOUT else nullcontext():
+        labels = _labels(samples, config)
     if config.out:
         _write(config.out, samples, labels)
     _report(samples, labels, config.json)
@@ -181,7 +180,8 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
 def _check_places(file: Path, config: JudgeConfig) -> None:
     """Check, before the work is done, that its results can be written, and over nothing else."""
     taken = {file.resolve(): "is the file that is read"}
-    for flag, path in (("--json", config.json), ("--out", config.out)):
+    file_of_json = None if config.json == STDOUT else config.json
+    for flag, path in (("--json", file_of_json), ("--out", config.out)):
         check_writable(path, flag)
         if path and path.resolve() in taken:
             raise UserError(f"{flag} names {str(path)!r}, which {taken[path.resolve()]}: name another")
@@ -292,15 +292,16 @@ def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:
 
 
 def _report(samples: Sequence[Sample], labels: Labels, path: Path | None) -> None:
-    """Print how often each label was given and, with people's labels, the agreement; write it to `path`."""
-    counts: Counter[str] = Counter(label or "unscored" for label in labels)
-    print(", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in (*REFUSAL_LABELS, "unscored")))
+    """Tell how often each label was given and, with people's labels, the agreement; write both to `path`."""
+    given: Counter[str] = Counter(label or "unscored" for label in labels)
+    counts = {name: given[name] for name in (*REFUSAL_LABELS, "unscored")}
     humans = [sample.human for sample in samples if sample.human is not None]
     found = agreement(humans, labels) if humans else None
+    if write_json({"labels": counts, **(asdict(found) if found else {})}, path):
+        return
+    print(", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items()))
     if found:
         _print_agreement(found)
-    if path and found:
-        path.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
 
 
 def _print_agreement(found: Agreement) -> None:

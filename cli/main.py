@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -34,6 +35,12 @@ _KEYS = {
 """For each command that can go on with a run, a key that its config.toml alone has."""
 TRUST = "--trust-run"
 """The code, hosts and files that a run folder names are used, whoever made it."""
+QUIET = "--quiet"
+"""Nothing is printed but results and errors."""
+EPILOGUE = (
+    f"Every command takes {QUIET}, too: no progress and no notes, results and errors only. Flags can stand "
+    f"in a TOML file, --config FILE; {TRUST} uses what a run of somebody else names."
+)
 
 
 class ExitCode(IntEnum):
@@ -129,15 +136,16 @@ def launch(command: Callable[[], int]) -> None:
 
 def execute(arguments: Sequence[str]) -> int:
     """Run `mutagym` with these arguments; returns the exit code, the error said on stderr."""
-    app = App(name="mutagym", help=SUMMARY, version=_version)
+    app = App(name="mutagym", help=SUMMARY, help_epilogue=EPILOGUE, version=_version)
     for name, (target, summary) in COMMANDS.items():
         app.command(target, name=name, help=summary)
+    app.register_install_completion_command(help="Install completion for your shell (bash, zsh or fish).")
     return run(app, list(arguments))
 
 
 def execute_one(command: Callable[..., None], arguments: Sequence[str]) -> int:
     """Run one command as a script of its own; returns the exit code."""
-    app = App(help=command.__doc__)
+    app = App(help=command.__doc__, help_epilogue=EPILOGUE)
     app.default(command)
     return run(app, list(arguments))
 
@@ -147,7 +155,9 @@ def run(app: App, tokens: list[str]) -> int:
     code: int
     try:
         _check_text(tokens)
-        _call(app, _read_defaults(app, tokens))
+        tokens, quiet = _switched(tokens, QUIET)
+        with _stderr(silent=quiet):
+            _call(app, _read_defaults(app, tokens))
         sys.stdout.flush()
     except (CycloptsError, UserError) as error:
         line, code = str(error), ExitCode.USER_ERROR
@@ -170,6 +180,16 @@ def run(app: App, tokens: list[str]) -> int:
         return ExitCode.DONE
     tell(f"mutagym: {one_line(line)}")
     return code
+
+
+@contextmanager
+def _stderr(*, silent: bool) -> Iterator[None]:
+    """Whoever writes to stderr within `with` (progress, notes, warnings) is heard, or not."""
+    if not silent:
+        yield
+        return
+    with open(os.devnull, "w", encoding="utf-8", errors="replace") as nowhere, redirect_stderr(nowhere):  # noqa: PTH123 - a device
+        yield
 
 
 def _call(app: App, tokens: list[str]) -> None:

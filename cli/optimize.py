@@ -148,6 +148,7 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
                 f"{len(task.problems)} questions",
                 what="steps",
                 total=config.steps,
+                most_calls=run.most_calls,
                 width=workers or config.batch_size * hybrid.num_candidates,
                 fingerprints=task_fingerprint(task)
                 | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)})

@@ -15,7 +15,7 @@ from cyclopts import Parameter
 from cli.formats import Format, check_format
 from records.errors import UserError, as_user_error
 from records.run_folder import check_places
-from records.settings import Count, NotNegative, Seed, Share, absolute, with_flags
+from records.settings import Count, JsonPlace, NotNegative, Seed, Share, absolute, with_flags
 from records.trust import is_prompt_file
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ class SearchConfig:
     files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
-    json: Path | None = None
-    """Write the report here too, as JSON."""
+    json: JsonPlace = None
+    """Write the report here too, as JSON; `-` is stdout, in the place of tables."""
 
     def located(self) -> SearchConfig:
         """The same with absolute paths, so that its file means the same in every folder."""

@@ -22,6 +22,7 @@ from cli.search_settings import CHANGED_SINCE, MAY_CHANGE, SearchConfig
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.errors import OllamaError
+from ollama_utils.monitor import counted
 from ollama_utils.plans import start_thread
 from ollama_utils.reply_log import ReplyLog
 from records.errors import RunStoppedError, UserError
@@ -143,6 +144,8 @@ class Search:
     """How many of these there are at most."""
     calls_each: int = 0
     """Calls that one of these takes at most, shown where it takes long; 0 shows none."""
+    most_calls: int | None
+    """Calls of the whole search at most, failed attempts left out; None: nobody knows."""
     width: int
     """Calls side by side at most."""
     fingerprints: Mapping[str, str]
@@ -307,7 +310,8 @@ class SearchSession:
             check_fingerprints(fingerprints, folder)
         folder.write_config(resolved(search.config))
         folder.write_json("parts.json", fingerprints)
-        tell(f"run folder {folder.path}: {search.says}")
+        cost = "" if search.most_calls is None else f", {counted(search.most_calls)}"
+        tell(f"run folder {folder.path}: {search.says}{cost}")
 
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
@@ -316,7 +320,12 @@ class SearchSession:
             dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
         findings = self.connection.findings(search.width, apart_s=FINDINGS_APART_S)
         progress = SearchProgress(
-            search.what, search.total, dispatcher, findings, calls_each=search.calls_each
+            search.what,
+            search.total,
+            dispatcher,
+            findings,
+            calls_each=search.calls_each,
+            most_calls=search.most_calls,
         )
         recorder = SearchRecorder(self.folder, dispatcher, progress)
         limit = CallLimit(

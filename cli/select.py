@@ -167,6 +167,7 @@ def select(config: SelectConfig = SelectConfig()) -> None:
                 says=f"{config.selector}, {combinations} combinations, {datapoints} datapoints",
                 what="evaluations",
                 total=combinations * datapoints,
+                most_calls=None if config.evaluate else combinations * datapoints * _calls_each(config),
                 width=config.max_concurrent,
                 fingerprints=dataset | prompt_fingerprints({prompt.name: prompt for prompt in prompts}),
                 run=selection.run,
@@ -186,6 +187,11 @@ def _models(config: SelectConfig, connection: Connection) -> tuple[str, ...]:
         return config.models
     named = config.server.target_model
     return SOLVERS if connection.embedded and not named else (connection.roles.target,)
+
+
+def _calls_each(config: SelectConfig) -> int:
+    """Calls of an evaluation at most: a rewording where a model makes one, and the question."""
+    return 1 + any(mutator.kind == "model" for mutator in load_mutators(config.mutators or ("noop",)))
 
 
 def _priced(config: SelectConfig, models: Sequence[str], connection: Connection) -> tuple[str, ...]:

@@ -6,20 +6,21 @@ with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 
 from __future__ import annotations
 
-import json
-from contextlib import ExitStack
+import sys
+from contextlib import ExitStack, redirect_stdout
 
+from cli.formats import write_json
 from envs.mission import keep_queries, load_query_set
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
 from records.interrupt import interruptible
 from records.resume import check_options
-from records.run_folder import check_places
+from records.run_folder import RunFolder, check_places
 from records.settings import MOST_SEED
 from scorers.correction import read_accuracy
 from train.config import MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
 from train.resume import MAY_CHANGE
-from train.run import train_one
+from train.run import Outcome, train_one
 from train.seeds import print_seeds, train_seeds
 
 
@@ -35,17 +36,20 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     accuracy = read_accuracy(config.judge_accuracy)
     train_all = train_seeds if config.seeds else train_one
     with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
-        folder, outcome = train_all(config, queries, connection, interrupt, accuracy, stack)
-        if config.json:
-            config.json.write_text(json.dumps(outcome.summary, indent=2) + "\n", encoding="utf-8")
-        from train.summary import print_summary  # torch takes long to import: not before all is checked
-
-        if config.seeds:
-            print_seeds(outcome.summary, folder, outcome.gain)
-        else:
-            print_summary(outcome.summary, folder, outcome.gain)
+        with redirect_stdout(sys.stderr):  # a user's functions may print; stdout is the summary's
+            folder, outcome = train_all(config, queries, connection, interrupt, accuracy, stack)
+        if not write_json(outcome.summary, config.json):
+            _print(config, folder, outcome)
         if outcome.stopped:
             raise outcome.stopped
+
+
+def _print(config: TrainConfig, folder: RunFolder, outcome: Outcome) -> None:
+    """The summary for people."""
+    from train.summary import print_summary  # torch takes long to import: not before all is checked
+
+    told = print_seeds if config.seeds else print_summary
+    told(outcome.summary, folder, outcome.gain)
 
 
 def _check(config: TrainConfig) -> None:

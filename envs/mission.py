@@ -180,6 +180,12 @@ class MissionConfig(RewordingConfig):
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
         )
 
+    @property
+    def most_calls_a_step(self) -> int:
+        """Calls of a step at most, without those that embed: rewording, question, verdict and its repair."""
+        rewords = any(mutator.kind == "model" for mutator in load_mutators(self.mutators))
+        return rewords + 1 + 2 * (self.intent_judge or self.reward == "judge")
+
     def check(self) -> None:
         """Check what can be checked without a server.
 

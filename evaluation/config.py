@@ -29,7 +29,7 @@ from envs.queries import Query, QueryFileError, load_queries, queries_sha256
 from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
-from records.settings import Count, Lanes, Seed, Share, absolute, comma_list, read_toml, resolved
+from records.settings import Count, JsonPlace, Lanes, Seed, Share, absolute, comma_list, read_toml, resolved
 from records.trust import CONFIG, is_run_config
 
 COMMANDS = ("eval", "ask", "proxy")
@@ -128,8 +128,8 @@ class EvalConfig:
     files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
-    json: Path | None = None
-    """Write the report here too, as JSON."""
+    json: JsonPlace = None
+    """Write the report here too, as JSON; `-` is stdout, in the place of tables."""
     guard: GuardConfig = field(default_factory=GuardConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     played: MissionConfig = field(default_factory=MissionConfig)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from queue import Empty, SimpleQueue
+from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from envs.episode import Transition, derive_seed, transition_record
@@ -26,45 +27,72 @@ from evaluation.setup import Mission
 from evaluation.stepping import PolicyStepper
 from evaluation.teams import TeamSpec, fits_needed
 from ollama_utils.connect import Connection
-from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.findings import Findings
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.plans import POLL_S, Plan, PlanRunner
 from records.failures import StepLimit
 from records.json_lines import JsonLines
-from records.progress import ProgressDisplay
+from records.progress import TREND_WIDTH, ProgressDisplay, Standing, percent
 from records.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from train.bandit import Explore
 
 Result = TypeVar("Result")
+_OF_A_POINT = 16
+"""Episodes whose mean return is a point of the trend."""
 
 
 class EvalProgress(ProgressDisplay):
     """Shows on stderr how far an evaluation is, what calls fail, and what is found out about the servers.
 
     Args:
-        dispatcher: where the calls go.
-        findings: what is found out about the servers.
+        monitor: watches the calls.
     """
 
-    def __init__(self, dispatcher: Dispatcher, findings: Findings) -> None:
+    def __init__(self, monitor: CallMonitor) -> None:
         super().__init__()
-        self._dispatcher = dispatcher
-        self._findings = findings
+        self._monitor = monitor
+        self._agents: Counter[str] = Counter()
+        """Of the agents' episodes that are over: how many came to what, and their steps."""
+        self._returns: deque[float] = deque(maxlen=TREND_WIDTH * _OF_A_POINT)
 
     def start(self, what: str, total: int) -> Callable[[int], None]:
         """A part of the evaluation begins; returns what is to be called with how much of it is done."""
-        self.begin(what, total)
+        self.begin(what, total, self._stands)
 
         def tick(done: int) -> None:
-            for line in self._findings.news(self._dispatcher.capacities()):
+            for line in self._monitor.news():
                 self.say(line)
             self.update(done)
-            if self.plain_line_is_due(done):
-                self.print_plain(f"{what}: {done} of {total}")
 
         return tick
+
+    def count(self, agents: Iterable[Mapping[str, Any]]) -> None:
+        """Count what came of an episode, agent by agent, as it stands in results.json."""
+        for agent in agents:
+            self._agents["episodes"] += 1
+            self._agents["unscored"] += agent["status"] == "unscored"
+            if agent["status"] == "scored":
+                self._agents["scored"] += 1
+                self._agents["success"] += agent["success"]
+                self._agents["steps"] += agent["steps"]
+                self._agents["refused"] += agent["refused"]
+                self._returns.append(agent["return"])
+
+    def _stands(self) -> Standing:
+        """Of all policies together: the report tells them apart."""
+        n, returns = self._agents, list(self._returns)
+        if not n["episodes"]:
+            return Standing(calls=self._monitor.line())
+        points = [fmean(returns[k : k + _OF_A_POINT]) for k in range(0, len(returns), _OF_A_POINT)]
+        came = (
+            f"{f'{self.per_s:.1f} episodes/s · ' if self.per_s else ''}"
+            f"success {percent(n['success'], n['scored'])} of {n['scored']} · "
+            f"refused {percent(n['refused'], n['steps'])} · "
+            f"unscored {percent(n['unscored'], n['episodes'])}"
+        )
+        mean = f"return {fmean(returns):.2f}" if returns else ""
+        return Standing(outcome=came, score=mean, trend=points, calls=self._monitor.line())
 
 
 class EpisodeKey(NamedTuple):
@@ -177,6 +205,8 @@ class EvaluationRun:
                 query, names = queries[key.mission][key.episode], self.teams[key.team].names
                 told = episode.result(query, names, guarded=self._is_guarded(key))
                 results[key] = key._asdict() | told
+                if not self._is_guarded(key):
+                    self.progress.count(told["agents"])
         limit.check()
         ordered = sorted(results)
         return (

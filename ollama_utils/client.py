@@ -118,6 +118,19 @@ class OllamaClient:
             listed = self._client.list()
         return self._exchange.checked_models((item.model, item.digest) for item in listed.models)
 
+    def completes(self, model: str) -> bool:
+        """Whether a model writes replies: one that only embeds does not; True where the server does not tell.
+
+        Raises:
+            ServerUnreachableError: nobody answers.
+        """
+        try:
+            with self._errors_translated(model):
+                capabilities = self._client.show(model).capabilities
+        except (BadReplyError, BadRequestError, ModelMissingError):  # as of a server that knows no /api/show
+            return True
+        return not capabilities or "completion" in capabilities
+
     def slots(self) -> int | None:
         """None: no endpoint of Ollama tells how many calls it serves at once."""
         return None

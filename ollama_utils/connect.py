@@ -15,7 +15,7 @@ import os
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -53,6 +53,8 @@ _SLOW_S = 5.0
 """How long a list of models is waited for without a word."""
 _NAME_CHARS, _LIST_CHARS = 200, 2000
 """What is shown of a name, and of a list of names."""
+_MOST_ASKED = 32
+"""Of no more models is asked whether they only embed."""
 DRAIN_S = 5.0
 """How long a command that was stopped waits for the replies under way, which are paid for."""
 
@@ -110,7 +112,7 @@ class ServerConfig:
     `smollm2` for a small real model that is started here; `embedded` for the simulator
     [OLLAMA_HOST, else embedded]."""
     target_model: str | None = None
-    """The model whose answers count [smollm2's own; the only one of an `openai:` server]."""
+    """The model whose answers count [the only one that is pulled; where there are several, name it]."""
     mutator_model: str | None = None
     """The model that rewords queries or prompts [the target model]."""
     judge_model: str | None = None
@@ -155,7 +157,7 @@ class Roles:
 
 
 class NoModelNamedError(UserError):
-    """The hosts have models, and none is named.
+    """The hosts have several models that could be the target, and none is named.
 
     Args:
         said: the message.
@@ -174,8 +176,9 @@ def find_roles(
     *,
     simulated_target: str | None,
     named_by: str = "--target-model",
+    completes: Callable[[str], bool],
 ) -> Roles:
-    """The models named by flag; the simulator's own where it stands in.
+    """The models named by flag; the simulator's own where it stands in, else the only one that there is.
 
     Args:
         config: names them.
@@ -183,18 +186,13 @@ def find_roles(
         hosts: for the error.
         simulated_target: the target where none is named; None where no simulator stands in.
         named_by: the flag that names a target.
+        completes: whether a model writes replies, and does not only embed.
 
     Raises:
-        UserError: one is not pulled, or none is named.
+        UserError: one is not pulled; or none is named, and there are several, or none.
     """
     named = (config.target_model, config.mutator_model, config.judge_model)
-    target = config.target_model or simulated_target or _only_one(available, hosts)
-    if target is None:
-        have = _some(available) or (
-            "none" if any(map(_is_openai, hosts)) else "none: get one with 'ollama pull MODEL'"
-        )
-        said = f"name a model with {named_by}; {', '.join(hosts)} has {have}"
-        raise NoModelNamedError(said, available[0]) if available else UserError(said)
+    target = config.target_model or simulated_target or _only_one(available, hosts, named_by, completes)
     simulated = simulated_target is not None
     mutator = config.mutator_model or ("sim-mutator" if simulated else target)
     judge = config.judge_model or ("sim-judge" if simulated else None)
@@ -202,9 +200,27 @@ def find_roles(
     return Roles(target=target, mutator=mutator, judge=judge)
 
 
-def _only_one(available: Sequence[str], hosts: Sequence[str]) -> str | None:
-    """The model of servers that are started with one, as those of OpenAI's API mostly are."""
-    return available[0] if len(available) == 1 and all(map(_is_openai, hosts)) else None
+def _only_one(
+    available: Sequence[str], hosts: Sequence[str], named_by: str, completes: Callable[[str], bool]
+) -> str:
+    """The one model there that can be a target, where no other can: those that only embed are left out.
+
+    Raises:
+        NoModelNamedError: there are several.
+        UserError: there is none.
+    """
+    asked = len(available) <= _MOST_ASKED
+    able = [short_name(name) for name in available if not asked or completes(name)]
+    if len(able) == 1:
+        return able[0]
+    where = ", ".join(hosts)
+    if able:
+        such = f"{named_by} {able[0][:_NAME_CHARS]}"
+        said = f"name a model, as in {such}; {where} has {len(able)}: {_some(able)}"
+        raise NoModelNamedError(said, able[0])
+    embed = f", but {_some(available)}, which only embeds" if available else ""
+    pull = "" if any(map(_is_openai, hosts)) else ": get one with 'ollama pull MODEL'"
+    raise UserError(f"{where} has no model that writes replies{embed}{pull}")
 
 
 def _is_openai(host: str) -> bool:
@@ -312,7 +328,13 @@ class Connection:
         Raises:
             UserError: one is not pulled, or none is named.
         """
-        return find_roles(config, list(self.available), self.hosts, simulated_target=self.simulated_target)
+        return find_roles(
+            config,
+            list(self.available),
+            self.hosts,
+            simulated_target=self.simulated_target,
+            completes=self.dispatcher.completes,
+        )
 
     def check_pulled(self, models: Sequence[str]) -> None:
         """Check that models that play no part in `roles` are at the hosts.
@@ -369,13 +391,22 @@ def connect(
             )
             with _told_when_slow(hosts, config.call_timeout_s):
                 available = dispatcher.models()
+            stand_in = simulated_target if hosts[0] == EMBEDDED else None
+            roles = find_roles(
+                config,
+                list(available),
+                hosts,
+                simulated_target=stand_in,
+                named_by=named_by,
+                completes=dispatcher.completes,
+            )
         except ServerUnreachableError as error:
             raise UserError(f"{error}{_meant(hosts)}") from error
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
-        stand_in = simulated_target if hosts[0] == EMBEDDED else None
+        if not (config.target_model or stand_in):
+            _say(f"target model: {roles.target}, the only one at {', '.join(hosts)}")
         is_simulated = engine.is_simulator if engine else is_simulator
-        roles = find_roles(config, list(available), hosts, simulated_target=stand_in, named_by=named_by)
         yield Connection(
             dispatcher=dispatcher,
             hosts=hosts,

@@ -415,6 +415,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """
         return self._fleet.inventories()
 
+    def completes(self, model: str) -> bool:
+        """Whether a model writes replies, by the first server; one that only embeds does not.
+
+        Raises:
+            OllamaError: the server does not say.
+        """
+        return self._fleet.completes(model)
+
     def accounts(self) -> dict[str, Account]:
         """What the calls cost so far, by model; the tag `:latest` is left out of the names."""
         return self._accounts.snapshot()

@@ -52,6 +52,11 @@ class Findings:
         with self._lock:
             return list(self._news(found))
 
+    def slots_of(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> int | None:
+        """The slots of all hosts and models that were called, together; None while one's are not known."""
+        slots = [self._slots or each.slots for each in found.values()]
+        return sum(filter(None, slots)) if slots and all(slots) else None
+
     def _news(self, found: Mapping[tuple[str, str], CapacityEstimate]) -> Iterator[str]:
         now_s = time.monotonic()
         if now_s < self._looked_s + self._apart_s:

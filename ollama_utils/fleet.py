@@ -139,6 +139,14 @@ class Fleet:
         """
         return {host: server.client.inventory() for host, server in self._servers.items()}
 
+    def completes(self, model: str) -> bool:
+        """Whether a model writes replies, by the first server.
+
+        Raises:
+            OllamaError: the server does not say.
+        """
+        return next(iter(self._servers.values())).client.completes(model)
+
     def capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
         """How many calls each server was found to take, and the limit that holds, by host and model."""
         return {

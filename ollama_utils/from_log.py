@@ -9,7 +9,7 @@ from typing import NoReturn
 from ollama_utils.connect import Connection, Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import NotInLogError
-from ollama_utils.types import Call, Completion, Embeddings
+from ollama_utils.types import Call, Completion, Embeddings, Inventory
 from records.errors import UserError
 
 _HOST = "the log of replies"
@@ -40,9 +40,17 @@ class LogClient:
         """The models of the run."""
         return dict(self._digests)
 
+    def completes(self, model: str) -> bool:  # noqa: ARG002 - ModelClient's
+        """True: a run names its models."""
+        return True
+
     def slots(self) -> int | None:
         """None: nobody is asked."""
         return None
+
+    def inventory(self) -> Inventory:
+        """The models of the run: nobody is asked for more."""
+        return Inventory(version=None, pulled=dict.fromkeys(self._digests), loaded=None)
 
     def close(self) -> None:
         """There is nothing to close."""

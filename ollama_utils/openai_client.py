@@ -233,6 +233,10 @@ class OpenAIClient:
             listed = self._ask(None, "GET", f"{self._url}/models", _ModelList)
             return self._exchange.checked_models((_name_of(item), _digest_of(item)) for item in listed.data)
 
+    def completes(self, model: str) -> bool:  # noqa: ARG002 - the API tells nothing of a model
+        """True: `/v1/models` tells a model's name alone."""
+        return True
+
     def slots(self) -> int | None:
         """How many calls the server serves at once, where it tells (llama.cpp's /props); else None.
 

@@ -78,10 +78,10 @@ class ServerActor:
         """The number of the actor's process, once it is there."""
         return os.getpid()
 
-    def ask(self, method: Literal["models", "slots", "inventory"]) -> object:
+    def ask(self, method: Literal["models", "completes", "slots", "inventory"], *args: object) -> object:
         """What the client's method returns, or how it failed."""
         try:
-            return getattr(self._client(), method)()
+            return getattr(self._client(), method)(*args)
         except OllamaError as error:
             return Failure(error)
 
@@ -237,6 +237,15 @@ class RayClient:
         """
         listed: dict[str, str] = self._ask("ask", "models")
         return listed
+
+    def completes(self, model: str) -> bool:
+        """Whether a model writes replies; True where the server does not tell.
+
+        Raises:
+            OllamaError: it gives no answer.
+        """
+        completes: bool = self._ask("ask", "completes", model)
+        return completes
 
     def slots(self) -> int | None:
         """How many calls the server serves at once; None where it does not tell."""

@@ -27,6 +27,10 @@ class ModelClient(Protocol):
         """The models that the server has, each with what stands for its weights ("": not told)."""
         ...
 
+    def completes(self, model: str) -> bool:
+        """Whether a model writes replies; True where the server does not tell."""
+        ...
+
     def slots(self) -> int | None:
         """How many calls the server serves at once; None where it does not tell."""
         ...

@@ -87,3 +87,20 @@ def interruptible() -> Iterator[Interrupt]:
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """Within `with`, signals wait: for what must not break off half-way, such as lines on a terminal."""
+    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
+        yield
+        return
+    came: list[int] = []
+    before = {s: signal.signal(s, lambda signum, _frame: came.append(signum)) for s in SIGNALS}
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+        for signum in came[:1]:
+            signal.raise_signal(signum)

@@ -21,6 +21,7 @@ from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
 from records.json_lines import JsonLines
 from records.reading import MOST_BYTES, read_json_object
+from records.settings import STDOUT
 from records.trust import CONFIG, MARK, marks_for, written_in
 
 LOCK = ".lock"
@@ -320,13 +321,13 @@ def check_writable(path: Path | None, flag: str = "--json") -> None:
     """Check, before the work is done, that its result can be written to the file `path`.
 
     Args:
-        path: what `flag` names; None: it names nothing.
+        path: what `flag` names; None: it names nothing; of `--json`, `-` is standard output.
         flag: is named in the error.
 
     Raises:
         UserError: it is a folder, or lies in none, or may not be written.
     """
-    if path is None:
+    if path is None or (path == STDOUT and flag == "--json"):
         return
     if path.is_dir() or not path.parent.is_dir():
         raise UserError(f"{flag} names {str(path)!r}; expected a file in a folder that exists")

@@ -43,6 +43,22 @@ Finite = Annotated[float, Parameter(validator=Number(gt=-inf, lt=inf))]
 NotNegative = Annotated[float, Parameter(validator=Number(gte=0, lt=inf))]
 """A finite number, 0 or above."""
 
+STDOUT = Path("-")
+"""What `--json` names for standard output."""
+
+
+def _json_place(_type: Any, tokens: Sequence[Any]) -> Path:  # noqa: ANN401 - cyclopts' signature
+    """A file, or `-`; any other word that begins so is a flag behind a `--json` without its value."""
+    value = str(tokens[0].value)
+    if value.startswith("-") and value != str(STDOUT):
+        raise ValueError(f"expected a file, or - for standard output, got {value!r}")
+    return Path(value)
+
+
+JsonPlace = Annotated[
+    Path | None, Parameter(converter=_json_place, n_tokens=1, allow_leading_hyphen=True, negative="")
+]
+"""Where `--json` has a command's results written."""
 PLACES = ("run_dir", "resume", "cache", "json", "junit")
 """Fields that say where things are kept."""
 

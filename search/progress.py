@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Self
-
-from rich.table import Column
 
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.findings import Findings
-from records.progress import FieldColumn, ProgressDisplay
-
-SILENT_S = 30.0
-"""Where there is no bar, there is a plain line at least as often."""
+from ollama_utils.monitor import CallMonitor
+from records.progress import Clock, ProgressDisplay, Standing
 
 
 class SearchProgress(ProgressDisplay):
@@ -24,6 +19,8 @@ class SearchProgress(ProgressDisplay):
         dispatcher: where the calls go.
         findings: what is found out about the servers; None says nothing of them.
         calls_each: replies that one of them takes at most; where it is not 0, those so far are shown.
+        most_calls: that the search makes at most, where that is known.
+        clock: seconds that never go back.
     """
 
     def __init__(
@@ -34,49 +31,41 @@ class SearchProgress(ProgressDisplay):
         findings: Findings | None = None,
         *,
         calls_each: int = 0,
+        most_calls: int | None = None,
+        clock: Clock = time.monotonic,
     ) -> None:
-        # On a narrow terminal this column breaks into lines, so that the others stay whole.
-        super().__init__(FieldColumn("{task.fields[says]}", Column()))
-        self.begin(what, total, says="")
+        super().__init__(clock=clock)
         self._dispatcher = dispatcher
-        self._findings = findings
-        self._standing = ""
+        self._monitor = CallMonitor(dispatcher, findings=findings, most_calls=most_calls, clock=clock)
+        self._best: list[float] = []
+        self._says = ""
         self._calls_each = calls_each
         self._done, self._replies_before = 0, self._replies()
         """How many are done, and the replies that there were then."""
-        self._began_s = self._printed_s = time.monotonic()
-        self._first_call = 0, self._began_s
-        """How much was done, and when, before a server was first called."""
+        self.begin(what, total, self._stands)
 
     def advance(self, done: int, best: float | None = None, standing: str | None = None) -> None:
         """So much is done; `best` is the best score so far, where there is another; or `standing` says it."""
         if best is not None:
-            self._standing = f"best {best:.3f}, "
+            self._best.append(best)
+            self._says = f"best {best:.3f}"
         if standing is not None:
-            self._standing = f"{standing}, "
+            self._says = standing
         self._done, self._replies_before = done, self._replies()
-        if not account_totals(self._dispatcher)["calls"]:
-            self._first_call = done, time.monotonic()
+        if not account_totals(self._dispatcher)["calls"]:  # a resumed search repeats what it knows
+            self.restart_pace()
         self.update(self._far())
-        if self.plain_line_is_due(done):
-            self._print()
 
     def tick(self) -> None:
         """Bring the rate up to date, and say what was found out; to be called again and again."""
-        if self._findings is not None:
-            for line in self._findings.news(self._dispatcher.capacities()):
-                self.say(line)
-        self.update(self._far(), says=self._says())
-        if time.monotonic() - self._printed_s > SILENT_S:
-            self._print()
+        for line in self._monitor.news():
+            self.say(line)
+        self.update(self._far())
 
-    def _says(self) -> str:
-        spent = account_totals(self._dispatcher)
-        rate = spent["calls"] / max(time.monotonic() - self._began_s, 1e-9)
-        hits = spent["cache_hits"] / max(spent["calls"] + spent["cache_hits"], 1)
+    def _stands(self) -> Standing:
         since = self._since()
-        within = f"then {since} of at most {self._calls_each} calls, " if since else ""
-        return f"{within}{self._standing}{rate:.1f} calls/s, {hits:.0%} hits"
+        within = f"then {since} of at most {self._calls_each} calls" if since else ""
+        return Standing(outcome=within, score=self._says, trend=self._best, calls=self._monitor.line())
 
     def _replies(self) -> int:
         """That came so far, or were known; a failed attempt brings none."""
@@ -92,20 +81,3 @@ class SearchProgress(ProgressDisplay):
     def _far(self) -> float:
         """How many are done, with the share of the one under way."""
         return self._done + self._since() / max(1, self._calls_each)
-
-    def _print(self) -> None:
-        self._printed_s = time.monotonic()
-        self.print_plain(f"{self._what}: {self._done} of {self._total}, {self._says()}{self._left()}")
-
-    def _left(self) -> str:
-        """At the pace since a server was first called: what a resumed search repeats takes no time."""
-        (known, from_s), far = self._first_call, self._far()
-        if not known < far < self._total:
-            return ""
-        left_s = (time.monotonic() - from_s) * (self._total - far) / (far - known)
-        return f", about {left_s:.0f} s left"
-
-    def __enter__(self) -> Self:
-        self._began_s = self._printed_s = time.monotonic()
-        self._first_call = 0, self._began_s
-        return super().__enter__()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 LIBRARY = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
@@ -23,6 +25,16 @@ def test_every_file_that_a_document_names_is_there(path: Path) -> None:
     linked = [path.parent / link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
     missing = [name for name in named if not (ROOT / name).exists()]
     assert missing + [str(link) for link in linked if not link.exists()] == []
+
+
+def test_the_citation_names_this_version() -> None:
+    told = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"cff-version", "message", "title", "authors"} <= told.keys()  # what the format demands
+    assert (told["title"], told["version"], told["license"]) == tuple(
+        project[key] for key in ("name", "version", "license")
+    )
+    assert all("name" in author for author in told["authors"])
 
 
 def test_every_import_in_the_table_of_names_works() -> None:

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
-from records.settings import Count, Lanes, NotNegative, Positive, Seed, Several, Share, absolute
+from records.settings import Count, JsonPlace, Lanes, NotNegative, Positive, Seed, Several, Share, absolute
 from train.audit import AuditConfig
 from train.gain import GainConfig
 
@@ -86,8 +86,8 @@ class TrainConfig:
     the run was not made here, --trust-run uses the code, hosts and files that it names."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
-    json: Path | None = None
-    """Write the summary here too."""
+    json: JsonPlace = None
+    """Write the summary here too, as JSON; `-` is stdout, in the place of the table."""
     audit: AuditConfig = field(default_factory=AuditConfig)
     gain: GainConfig = field(default_factory=GainConfig)
     mission: MissionConfig = field(default_factory=MissionConfig)

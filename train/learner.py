@@ -30,6 +30,7 @@ from records.run_folder import RecordedRun, RunFolder, replacing
 from records.settings import resolved
 from train.actor_critic import QueryPolicy
 from train.bandit import BanditPolicy, LaneBandit, MaskedBandit
+from train.board import layout
 from train.config import TrainConfig
 from train.kept import Looks, SettledError
 from train.lanes import LanePPO
@@ -164,7 +165,7 @@ class Learner:
             numbers = {
                 k: v for k, v in resolved(self.config).items() if isinstance(v, bool | int | float | str)
             }
-            metrics = {"outcome/success_rate": 0.0, "rollout/return": 0.0}
+            metrics = {"rollout/success_rate": 0.0, "rollout/ep_rew_mean": 0.0}
             model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         checkpoints = Checkpoints(self, recorder)
         looks = [self.looks] if self.looks else []
@@ -350,7 +351,9 @@ def make_learner(
     torch.set_num_threads(1)
     state = saved["learner"] if saved else {"counters": {"num_timesteps": 0}, "optimizer": {}}
     by_bandit = config.steps_by_bandit > 0 and not state.get("optimizer")
-    logger = make_logger(folder, state["counters"]["num_timesteps"])
+    mutators = [mutator.name for mutator in env.envs[0].rules.mutators]
+    charts = layout(mutators, kept=config.gain.share(1) > 0)
+    logger = make_logger(folder, state["counters"]["num_timesteps"], charts)
     return Learner(config, GymnasiumVecEnv(env), folder, logger, by_bandit=by_bandit)
 
 

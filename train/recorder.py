@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam, KVWriter, Logger
-from torch.utils.tensorboard.summary import hparams
+from torch.utils.tensorboard.summary import custom_scalars, hparams
 
 from envs.episode import transition_record
 from ollama_utils.dispatcher import Dispatcher, account_totals
-from ollama_utils.findings import Findings
+from ollama_utils.monitor import CallMonitor
 from records.failures import StepLimit
 from records.interrupt import Interrupt
 from records.metrics import CallRates, MetricsWriter, TensorBoard
-from records.progress import FieldColumn, ProgressDisplay
+from records.progress import TREND_WIDTH, ProgressDisplay, Standing, percent
 from records.run_folder import RunFolder
 from records.terminal import tell
 from train.audit import Audit
+from train.board import Layout
 
 
 @dataclass(kw_only=True)
@@ -51,6 +52,11 @@ class Tally:
     parts: Counter[str] = field(default_factory=Counter)
     mutators: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def rows(self) -> int:
+        """All steps."""
+        return self.scored + self.unscored
+
     def count_step(self, info: Mapping[str, Any]) -> None:
         """Count one step by its info, or by its line of transitions.jsonl."""
         if info["unscored"]:
@@ -78,12 +84,11 @@ class Tally:
         self.lengths += length
 
     def metrics(self) -> dict[str, float]:
-        """Rates and means under TensorBoard's names; a rate without a denominator is left out."""
-        rows = self.scored + self.unscored
+        """Rates and means under TensorBoard's names, SB3's where it has them; without a denominator none."""
         per_episode = {
-            "rollout/return": self.returns,
-            "rollout/episode_length": self.lengths,
-            "outcome/success_rate": self.successes,
+            "rollout/ep_rew_mean": self.returns,
+            "rollout/ep_len_mean": self.lengths,
+            "rollout/success_rate": self.successes,
         }
         per_step = {
             "outcome/answered_rate": self.answered,
@@ -100,7 +105,7 @@ class Tally:
         groups = ((self.episodes, per_episode), (self.scored, per_step))
         rates = {k: v / n for n, sums in groups if n for k, v in sums.items()}
         counts = {"rollout/episodes": self.episodes, "outcome/unscored_steps": self.unscored}
-        return rates | counts | ({"outcome/unscored_rate": self.unscored / rows} if rows else {})
+        return rates | counts | ({"outcome/unscored_rate": self.unscored / self.rows} if self.rows else {})
 
 
 SAMPLES = 4
@@ -133,9 +138,16 @@ class LoggerOutput(KVWriter):
         self._metrics.board.close()
 
 
-def make_logger(folder: RunFolder, done_steps: int) -> Logger:
-    """An SB3 logger that writes to TensorBoard and to metrics.jsonl, behind the steps that are done."""
+def make_logger(folder: RunFolder, done_steps: int, charts: Layout) -> Logger:
+    """An SB3 logger that writes to TensorBoard and to metrics.jsonl, behind the steps that are done.
+
+    Args:
+        folder: the run's.
+        done_steps: those of a run that is gone on with.
+        charts: TensorBoard's, in their order.
+    """
     board = TensorBoard(folder.tensorboard, first_step=done_steps + 1)
+    board.add(done_steps + 1, custom_scalars(charts))  # type: ignore[no-untyped-call] # torch's
     return Logger(str(folder.path), [LoggerOutput(MetricsWriter(folder.metrics, board))])
 
 
@@ -258,10 +270,9 @@ class Recorder(BaseCallback):
 
     def _speed(self) -> dict[str, float]:
         """Calls and steps per second of this rollout, and the servers' slots."""
-        steps = self.tally.scored + self.tally.unscored
         return {
             **self._rates.metrics(account_totals(self.dispatcher)),
-            "time/env_steps_per_s": steps / self._rates.wall_s,
+            "time/env_steps_per_s": self.tally.rows / self._rates.wall_s,
             **self._capacity(),
         }
 
@@ -283,20 +294,15 @@ def sample_text(info: Mapping[str, Any], reward: float) -> str:
     )
 
 
-def training_display() -> ProgressDisplay:
-    """What `ProgressLine` shows itself in."""
-    return ProgressDisplay(FieldColumn("{task.fields[rate]}"), FieldColumn("{task.fields[success]}"))
-
-
 class ProgressLine(BaseCallback):
-    """A bar on a terminal; elsewhere one plain line per rollout.
+    """A bar and how the training stands on a terminal; elsewhere a plain line a minute.
 
     Failing calls and what is found out about the servers are said at once.
 
     Args:
         total_steps: of the training.
         recorder: counts what is shown.
-        findings: what is found out about the servers.
+        monitor: watches the calls.
         display: one beside those of other trainings; None: one of its own.
         name: of the training, where there are several.
     """
@@ -305,20 +311,22 @@ class ProgressLine(BaseCallback):
         self,
         total_steps: int,
         recorder: Recorder,
-        findings: Findings,
+        monitor: CallMonitor,
         display: ProgressDisplay | None = None,
         name: str = "",
     ) -> None:
         super().__init__()
         self.recorder = recorder
-        self.findings = findings
-        self.total_steps = total_steps
-        self._display = display or training_display()
+        self._monitor = monitor
+        self._display = display or ProgressDisplay()
         self._name = name
-        self._display.begin(name or "training", total_steps, rate="", success="")
+        self._returns: deque[float] = deque(maxlen=TREND_WIDTH)
+        self._last = Tally()
+        """Of the last rollout that is complete."""
+        self._display.begin(f"{name or 'training'} steps", total_steps, self._stands)
 
     def _on_training_start(self) -> None:
-        self._display.bar.start()
+        self._display.show()
 
     def _on_rollout_start(self) -> None:
         self._display.forget_complaint()
@@ -327,18 +335,30 @@ class ProgressLine(BaseCallback):
         for info in self.locals["infos"]:
             if info["unscored"]:
                 self._display.complain(info["error"])
-        for line in self.findings.news(self.recorder.dispatcher.capacities()):
+        for line in self._monitor.news():
             self._display.say(line)
-        speed = self._display.speed
-        self._display.update(self.num_timesteps, rate=f"{speed:.1f} steps/s" if speed else "")
+        self._display.update(self.num_timesteps)
         return True
 
     def _on_rollout_end(self) -> None:
-        tally = self.recorder.tally
-        success = f"success {tally.successes}/{tally.episodes} episodes, {tally.unscored} steps unscored"
-        self._display.update(self.num_timesteps, success=success)
-        name = f"{self._name}: " if self._name else ""
-        self._display.print_plain(f"{name}step {self.num_timesteps}/{self.total_steps}: {success}")
+        self._last = self.recorder.tally
+        if self._last.episodes:
+            self._returns.append(self._last.returns / self._last.episodes)
+
+    def _stands(self) -> Standing:
+        """Of the last rollout; in the first one, of what there is of it."""
+        tally = self._last if self._last.rows else self.recorder.tally
+        if not tally.rows:
+            return Standing(calls=self._monitor.line())
+        per_s = self._display.per_s
+        came = (
+            f"{f'{self._name}: ' if self._name else ''}{f'{per_s:.1f} steps/s · ' if per_s else ''}"
+            f"success {percent(tally.successes, tally.episodes)} of {tally.episodes} episodes · "
+            f"refused {percent(tally.refused, tally.scored)} · unscored {percent(tally.unscored, tally.rows)}"
+        )
+        mean = f"return {tally.returns / tally.episodes:.2f}" if tally.episodes else ""
+        calls = self._monitor.line()
+        return Standing(outcome=came, score=mean, trend=list(self._returns), calls=calls)
 
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""

@@ -22,6 +22,7 @@ from envs.episode import check_transition, transition_record
 from envs.mission import QuerySet
 from ollama_utils.errors import NotInLogError
 from ollama_utils.from_log import connect_to_log
+from ollama_utils.monitor import CallMonitor
 from records.errors import RunStoppedError, UserError
 from records.interrupt import Interrupt
 from records.json_lines import LinesHash, differing, read_lines
@@ -162,8 +163,8 @@ def replay(
         checks: list[RowCheck] = []
 
         def show(recorder: Recorder) -> ProgressLine:
-            findings = connection.findings(config.num_processes)
-            checks.append(RowCheck(config.total_steps, recorder, findings, name="replay"))
+            monitor = CallMonitor(connection.dispatcher)
+            checks.append(RowCheck(config.total_steps, recorder, monitor, name="replay"))
             checks[0].hold_against(recorded)
             return checks[0]
 

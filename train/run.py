@@ -12,12 +12,14 @@ from envs.episode import check_transition
 from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection, keep_replies
 from ollama_utils.encoders import Encoder
+from ollama_utils.errors import EncodingError, OllamaError
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
 from records.resume import check_fingerprints
 from records.run_folder import REPLIES, RunFolder
 from records.settings import resolved
-from records.terminal import tell
+from records.terminal import one_line, tell
 from train.audit import Audit, open_audit
 from train.config import TrainConfig
 from train.resume import check_queries, check_total, fingerprints, go_on
@@ -110,6 +112,15 @@ class TrainingRun:
             progress.stop()
         return learner, ended
 
+    def _show_queries(self) -> None:
+        """Write what TensorBoard's projector shows; it is no loss where an embedding is not to be had now."""
+        from train.board import write_projector
+
+        try:
+            write_projector(self.folder, self.env.envs[0].answerer.encoder)
+        except (EncodingError, OllamaError) as error:
+            tell(f"note: TensorBoard's projector shows no queries: {one_line(str(error))}")
+
     def _finish(
         self,
         learner: Learner,
@@ -128,6 +139,7 @@ class TrainingRun:
                 self.config, self.connection, learner, recorder, accuracy, stopped, self.replies
             )
             folder.write_json("summary.json", summary)
+            self._show_queries()
         except OSError as error:
             raise folder.reported(error) from ended or error
         gain = learner.looks.record.text() if learner.looks else ""
@@ -153,7 +165,8 @@ def train_one(
     def show(recorder: Recorder) -> ProgressLine:
         from train.recorder import ProgressLine
 
-        return ProgressLine(config.total_steps, recorder, connection.findings(config.num_processes))
+        monitor = CallMonitor(connection.dispatcher, findings=connection.findings(config.num_processes))
+        return ProgressLine(config.total_steps, recorder, monitor)
 
     return run.folder, run.learn(show, accuracy, lambda _why: connection.dispatcher.cancel())
 
@@ -248,5 +261,6 @@ def _begin(
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
     kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
-    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}")
+    cost = f"{config.total_steps:,} steps of at most {config.mission.most_calls_a_step} calls"
+    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, {cost}")
     return saved

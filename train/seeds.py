@@ -20,9 +20,11 @@ import numpy as np
 
 from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection
+from ollama_utils.monitor import CallMonitor
 from ollama_utils.plans import POLL_S
 from records.errors import RunStoppedError, one_line
 from records.interrupt import Interrupt, Interrupted, interruptible_thread
+from records.progress import ProgressDisplay
 from records.resume import check_options
 from records.run_folder import RunFolder
 from records.seed_folders import seed_folder
@@ -35,8 +37,6 @@ from train.resume import MAY_CHANGE
 from train.run import Outcome, TrainingRun, prepare
 
 if TYPE_CHECKING:
-    from ollama_utils.findings import Findings
-    from records.progress import ProgressDisplay
     from scorers.correction import LabelAccuracy
     from train.recorder import ProgressLine, Recorder
 
@@ -121,7 +121,8 @@ class SeedThreads:
         self._runs = runs
         self._dispatcher = connection.dispatcher
         self._accuracy = accuracy
-        self._findings = connection.findings(sum(run.config.num_processes for run in runs))
+        findings = connection.findings(sum(run.config.num_processes for run in runs))
+        self._monitor = CallMonitor(*(run.connection.dispatcher for run in runs), findings=findings)
         self._came: dict[int, Outcome | BaseException] = {}
         """What came of each seed's run that is over, the first one first."""
         self._first: int | None = None
@@ -134,10 +135,8 @@ class SeedThreads:
         Raises:
             BaseException: what ended them, if none of them could be summed up.
         """
-        from train.recorder import training_display
-
         interrupted: Interrupted | None = None
-        with training_display() as display:
+        with ProgressDisplay() as display:
             for place, run in enumerate(self._runs):
                 name = f"seed-{run.config.seed}"
                 threading.Thread(target=self._work, args=(place, display), name=name, daemon=True).start()
@@ -178,7 +177,7 @@ class SeedThreads:
             others = (other.config.seed for other in self._runs if other is not run)
             self._stop({other: RunStoppedError(f"stopped with seed {seed}: {why}") for other in others})
 
-        show = partial(_line, run, self._findings, display)
+        show = partial(_line, run, self._monitor, display)
         try:
             if place:
                 self._wait_for_turn(run, self._runs[place - 1])
@@ -207,13 +206,14 @@ class SeedThreads:
         self._dispatcher.cancel()
 
 
-def _line(run: TrainingRun, findings: Findings, display: ProgressDisplay, recorder: Recorder) -> ProgressLine:
+def _line(
+    run: TrainingRun, monitor: CallMonitor, display: ProgressDisplay, recorder: Recorder
+) -> ProgressLine:
     """What shows how far one of the runs is."""
-    from records.progress import ProgressDisplay
     from train.recorder import ProgressLine
 
     beside = ProgressDisplay(beside=display)
-    return ProgressLine(run.config.total_steps, recorder, findings, beside, run.name)
+    return ProgressLine(run.config.total_steps, recorder, monitor, beside, run.name)
 
 
 def summarise_seeds(

@@ -1,6 +1,8 @@
-"""The settings of an evolution, and the checks of every value."""
+"""The settings of an evolution, and the checks of every value.
 
-from __future__ import annotations
+A command's settings inherit these: annotations here are types, not strings, for the flags are read off them
+in other modules.
+"""
 
 import math
 from collections.abc import Mapping
@@ -139,6 +141,10 @@ class EvolutionConfig:
     def most_calls(self, panel_size: int) -> int:
         """The calls that a generation takes at most, on a panel of so many problems."""
         return self.population_size * (panel_size + _MOST_STEPS)
+
+    def most_calls_in_all(self, panel_size: int, held_out: int) -> int:
+        """The calls that an evolution takes at most, with the comparison on so many problems held out."""
+        return self.most_calls(panel_size) * (self.max_generations + 1) + 2 * held_out
 
     @property
     def schedule(self) -> Schedule:

@@ -125,6 +125,20 @@ class HybridRun:
             "held_out": self._compare(flow) if self.held_out else None,
         }
 
+    @property
+    def most_calls(self) -> int:
+        """The calls that it makes at most, those that embed and failed attempts left out."""
+        params = self.params
+        scored = 1 + 2 * (self.critic != "ridge")  # a reply; what a judge says of it, and the repair of that
+        children = params.population_size - params.elite_size
+        held_out = len(self.held_out.problems) if self.held_out else 0
+        evolved = self.steps // params.update_interval * children
+        return (
+            self.steps * params.num_candidates * scored
+            + evolved
+            + len((SEED_PROMPT, BEST_PROMPT, ACTOR)) * held_out
+        )
+
     def check(self) -> None:
         """Make what a run makes, without a call.
 

@@ -171,10 +171,10 @@ def test_performance_is_logged_where_that_is_asked_for(simulator: EmbeddedServer
     assert not (quiet / "log.txt").exists()
 
 
-def test_the_first_line_tells_how_many_calls_a_generation_takes_at_most(
+def test_the_first_line_tells_how_many_calls_it_takes_at_most(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "0")
     told = capsys.readouterr().err.splitlines()[0]
-    assert told == f"run folder {run}: 6 prompts, 0 generations, 200 problems, at most 102 calls a generation"
+    assert told == f"run folder {run}: 6 prompts, 0 generations, 15 problems of 200, at most 182 calls"
     assert read(run, "summary.json")["calls"] <= 102 + 2 * 40

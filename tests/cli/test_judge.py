@@ -55,6 +55,7 @@ def labelled(tmp_path: Path) -> Path:
 def test_the_agreement_with_people_is_written_down(labelled: Path, tmp_path: Path) -> None:
     assert execute(("judge", str(labelled), *QUICK, "--json", str(tmp_path / "a.json"))) == 0
     found = json.loads((tmp_path / "a.json").read_text())
+    assert found.pop("labels") == dict(zip((*REFUSAL_LABELS, "unscored"), (2, 1, 2, 0, 0), strict=True))
     assert list(found) == KEYS
     assert found["n"] == 5
     assert found["confusion"] == [[1, 1], [1, 2]]
@@ -79,6 +80,10 @@ def test_without_labels_the_labels_are_counted(tmp_path: Path, capsys: pytest.Ca
     path = write_csv(tmp_path / "plain.csv", ("question", "answer"), ("How?", REFUSAL), ("How?", ANSWER))
     assert execute(("judge", str(path), *QUICK)) == 0
     assert capsys.readouterr().out == "1 answered, 0 partly refused, 1 refused, 0 undetermined, 0 unscored\n"
+    assert execute(("judge", str(path), *QUICK, "--json", "-", "--quiet")) == 0
+    told = capsys.readouterr()
+    counts = {"answered": 1, "partly_refused": 0, "refused": 1, "undetermined": 0, "unscored": 0}
+    assert (json.loads(told.out), told.err) == ({"labels": counts}, "")
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.tsv"])
@@ -111,7 +116,7 @@ def test_other_formats_are_read_and_columns_can_be_named(tmp_path: Path, name: s
         (("prompt", "completion"), ("How?", ANSWER), ("--label-column", "x"), ["--label-column", "'x'"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--json", "missing/a.json"), ["--json", "missing/a"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--out", "missing/a.csv"), ["--out", "missing/a.csv"]),
-        (("prompt", "completion"), ("How?", ANSWER), ("--json", "a.json"), ["--json", "no labels"]),
+        (("prompt", "completion"), ("How?", ANSWER), ("--json", "--out"), ["--json", "'--out'"]),
         (("prompt", "completion"), ("How?", ANSWER), ("--reward", "jugde"), ["jugde", "judge"]),
         (("completion",), (ANSWER,), ("--reward", "judge"), ["--prompt-column"]),
     ],

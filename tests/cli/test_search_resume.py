@@ -136,8 +136,8 @@ def test_a_search_that_is_complete_asks_nothing_more_and_says_nothing_of_the_tim
     told = capsys.readouterr().err
     assert " left" not in told
     if command == "evolve":
-        assert "generations: 2 of 4, " in told
-        assert "100% hits" in told
+        assert "generations: 4 of 4, " in told
+        assert "100 % cache hits" in told
 
 
 def test_a_cache_that_runs_share_answers_a_second_search(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from typing import Any
 
 import pytest
 
@@ -114,3 +115,41 @@ def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) ->
     for host in (simulator.host, f"openai:{simulator.host}"):
         with connect(ServerConfig(ollama_host=(host,), target_model="sim-target")) as connection:
             assert connection.simulated
+
+
+def ollama(**capabilities: list[str] | None) -> ScriptedServer:
+    """An Ollama server with these models, which says of each what it can do; None: an old one does not."""
+    listed = {"models": [{"model": f"{name}:latest", "digest": name} for name in capabilities]}
+
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        name = body.get("model", "").removesuffix(":latest")
+        able = capabilities.get(name)
+        told = {"model_info": {}, **({"capabilities": able} if able else {})}
+        return (200, told) if name else (200, listed)
+
+    return ScriptedServer(answer)
+
+
+@pytest.mark.parametrize("able", [["completion", "tools"], None], ids=["told", "an old server"])
+def test_the_only_model_that_is_pulled_is_taken_and_named(
+    able: list[str] | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        ollama(tiny=able, embed=["embedding"]) as server,
+        connect(ServerConfig(ollama_host=(server.host,))) as connection,
+    ):
+        assert (connection.roles.target, connection.roles.mutator) == ("tiny", "tiny")
+        assert connection.roles_of(ServerConfig()).target == "tiny"
+    assert f"target model: tiny, the only one at {server.host}\n" in capsys.readouterr().err
+
+
+def test_where_there_are_several_they_are_listed_with_the_flag_that_chooses() -> None:
+    with ollama(tiny=["completion"], embed=["embedding"], large=["completion", "vision"]) as server:
+        says = refused(ollama_host=(server.host,))
+        assert says == f"name a model, as in --target-model tiny; {server.host} has 2: tiny, large"
+    with ollama(embed=["embedding"]) as server:
+        says = refused(ollama_host=(server.host,))
+        assert says.endswith(
+            "no model that writes replies, but embed:latest, which only embeds: get one with "
+            "'ollama pull MODEL'"
+        )

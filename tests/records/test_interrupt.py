@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from records.errors import RunStoppedError
-from records.interrupt import Interrupt, Interrupted, interruptible, interruptible_thread, look_up
+from records.interrupt import Interrupt, Interrupted, interruptible, interruptible_thread, look_up, postponed
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -57,3 +57,22 @@ def test_another_thread_is_stopped_where_it_looks_up_and_may_be() -> None:
         interrupt.stop(RunStoppedError("third"))
         pool.submit(look_up).result()  # no longer that thread's
     look_up()
+
+
+def test_what_must_not_break_off_is_ended_before_a_signal_counts() -> None:
+    done = []
+
+    def work() -> None:
+        with postponed():
+            os.kill(os.getpid(), signal.SIGINT)
+            done.append("whole")
+
+    with interruptible(), pytest.raises(Interrupted):
+        work()
+    assert done == ["whole"]
+    with interruptible() as interrupt:
+        interrupt.allow(allowed=False)
+        with postponed():
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            interrupt.allow(allowed=True)

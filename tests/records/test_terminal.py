@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from cli.formats import as_yaml, new_table, print_parts
-from records.progress import ProgressDisplay
+from records.progress import ProgressDisplay, Standing
 from records.terminal import code_block, one_line, shown, shown_json
 from tests.nasty import NASTY, harmful
 
@@ -77,11 +77,10 @@ def test_progress_is_harmless(
         monkeypatch.setenv("COLUMNS", "400")
         monkeypatch.setenv("TERM", "xterm")
     display = ProgressDisplay()
-    display.begin(f"played{nasty}", 2)
+    display.begin(f"played{nasty}", 2, lambda: Standing(outcome=nasty, score=nasty, calls=nasty))
     with display:
         display.say(nasty)
         display.complain(f"E: {nasty}")
-        display.print_plain(nasty)
         display.update(1)
     err = capsys.readouterr().err
     if terminal:  # colours and movements of the bar's own

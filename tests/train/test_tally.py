@@ -41,7 +41,7 @@ def test_as_many_episodes_as_steps_is_no_clash() -> None:
     tally.count_step(info("answered"))
     tally.count_episode(success=True, total_reward=0.95, length=1)
     metrics = tally.metrics()
-    assert metrics["outcome/success_rate"] == 1.0
+    assert metrics["rollout/success_rate"] == 1.0
     assert metrics["outcome/answered_rate"] == 1.0
 
 
@@ -56,7 +56,7 @@ def test_an_undetermined_reply_neither_answers_nor_refuses() -> None:
 
 
 def test_a_rate_without_a_denominator_is_left_out() -> None:
-    assert "outcome/success_rate" not in Tally().metrics()
+    assert "rollout/success_rate" not in Tally().metrics()
 
 
 def test_rewrites_that_drifted_and_steps_that_did_are_counted_apart() -> None:

@@ -1,0 +1,183 @@
+"""How far a command is: lines that stay put on a terminal and leave nothing, elsewhere one a minute."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from records.progress import ProgressDisplay, Standing, duration, sparkline
+from simulator.process import EmbeddedServer
+from tests.ollama_utils.clock import Clock
+
+COLUMNS, ROWS = 160, 40
+_CODE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
+
+
+class Screen:
+    """What a terminal shows of the bytes that were written to it, as far as our lines go.
+
+    It knows line ends, the cursor going up, erased lines, and whether the cursor is shown.
+    """
+
+    def __init__(self) -> None:
+        self.lines: dict[int, str] = {}
+        self.cursor_is_shown = True
+        self._row = self._column = 0
+        self._rest = ""
+
+    def write(self, text: str) -> None:
+        """Show a text; what may be the beginning of a code waits for the rest."""
+        text = self._rest + text
+        cut = len(text) if "\x1b" not in text[-16:] else text.rindex("\x1b")
+        cut = len(text) if _CODE.match(text[cut:]) else cut
+        self._rest = text[cut:]
+        for private, numbers, letter, end, words in _CODE.findall(text[:cut]):
+            if words:
+                line = self.lines.get(self._row, "").ljust(self._column)
+                self.lines[self._row] = line[: self._column] + words + line[self._column + len(words) :]
+                self._column += len(words)
+            elif end:
+                self._column = 0
+                self._row += end == "\n"
+            elif letter == "A":
+                self._row -= int(numbers or 1)
+            elif letter == "K":
+                self.lines[self._row] = ""
+            elif private and numbers == "25":
+                self.cursor_is_shown = letter == "h"
+
+    def rows(self, words: str) -> list[int]:
+        """The rows that hold these words."""
+        return [row for row, line in self.lines.items() if words in line]
+
+
+def on_a_terminal(
+    arguments: tuple[str, ...], look: Callable[[subprocess.Popen[bytes], Screen], None]
+) -> tuple[int, Screen]:
+    """Run the command on a terminal of its own; returns its exit code and the screen at the end.
+
+    Args:
+        arguments: the command's.
+        look: called whenever something was written.
+    """
+    ours, theirs = os.openpty()
+    variables = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm", "PYTHONUTF8": "1"}
+    process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+        [sys.executable, "-m", "cli.main", *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | variables,
+    )
+    os.close(theirs)
+    screen, raw = Screen(), b""
+    with os.fdopen(ours, "rb", buffering=0) as terminal:
+        while True:
+            try:
+                raw += terminal.read(65536)
+            except OSError:  # Linux: nobody holds the other end any more
+                break
+            text = raw.decode("utf-8", "ignore")
+            raw = raw[len(text.encode()) :]
+            if not text:
+                break
+            screen.write(text)
+            look(process, screen)
+    return process.wait(), screen
+
+
+def test_on_a_terminal_lines_stay_put_and_are_gone_at_the_end(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    seen: list[list[int]] = []
+
+    def look(_process: subprocess.Popen[bytes], screen: Screen) -> None:
+        seen.append(screen.rows("evaluations ━") + screen.rows("calls/s ·"))
+
+    models = ("--models", "sim-solver,sim-solver-large", "--ollama-host", simulator.host)
+    code, screen = on_a_terminal(("select", *models, "--run-dir", str(tmp_path / "run")), look)
+    assert code == 0
+    shown = [rows for rows in seen if rows]
+    assert shown
+    assert all(len(rows) <= 3 and max(rows) - min(rows) <= 3 for rows in shown)  # one bar, one line of calls
+    assert screen.rows("━") == screen.rows("calls/s ·") == []
+    assert screen.rows("sim-solver-large")
+    assert screen.cursor_is_shown
+
+
+def test_after_ctrl_c_nothing_is_left_but_how_to_go_on(tmp_path: Path) -> None:
+    sent: list[int] = []
+
+    def look(process: subprocess.Popen[bytes], screen: Screen) -> None:
+        if screen.rows("generations ━") and screen.rows("calls/s ·") and not sent:
+            sent.append(signal.SIGINT)
+            process.send_signal(signal.SIGINT)
+
+    slow = ("--ollama-host", "embedded", "--time-scale", "1", "--run-dir", str(tmp_path / "run"))
+    code, screen = on_a_terminal(("evolve", *slow), look)
+    assert code == 130
+    assert screen.rows("━") == screen.rows("calls/s ·") == []
+    (hint,), (error,) = (
+        screen.rows("to go on: mutagym evolve --resume"),
+        screen.rows("mutagym: stopped by SIGINT"),
+    )
+    assert hint < error == max(row for row, line in screen.lines.items() if line.strip())
+    assert screen.cursor_is_shown
+
+
+def test_elsewhere_a_line_comes_first_last_and_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    with ProgressDisplay(clock=clock) as display:
+        display.begin("episodes played", 10, lambda: Standing(outcome="success 50 %", calls="2.0 calls/s"))
+        for second in range(201):
+            clock.now_s = second
+            display.update(second // 20)
+        display.update(10)
+    assert capsys.readouterr().err.splitlines() == [
+        "episodes played: 0 of 10, success 50 %, 2.0 calls/s",
+        "episodes played: 3 of 10, about 2 min left, success 50 %, 2.0 calls/s",
+        "episodes played: 6 of 10, about 80 s left, success 50 %, 2.0 calls/s",
+        "episodes played: 9 of 10, about 20 s left, success 50 %, 2.0 calls/s",
+        "episodes played: 10 of 10, success 50 %, 2.0 calls/s",
+    ]
+
+
+def test_what_a_resumed_run_repeats_says_nothing_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    display = ProgressDisplay(clock=clock)
+    display.begin("steps", 100)
+    display.update(80)
+    display.restart_pace()
+    for clock.now_s, done in ((1, 80), (61, 81)):
+        display.update(done)
+    assert capsys.readouterr().err.splitlines()[-1] == "steps: 81 of 100, about 19 min left"
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [
+        ([], ""),
+        ([1.0], ""),
+        ([0, 7], "▁█"),
+        ([0.5, 0.5, 0.5], "▁▁▁"),
+        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
+        ([0, float("nan"), -1], "█▁"),
+        ([9] * 8 + [0] * 31 + [1], "▁" * 31 + "█"),
+    ],
+)
+def test_a_trend_is_drawn_between_its_own_ends(values: list[float], drawn: str) -> None:
+    assert sparkline(values) == drawn
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(0.2, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (12_600, "3.5 h")]
+)
+def test_a_forecast_is_told_as_precisely_as_it_is(seconds: float, told: str) -> None:
+    assert duration(seconds) == told
