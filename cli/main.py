@@ -82,6 +82,10 @@ COMMANDS = {
         "Learn which system prompt suits which question: candidates, critics, an actor, prompts that evolve",
     ),
     "bench": ("cli.bench:bench", "Time the same rollout under each schedule, on one server"),
+    "report": (
+        "cli.report:report",
+        "Make a page to look at of any run folders: one HTML file that needs no network",
+    ),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -139,6 +140,23 @@ class JsonLines:
         for _ in range(len(self.ahead) % row if row else 0):
             self.ahead.pop()
         os.truncate(self._path, ends[self.count + len(self.ahead)])
+
+
+def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines that another process may be writing, up to the first torn line.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is not a regular file.
+    """
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{path.name} is not a regular file")
+    with path.open("rb") as lines:
+        for line in iter(partial(lines.readline, MOST_BYTES), b""):
+            record = _record(line)
+            if record is None:
+                return
+            yield record
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
