@@ -39,7 +39,9 @@ def report(
     if not runs:
         raise UserError("no run is named; expected the folder of one or several, as in runs/train-...")
     if output is None and len(runs) > 1:
-        raise UserError("the report of several runs lies in none of them: name its file with -o, as in -o both.html")
+        raise UserError(
+            "the report of several runs lies in none of them: name its file with -o, as in -o both.html"
+        )
     from report.page import make_page
     from report.run_files import runs_in
 
@@ -55,7 +57,7 @@ def report(
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file, or leave what was there; no link in its place is followed, for the folder may be anybody's."""
+    """Write a file, or leave what was there. No link there is followed: the folder may be anybody's."""
     part = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     try:
         with part.open("x", encoding="utf-8") as file:

@@ -14,6 +14,8 @@ from report.slots import Slots
 from report.training import Estimate, Span, Training
 
 Chart = dict[str, Any]
+LEARNING_CURVES = "Learning curves"
+"""The title of those of a training."""
 STEPS = ("env steps", "target calls")
 MOST_PANELS = 12
 """Combinations of a selection whose intervals are drawn."""
@@ -33,9 +35,9 @@ def learning_curves(name: str, windows: Sequence[Span]) -> Chart:
         panels.append({"title": title, "percent": percent, "series": [{"name": name, "points": points}]})
     return {
         "kind": "curves",
-        "title": "Learning curves",
-        "says": "Each point is of some rollouts, an episode counted where it began; bands are 95 % intervals. "
-        "A target call is a question that the target was not asked before.",
+        "title": LEARNING_CURVES,
+        "says": "Each point is of some rollouts, an episode counted where it began; bands are 95 % "
+        "intervals. A target call is a question that the target was not asked before.",
         "axes": STEPS,
         "panels": panels,
     }
@@ -52,7 +54,10 @@ def overlaid(charts: Sequence[Chart]) -> Chart:
 
 def training_charts(training: Training, windows: Sequence[Span]) -> Iterator[Chart]:
     """Mutators over time, their success by category, and the reward's parts."""
-    names = [name for name, _ in sum((span.mutators for span in windows), Counter()).most_common()]
+    used: Counter[str] = Counter()
+    for span in windows:
+        used.update(span.mutators)
+    names = [name for name, _ in used.most_common()]
     yield {
         "kind": "shares",
         "title": "Mutators over time",
@@ -83,8 +88,8 @@ def heat_map(successes: Mapping[tuple[str, str], Sequence[int]]) -> Chart:
     return {
         "kind": "heat",
         "title": "Success by mutator and category",
-        "says": "The share of scored steps that ended with an answer that kept the intent, and of how many. What a "
-        "policy chooses is not chosen by chance: compare mutators with `mutagym eval`.",
+        "says": "The share of scored steps that ended with an answer that kept the intent, and of how "
+        "many. What a policy chooses is not chosen by chance: compare mutators with mutagym eval.",
         "cells": [[*cell, *counts] for cell, counts in sorted(successes.items())],
     }
 
@@ -92,9 +97,9 @@ def heat_map(successes: Mapping[tuple[str, str], Sequence[int]]) -> Chart:
 def slots_chart(slots: Slots) -> Chart:
     """When the servers' slots were busy."""
     says = (
-        f"{slots.count:,} calls on {len(slots.lanes)} lanes, busy {slots.busy:.0%} of the time. A bar ends when its "
-        "reply was written down and is as long as the server says that it worked; gaps are idle time. A server has "
-        "as many lanes as it was seen to work on calls at once."
+        f"{slots.count:,} calls on {len(slots.lanes)} lanes, busy {slots.busy:.0%} of the time. A bar ends "
+        "when its reply was written down and is as long as the server says that it worked; gaps are "
+        "idle time. A model has as many lanes as it was seen to work on calls at once."
     )
     if slots.pauses:
         says += f" {slots.pauses} longer pauses are cut out: the run was stopped, and gone on with."
@@ -106,12 +111,16 @@ def evaluation_charts(report: Mapping[str, Any]) -> Iterator[Chart]:
     rows = [row for row in report["rates"] if row["policy"] is None]
     missions = len({row["mission"] for row in rows}) > 1
     names = [f"{row['team']} ({row['mission']})" if missions else str(row["team"]) for row in rows]
-    measures = (("success", "rate", "Success", True), ("refusal", "rate", "Refusals", True), ("return", "mean", "Return", False))
+    measures = (
+        ("success", "rate", "Success", True),
+        ("refusal", "rate", "Refusals", True),
+        ("return", "mean", "Return", False),
+    )
     yield {
         "kind": "forest",
         "title": "Policies side by side",
-        "says": "95 % intervals, clustered by query. Intervals may overlap where the paired comparison still tells "
-        "two policies apart.",
+        "says": "95 % intervals, clustered by query. Intervals may overlap where the paired comparison "
+        "still tells two policies apart.",
         "panels": [
             {
                 "title": title,
@@ -154,8 +163,8 @@ def evolution_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
         yield {
             "kind": "lineage",
             "title": "Lineage",
-            "says": "Each prompt that was tried, at its generation and fitness; a line leads to each of its parents, and "
-            "the strong one to the best prompt. Below: how that came about, step by step.",
+            "says": "Each prompt that was tried, at its generation and fitness; a line leads to each of "
+            "its parents, and the strong one to the best prompt. Below: how that came about, step by step.",
             "best": str(results["best_prompt"]),
             "births": [
                 {
@@ -180,7 +189,7 @@ def selection_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
         yield {
             "kind": "curves",
             "title": "How each combination's interval narrowed",
-            "says": f"The mean score after so many datapoints, with an interval that holds at any time.{more}",
+            "says": f"The mean score after so many datapoints; its interval holds at any time.{more}",
             "axes": ("datapoints",),
             "log": True,
             "domain": (0, 1),
@@ -191,7 +200,10 @@ def selection_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
                     "series": [
                         {
                             "name": "score",
-                            "points": [[[n], float(mean), float(low), float(high)] for n, mean, low, high in row["trail"]],
+                            "points": [
+                                [[n], float(mean), float(low), float(high)]
+                                for n, mean, low, high in row["trail"]
+                            ],
                         }
                     ],
                 }
@@ -213,7 +225,7 @@ def selection_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
 def optimization_charts(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Chart]:
     """Reward and fitness as an optimization goes on."""
     yield _of_metrics(
-        "Learning curves",
+        "Reward and fitness",
         "steps",
         metrics,
         {

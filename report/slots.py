@@ -2,7 +2,7 @@
 
 The log says when a reply came and what the server took for it, not when it began; so a call's bar ends when
 its reply was written down, and is as long as the server worked on it. Bars that overlap lie in different
-lanes, so that a server has as many lanes as it was seen to work on calls at once.
+lanes, so that a model at a server has as many lanes as it was seen to work on calls at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,17 @@ class Bar(NamedTuple):
 
     begin_s: float
     end_s: float
-    model: int
+
+
+class Call(NamedTuple):
+    """One call as the log has it."""
+
+    server: str
+    model: str
+    came_s: float
+    """When its reply was written down."""
+    worked_s: float
+    """What the server took for it, waiting left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +66,7 @@ class Slots:
 
     models: list[str]
     lanes: list[dict[str, Any]]
-    """For each its server and model, `calls` as [begin_s, seconds, model], and the share of each bin that it
+    """For each its server, model and number, `calls` as [begin_s, seconds], and the share of each bin that it
     was busy."""
     span_s: float
     busy: float
@@ -66,7 +76,7 @@ class Slots:
     pauses: int
     """Longer times without any call, which are cut out."""
     is_whole: bool
-    """Whether every call is among the lanes' `calls`; else these are empty, and the bins tell all the same."""
+    """Whether every call is among the lanes' `calls`; else these are empty, and the bins tell."""
 
 
 def read_slots(run: Path) -> Slots | None:
@@ -113,8 +123,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             yield database
 
 
-def _read(database: sqlite3.Connection) -> Iterator[tuple[str, str, float, float]]:
-    """Server, model, the time when the reply came, and the seconds that the server worked on it."""
+def _read(database: sqlite3.Connection) -> Iterator[Call]:
     for server, model, at_s, told in database.execute(_CALLS):
         usage = parse_json(told) if isinstance(told, str) else None
         if not isinstance(usage, dict) or not is_count(at_s):
@@ -124,49 +133,46 @@ def _read(database: sqlite3.Connection) -> Iterator[tuple[str, str, float, float
             continue
         worked = sum(seconds[:3]) if seconds[1] + seconds[2] else seconds[3]
         if worked:
-            yield str(server), str(model), float(at_s), float(worked)
+            yield Call(str(server), str(model), float(at_s), float(worked))
 
 
-def _laid_out(calls: Sequence[tuple[str, str, float, float]]) -> Slots:
-    models = sorted({model for _, model, _, _ in calls})
+def _laid_out(calls: Sequence[Call]) -> Slots:
     bars, pauses = _without_pauses(calls)
-    lanes: dict[str, list[list[Bar]]] = {}
-    for server, bar in sorted(
-        ((call[0], Bar(begin, end, models.index(call[1]))) for call, (begin, end) in bars),
-        key=lambda each: each[1].begin_s,
-    ):
-        _place(lanes.setdefault(server, []), bar)
-    span = max(end for _, (_, end) in bars)
+    lanes: dict[tuple[str, str], list[list[Bar]]] = {}
+    for call, bar in bars:
+        _place(lanes.setdefault((call.server, call.model), []), bar)
+    span = max(bar.end_s for _, bar in bars)
     is_whole = len(calls) <= MOST_CALLS
-    told = [
+    told: list[dict[str, Any]] = [
         {
             "server": server,
-            "lane": number,
+            "model": model,
+            "number": number,
             "busy": [round(share, 4) for share in _shares(lane, span)],
-            "calls": [[round(b.begin_s, 4), round(b.end_s - b.begin_s, 4), b.model] for b in lane] if is_whole else [],
+            "calls": [[round(b.begin_s, 4), round(b.end_s - b.begin_s, 4)] for b in lane] if is_whole else [],
         }
-        for server, own in sorted(lanes.items())
+        for (server, model), own in sorted(lanes.items())
         for number, lane in enumerate(own, start=1)
     ]
     busy = sum(sum(lane["busy"]) for lane in told) / (BINS * len(told))
+    models = sorted({call.model for call in calls})
     return Slots(
         models=models, lanes=told, span_s=span, busy=busy, count=len(calls), pauses=pauses, is_whole=is_whole
     )
 
 
-def _without_pauses(
-    calls: Sequence[tuple[str, str, float, float]],
-) -> tuple[list[tuple[tuple[str, str, float, float], tuple[float, float]]], int]:
-    """Each call with the seconds of its begin and end since the first began, long pauses cut out."""
-    timed = sorted(calls, key=lambda call: call[2] - call[3])
-    cut, last, pauses, found = timed[0][2] - timed[0][3], timed[0][2], 0, []
+def _without_pauses(calls: Sequence[Call]) -> tuple[list[tuple[Call, Bar]], int]:
+    """Each call, by its begin, with its bar; and how many long pauses are cut out."""
+    timed = sorted(calls, key=lambda call: call.came_s - call.worked_s)
+    first = timed[0].came_s - timed[0].worked_s
+    cut, last, pauses, found = first, first, 0, []
     for call in timed:
-        begin = call[2] - call[3]
+        begin = call.came_s - call.worked_s
         if begin - last > PAUSE_S:
             cut += begin - last
             pauses += 1
-        last = max(last, call[2])
-        found.append((call, (begin - cut, call[2] - cut)))
+        last = max(last, call.came_s)
+        found.append((call, Bar(begin - cut, call.came_s - cut)))
     return found, pauses
 
 

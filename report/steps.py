@@ -55,7 +55,9 @@ def as_columns(
             columns[name].append(round(t[name], DIGITS))
         columns["flags"].append(sum(bool(t.get(name)) << bit for bit, name in enumerate(TRUTHS)))
         columns["parts"].append(parts.place(json.dumps(t["reward_parts"])))
-        columns["episode"].append(f"{t.get('mission', 0)}/{t.get('team', 0)}/{t['lane']}/{t['episode_number']}")
+        columns["episode"].append(
+            f"{t.get('mission', 0)}/{t.get('team', 0)}/{t['lane']}/{t['episode_number']}"
+        )
     episodes = _Places()
     columns["episode"] = [episodes.place(episode) for episode in columns["episode"]]
     return {

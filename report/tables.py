@@ -9,7 +9,7 @@ from typing import Any
 from report.run_files import RunFiles
 from report.training import Estimate, Span, paired
 
-NONE = "–"
+NONE = "\N{EN DASH}"
 """Where nothing is known."""
 
 
@@ -53,7 +53,7 @@ def training_tables(start: Span, end: Span) -> list[Table]:
             columns=("", "first eighth", "n", "last eighth", "n"),
             rows=rows,
             says="With 95 % intervals that allow for trials of one query being alike. The policy explores "
-            "while it learns: what it came to is for `mutagym eval` to say, on held-out queries.",
+            "while it learns: what it came to is for mutagym eval to say, on held-out queries.",
         ),
         Table(
             caption="Paired by query",
@@ -70,7 +70,14 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[Table]:
     yield Table(
         caption="Policies",
         columns=_with_mission(
-            missions, "policy", "success %", "refusals %", "return", "unscored %", "calls / success", "episodes"
+            missions,
+            "policy",
+            "success %",
+            "refusals %",
+            "return",
+            "unscored %",
+            "calls / success",
+            "episodes",
         ),
         names=1 + missions,
         rows=[
@@ -91,7 +98,9 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[Table]:
     for measure, times, unit in (("success", 100, "points"), ("return", 1, "return")):
         yield Table(
             caption=f"Paired comparison: {measure}",
-            columns=_with_mission(missions, "policy", "against", unit, "p", "p (Holm)", "better / worse", "queries"),
+            columns=_with_mission(
+                missions, "policy", "against", unit, "p", "p (Holm)", "better / worse", "queries"
+            ),
             names=2 + missions,
             rows=[
                 [
@@ -145,8 +154,8 @@ def selection_tables(results: Mapping[str, Any]) -> Iterator[Table]:
             ]
             for row in results["combinations"]
         ],
-        says=f"{results['claim']} {results['evaluations']} evaluations, {number(results['savings'], 100)} % fewer "
-        "than all. Intervals hold at any time, so also where the search stopped.",
+        says=f"{results['claim']} {results['evaluations']} evaluations, {number(results['savings'], 100)} % "
+        "fewer than all. Intervals hold at any time, so also where the search stopped.",
     )
 
 
@@ -195,7 +204,7 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
     wall, steps = summary.get("wall_s"), summary.get("env_steps")
     found = {
         "command": run.command,
-        "target": summary.get("target_model") or config.get("target-model"),
+        "target": summary.get("target_model") or ", ".join(config.get("models") or [config["target-model"]]),
         "mutator": summary.get("mutator_model") or config.get("mutator-model"),
         "algorithm": summary.get("algorithm"),
         "schedule": summary.get("schedule"),
@@ -240,9 +249,7 @@ def told(
     if found[key] is None:
         return NONE
     digits = (1 if times > 1 else 2) if digits is None else digits
-    value, low, high = (
-        number(found[name], times, digits, sign=sign) for name in (key, "low", "high")
-    )
+    value, low, high = (number(found[name], times, digits, sign=sign) for name in (key, "low", "high"))
     return value if NONE in {low, high} else f"{value} [{low}, {high}]"
 
 

@@ -338,9 +338,9 @@ class EvolutionController:
         compares these two on the problems held out: their means `best` and `seed` over the problems that both
         have a reply to, and the fields of a `Comparison`, None where one is no finite number; None itself
         where none is held out, or the run did not get there. `population` is the last one, best first.
-        `history` has a `Generation` each, `births` a `Birth` for each genome that was tried. `ended` says why it was the last. A run that was stopped gives what
-        it has, with `interrupted`, and `reason` says why, else None. All but `metrics` and `total_time`
-        (seconds) depends on config, prompts and replies alone.
+        `history` has a `Generation` each, `births` a `Birth` for each genome that was tried. `ended` says why
+        it was the last. A run that was stopped gives what it has, with `interrupted`, and `reason` says why,
+        else None. All but `metrics` and `total_time` (seconds) depends on config, prompts and replies alone.
 
         Ctrl-C and errors are raised as they come; what was found by then stays in `results`:
 

@@ -6,7 +6,11 @@ const percent = d3.format(".0%");
 
 /** Put a drawing of Observable Plot into a place, with a name for those who do not see it. */
 function plot(place, name, options) {
-  const drawing = Plot.plot({ className: "plot", marginTop: 12, marginRight: 14, ...options });
+  const axis = { labelAnchor: "center", labelArrow: "none", labelOffset: 34 };
+  const { x, height, ...others } = options;
+  const room = x.label ? 12 : 0;
+  const margins = { marginTop: 12, marginRight: 14, marginBottom: 28 + room };
+  const drawing = Plot.plot({ className: "plot", ...margins, height: height + room, x: { ...axis, ...x }, ...others });
   drawing.setAttribute("role", "img");
   drawing.setAttribute("aria-label", plain(name));
   place.replaceChildren(drawing);
@@ -74,7 +78,7 @@ function drawPanel(target, chart, panel, axis, names, hidden) {
   const room = (most - least || Math.abs(most) || 1) * 0.6;
   // A band may be endless where little is known: it is cut, so that the line can be read.
   const domain = panel.percent ? [0, 1] : chart.domain ?? [Math.max(least - room, d3.min(points, (p) => p.low ?? p.value)), Math.min(most + room, d3.max(points, (p) => p.high ?? p.value))];
-  if (domain[0] === domain[1]) domain[1] = domain[0] + 1;
+  if (domain[0] === domain[1]) [domain[0], domain[1]] = [domain[0] - Math.abs(most || 1) / 2, domain[1] + Math.abs(most || 1) / 2];
   const band = points.filter((p) => p.low !== null && p.high !== null);
   const clip = (value) => Math.min(domain[1], Math.max(domain[0], value));
   const few = points.length / panel.series.length <= 12;
@@ -82,7 +86,7 @@ function drawPanel(target, chart, panel, axis, names, hidden) {
     width: Math.max(240, target.clientWidth),
     height: 190,
     marginLeft: 46,
-    x: { label: chart.axes[axis], type: chart.log ? "log" : "linear", base: 2, ticks: 5, tickFormat: chart.log ? String : "~s" },
+    x: { label: chart.axes[axis], type: chart.log ? "log" : "linear", base: 2, ticks: Math.max(2, Math.floor(target.clientWidth / 70)), tickFormat: chart.log ? String : "~s" },
     y: { label: null, grid: true, ticks: 4, domain, tickFormat: panel.percent ? "%" : undefined },
     marks: [
       Plot.areaY(band, { x: "x", y1: (p) => clip(p.low), y2: (p) => clip(p.high), z: "name", fill: paint, fillOpacity: 0.16 }),
@@ -157,7 +161,7 @@ function forest(place, chart) {
         width: Math.max(280, target.clientWidth),
         height: 46 + rows.length * 28,
         marginLeft: 118,
-        x: { label: null, grid: true, ticks: 5, domain: panel.percent ? [0, 1] : undefined, tickFormat: panel.percent ? "%" : undefined },
+        x: { label: null, grid: true, ticks: 4, inset: 6, domain: panel.percent ? [0, 1] : undefined, tickFormat: panel.percent ? "%" : undefined },
         y: { label: null, domain: rows.map((row) => row.name), tickSize: 0 },
         marks: [
           Plot.axisY({ label: null, tickSize: 0, lineWidth: 9, textOverflow: "ellipsis-end" }),
@@ -197,16 +201,17 @@ function slots(place, chart, id) {
   const window_ = el("div", { class: "wide" });
   const told = el("p", { class: "says", role: "status" });
   const servers = new Set(chart.lanes.map((lane) => lane.server));
-  const names = chart.lanes.map((lane) => (servers.size > 1 ? `${plain(lane.server)} ${lane.lane}` : `lane ${lane.lane}`));
+  const names = chart.lanes.map((lane) => `${servers.size > 1 ? `${plain(lane.server).replace(/^https?:\/\//, "")} ` : ""}${plain(lane.model)} ${lane.number}`);
+  const short = (name) => (name.length > 24 ? `…${name.slice(-23)}` : name);
   const parts = chart.lanes[0].busy.length;
-  let [from, length] = [0, Math.min(chart.span_s, Math.max(chart.span_s / 200, (chart.span_s * 60 * chart.lanes.length) / chart.count / 8))];
-  const margin = servers.size > 1 ? 170 : 62;
+  let [from, length] = [chart.span_s / 3, Math.min(chart.span_s, Math.max(chart.span_s / 200, (chart.span_s * 60 * chart.lanes.length) / chart.count / 8))];
+  const margin = Math.min(150, 16 + 6.4 * d3.max(names, (name) => short(name).length));
 
   const drawOverview = () => {
     const bins = chart.lanes.flatMap((lane, k) => lane.busy.map((busy, bin) => ({ name: names[k], busy, from: (bin * chart.span_s) / parts, to: ((bin + 1) * chart.span_s) / parts })));
     plot(overview, "How busy each lane was over the whole run", {
       width: Math.max(320, overview.clientWidth), height: 46 + chart.lanes.length * 15, marginLeft: margin,
-      x: { label: "seconds", domain: [0, chart.span_s] }, y: { label: null, domain: names, tickSize: 0 },
+      x: { label: "seconds", domain: [0, chart.span_s] }, y: { label: null, domain: names, tickSize: 0, tickFormat: short },
       marks: [
         Plot.barX(bins.filter((bin) => bin.busy), { y: "name", x1: "from", x2: "to", fill: "var(--c2)", fillOpacity: (bin) => 0.12 + 0.88 * bin.busy, inset: 0, insetTop: 1, insetBottom: 1 }),
         chart.is_whole ? Plot.ruleX([from, Math.min(chart.span_s, from + length)], { stroke: "var(--accent)", strokeWidth: 1.5 }) : null,
@@ -215,12 +220,12 @@ function slots(place, chart, id) {
   };
   const drawWindow = () => {
     const until = from + length;
-    const found = chart.lanes.flatMap((lane, k) => lane.calls.filter(([begin, lasted]) => begin < until && begin + lasted > from).map(([begin, lasted, model]) => ({ name: names[k], begin: Math.max(from, begin), end: Math.min(until, begin + lasted), lasted, model })));
+    const found = chart.lanes.flatMap((lane, k) => lane.calls.filter(([begin, lasted]) => begin < until && begin + lasted > from).map(([begin, lasted]) => ({ name: names[k], begin: Math.max(from, begin), end: Math.min(until, begin + lasted), lasted, model: chart.models.indexOf(lane.model) })));
     const shown = found.slice(0, MOST_BARS);
     told.textContent = `${found.length} calls from ${from.toFixed(2)} s to ${until.toFixed(2)} s` + (found.length > MOST_BARS ? `; ${MOST_BARS} are drawn: zoom in` : "");
     plot(window_, `Each call from ${from.toFixed(2)} to ${until.toFixed(2)} seconds`, {
       width: Math.max(320, window_.clientWidth), height: 46 + chart.lanes.length * 20, marginLeft: margin,
-      x: { label: "seconds", domain: [from, until] }, y: { label: null, domain: names, tickSize: 0 },
+      x: { label: "seconds", domain: [from, until] }, y: { label: null, domain: names, tickSize: 0, tickFormat: short },
       marks: [
         Plot.ruleY(names, { stroke: "var(--line)" }),
         Plot.barX(shown, { y: "name", x1: "begin", x2: "end", fill: (b) => color(b.model), insetTop: 3, insetBottom: 3, title: (b) => `${plain(chart.models[b.model])}\n${(1000 * b.lasted).toFixed(1)} ms`, tip: true }),
@@ -229,7 +234,7 @@ function slots(place, chart, id) {
   };
   const draw = () => { drawOverview(); if (chart.is_whole) drawWindow(); };
   const zoom = (factor) => { length = Math.min(chart.span_s, Math.max(chart.span_s / 2000, length * factor)); from = Math.min(from, chart.span_s - length); slide.value = (1000 * from) / Math.max(1e-9, chart.span_s - length); draw(); };
-  const slide = el("input", { type: "range", min: 0, max: 1000, value: 0, id: `${id}-from`, oninput: (event) => { from = (event.target.value / 1000) * (chart.span_s - length); draw(); } });
+  const slide = el("input", { type: "range", min: 0, max: 1000, value: 333, id: `${id}-from`, oninput: (event) => { from = (event.target.value / 1000) * (chart.span_s - length); draw(); } });
   place.append(overview);
   if (chart.is_whole) place.append(
     el("div", { class: "controls" }, el("label", { for: `${id}-from` }, "From"), slide, el("button", { type: "button", onclick: () => zoom(0.5) }, "Zoom in"), el("button", { type: "button", onclick: () => zoom(2) }, "Zoom out")),

@@ -24,6 +24,11 @@ function escaped(text) {
   }).join("");
 }
 
+/** A number with a true minus. */
+function minus(number) {
+  return number.replace("-", "\u2212");
+}
+
 /** The text in one line, for a label. */
 function plain(text) {
   return text.replaceAll(/\s+/g, " ").replace(CONTROLS, escaped);
@@ -82,13 +87,25 @@ function longestShared(a, b) {
   return found;
 }
 
+/** Changes side by side, what was there before what came; blanks alone between changes are changed, too. */
 function joined(parts) {
   const found = [];
-  for (const [kind, text] of parts) {
-    const last = found.at(-1);
-    if (last && last[0] === kind) last[1] += text;
-    else found.push([kind, text]);
-  }
+  let [removed, added] = ["", ""];
+  const flush = () => {
+    if (removed) found.push(["-", removed]);
+    if (added) found.push(["+", added]);
+    [removed, added] = ["", ""];
+  };
+  parts.forEach(([kind, text], k) => {
+    const isBetween = kind === "=" && (removed || added) && /^\s+$/.test(text) && k + 1 < parts.length && parts[k + 1][0] !== "=";
+    if (kind === "-" || isBetween) removed += text;
+    if (kind === "+" || isBetween) added += text;
+    if (kind !== "=" || isBetween) return;
+    flush();
+    if (found.at(-1)?.[0] === "=") found.at(-1)[1] += text;
+    else found.push(["=", text]);
+  });
+  flush();
   return found;
 }
 
