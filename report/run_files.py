@@ -23,7 +23,7 @@ DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, Val
 _KEYS = {
     "num-env-steps": "train",
     "agents": "eval",
-    "population-size": "evolve",
+    "max-generations": "evolve",
     "selector": "select",
     "num-candidates": "optimize",
 }

@@ -11,7 +11,7 @@ from report.categories import categories_of
 from report.run_files import RunFiles
 from report.slots import read_slots
 from report.steps import as_columns
-from report.tables import Table
+from report.tables import PageTable
 from report.training import count_cells, count_training
 
 
@@ -23,7 +23,7 @@ class RunPage:
     command: str
     simulated: bool
     facts: list[tuple[str, str]]
-    headline: list[Table] = field(default_factory=list)
+    headline: list[PageTable] = field(default_factory=list)
     charts: list[charts.Chart] = field(default_factory=list)
     steps: dict[str, Any] | None = None
     notes: list[str] = field(default_factory=list)
@@ -90,7 +90,7 @@ def _evaluation(page: RunPage, run: RunFiles, most: int) -> None:
 
 def _search(page: RunPage, run: RunFiles, _most: int) -> None:
     results, metrics = run.results, run.metrics
-    parts: Mapping[str, tuple[Callable[[], Iterable[Table]], Callable[[], Iterable[charts.Chart]]]] = {
+    parts: Mapping[str, tuple[Callable[[], Iterable[PageTable]], Callable[[], Iterable[charts.Chart]]]] = {
         "evolve": (
             lambda: tables.evolution_tables(results),
             lambda: charts.evolution_charts(metrics, results),

@@ -49,7 +49,7 @@ class Bar(NamedTuple):
     end_s: float
 
 
-class Call(NamedTuple):
+class LoggedCall(NamedTuple):
     """One call as the log has it."""
 
     server: str
@@ -123,7 +123,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
             yield database
 
 
-def _read(database: sqlite3.Connection) -> Iterator[Call]:
+def _read(database: sqlite3.Connection) -> Iterator[LoggedCall]:
     for server, model, at_s, told in database.execute(_CALLS):
         usage = parse_json(told) if isinstance(told, str) else None
         if not isinstance(usage, dict) or not is_count(at_s):
@@ -133,10 +133,10 @@ def _read(database: sqlite3.Connection) -> Iterator[Call]:
             continue
         worked = sum(seconds[:3]) if seconds[1] + seconds[2] else seconds[3]
         if worked:
-            yield Call(str(server), str(model), float(at_s), float(worked))
+            yield LoggedCall(str(server), str(model), float(at_s), float(worked))
 
 
-def _laid_out(calls: Sequence[Call]) -> Slots:
+def _laid_out(calls: Sequence[LoggedCall]) -> Slots:
     bars, pauses = _without_pauses(calls)
     lanes: dict[tuple[str, str], list[list[Bar]]] = {}
     for call, bar in bars:
@@ -161,7 +161,7 @@ def _laid_out(calls: Sequence[Call]) -> Slots:
     )
 
 
-def _without_pauses(calls: Sequence[Call]) -> tuple[list[tuple[Call, Bar]], int]:
+def _without_pauses(calls: Sequence[LoggedCall]) -> tuple[list[tuple[LoggedCall, Bar]], int]:
     """Each call, by its begin, with its bar; and how many long pauses are cut out."""
     timed = sorted(calls, key=lambda call: call.came_s - call.worked_s)
     first = timed[0].came_s - timed[0].worked_s

@@ -14,7 +14,7 @@ NONE = "\N{EN DASH}"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class PageTable:
     """A table for people."""
 
     caption: str
@@ -27,7 +27,7 @@ class Table:
     """What the numbers are."""
 
 
-def training_tables(start: Span, end: Span) -> list[Table]:
+def training_tables(start: Span, end: Span) -> list[PageTable]:
     """How a training began and ended, and whether the difference can be chance."""
     measures = (
         ("Success, % of episodes", Span.success_rate, 100.0),
@@ -48,14 +48,14 @@ def training_tables(start: Span, end: Span) -> list[Table]:
         str(found.queries),
     ]
     return [
-        Table(
+        PageTable(
             caption="First and last rollouts",
             columns=("", "first eighth", "n", "last eighth", "n"),
             rows=rows,
             says="With 95 % intervals that allow for trials of one query being alike. The policy explores "
             "while it learns: what it came to is for mutagym eval to say, on held-out queries.",
         ),
-        Table(
+        PageTable(
             caption="Paired by query",
             columns=("", "points", "p", "better / worse", "queries"),
             rows=[compared] if found.queries > 1 else [],
@@ -64,10 +64,10 @@ def training_tables(start: Span, end: Span) -> list[Table]:
     ]
 
 
-def evaluation_tables(report: Mapping[str, Any]) -> Iterator[Table]:
+def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
     """The rates and comparisons of an evaluation."""
     missions = len({row["mission"] for row in report["rates"]}) > 1
-    yield Table(
+    yield PageTable(
         caption="Policies",
         columns=_with_mission(
             missions,
@@ -96,7 +96,7 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[Table]:
         says="With 95 % intervals, clustered by query.",
     )
     for measure, times, unit in (("success", 100, "points"), ("return", 1, "return")):
-        yield Table(
+        yield PageTable(
             caption=f"Paired comparison: {measure}",
             columns=_with_mission(
                 missions, "policy", "against", unit, "p", "p (Holm)", "better / worse", "queries"
@@ -120,10 +120,10 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[Table]:
         )
 
 
-def evolution_tables(results: Mapping[str, Any]) -> Iterator[Table]:
+def evolution_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
     """What an evolution found."""
     held_out = results["held_out"]
-    yield Table(
+    yield PageTable(
         caption="Best prompt and seed",
         columns=("", "fitness on the panel %", "held out %"),
         rows=[
@@ -137,9 +137,9 @@ def evolution_tables(results: Mapping[str, Any]) -> Iterator[Table]:
         yield _held_out([{"name": "best prompt", **held_out}])
 
 
-def selection_tables(results: Mapping[str, Any]) -> Iterator[Table]:
+def selection_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
     """The combinations of a selection."""
-    yield Table(
+    yield PageTable(
         caption="Combinations",
         columns=("combination", "verdict", "score", "datapoints", "errors", "tokens"),
         names=2,
@@ -159,17 +159,17 @@ def selection_tables(results: Mapping[str, Any]) -> Iterator[Table]:
     )
 
 
-def optimization_tables(results: Mapping[str, Any]) -> Iterator[Table]:
+def optimization_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
     """What an optimization found."""
     rows = results["held_out"] or []
     if rows:
-        yield Table(
+        yield PageTable(
             caption="On held-out problems",
             columns=("", "score %", "problems"),
             rows=[[row["name"], number(row["score"], 100), str(row["queries"])] for row in rows],
         )
         yield _held_out([row for row in rows if "difference" in row])
-    yield Table(
+    yield PageTable(
         caption="The population's prompts",
         columns=("prompt", "fitness", "edge", "tries"),
         rows=[
@@ -179,8 +179,8 @@ def optimization_tables(results: Mapping[str, Any]) -> Iterator[Table]:
     )
 
 
-def _held_out(rows: Sequence[Mapping[str, Any]]) -> Table:
-    return Table(
+def _held_out(rows: Sequence[Mapping[str, Any]]) -> PageTable:
+    return PageTable(
         caption="Paired comparison with the seed prompt, held out",
         columns=("", "points", "p", "better / worse", "problems"),
         rows=[
