@@ -17,6 +17,8 @@ Chart = dict[str, Any]
 LEARNING_CURVES = "Learning curves"
 """The title of those of a training."""
 STEPS = ("env steps", "target calls")
+MOST_NAMES = 30
+"""Mutators and categories that are drawn."""
 MOST_PANELS = 12
 """Combinations of a selection whose intervals are drawn."""
 _MEASURES = (
@@ -57,7 +59,7 @@ def training_charts(training: Training, windows: Sequence[Span]) -> Iterator[Cha
     used: Counter[str] = Counter()
     for span in windows:
         used.update(span.mutators)
-    names = [name for name, _ in used.most_common()]
+    names = [name for name, _ in used.most_common(MOST_NAMES)]
     yield {
         "kind": "shares",
         "title": "Mutators over time",
@@ -83,14 +85,30 @@ def training_charts(training: Training, windows: Sequence[Span]) -> Iterator[Cha
     }
 
 
+def _most_common(counts: Counter[str]) -> set[str]:
+    return {name for name, _ in counts.most_common(MOST_NAMES)}
+
+
 def heat_map(successes: Mapping[tuple[str, str], Sequence[int]]) -> Chart:
-    """How often each mutator succeeds in each category."""
+    """How often each mutator succeeds in each category; the commonest of either where there are many."""
+    mutators, categories = Counter[str](), Counter[str]()
+    for (mutator, category), (_, n) in successes.items():
+        mutators[mutator] += n
+        categories[category] += n
+    shown = _most_common(mutators), _most_common(categories)
+    cells = [
+        [mutator, category, *counts]
+        for (mutator, category), counts in sorted(successes.items())
+        if mutator in shown[0] and category in shown[1]
+    ]
+    left_out = len(successes) - len(cells)
     return {
         "kind": "heat",
         "title": "Success by mutator and category",
         "says": "The share of scored steps that ended with an answer that kept the intent, and of how "
-        "many. What a policy chooses is not chosen by chance: compare mutators with mutagym eval.",
-        "cells": [[*cell, *counts] for cell, counts in sorted(successes.items())],
+        "many. What a policy chooses is not chosen by chance: compare mutators with mutagym eval."
+        + (f" {left_out} cells of rare mutators or categories are left out." if left_out else ""),
+        "cells": cells,
     }
 
 

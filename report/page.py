@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,9 +77,18 @@ def names_of(runs: Sequence[Path]) -> list[str]:
 
 
 def as_script_data(data: object) -> str:
-    r"""JSON that may stand in a script block: without `<`, and without what UTF-8 has not."""
-    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    r"""JSON that may stand in a script block: without `<`, without what UTF-8 has not, null for nan."""
+    text = json.dumps(_finite(data), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return _TO_ESCAPE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _finite(data: object) -> object:
+    """The same, with None in place of what is not a finite number."""
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, list | tuple):
+        return [_finite(each) for each in data]
+    return {key: _finite(each) for key, each in data.items()} if isinstance(data, dict) else data
 
 
 def _asset(name: str) -> str:

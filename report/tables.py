@@ -50,14 +50,14 @@ def training_tables(start: Span, end: Span) -> list[PageTable]:
     return [
         PageTable(
             caption="First and last rollouts",
-            columns=("", "first eighth", "n", "last eighth", "n"),
+            columns=("measure", "first eighth", "n", "last eighth", "n"),
             rows=rows,
             says="With 95 % intervals that allow for trials of one query being alike. The policy explores "
             "while it learns: what it came to is for mutagym eval to say, on held-out queries.",
         ),
         PageTable(
             caption="Paired by query",
-            columns=("", "points", "p", "better / worse", "queries"),
+            columns=("difference", "points", "p", "better / worse", "queries"),
             rows=[compared] if found.queries > 1 else [],
             says=f"Over the queries that were met in both; {found.test}.",
         ),
@@ -125,7 +125,7 @@ def evolution_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
     held_out = results["held_out"]
     yield PageTable(
         caption="Best prompt and seed",
-        columns=("", "fitness on the panel %", "held out %"),
+        columns=("prompt", "fitness on the panel %", "held out %"),
         rows=[
             [name, number(results[f"{key}_fitness"], 100), number(held_out and held_out[key], 100)]
             for name, key in (("best prompt", "best"), ("seed prompt", "seed"))
@@ -165,7 +165,7 @@ def optimization_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
     if rows:
         yield PageTable(
             caption="On held-out problems",
-            columns=("", "score %", "problems"),
+            columns=("prompt by", "score %", "problems"),
             rows=[[row["name"], number(row["score"], 100), str(row["queries"])] for row in rows],
         )
         yield _held_out([row for row in rows if "difference" in row])
@@ -182,7 +182,7 @@ def optimization_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
 def _held_out(rows: Sequence[Mapping[str, Any]]) -> PageTable:
     return PageTable(
         caption="Paired comparison with the seed prompt, held out",
-        columns=("", "points", "p", "better / worse", "problems"),
+        columns=("less the seed prompt", "points", "p", "better / worse", "problems"),
         rows=[
             [
                 row["name"],

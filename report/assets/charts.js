@@ -13,6 +13,10 @@ function plot(place, name, options) {
   const drawing = Plot.plot({ className: "plot", ...margins, height: height + room, x: { ...axis, ...x }, ...others });
   drawing.setAttribute("role", "img");
   drawing.setAttribute("aria-label", plain(name));
+  for (const mark of drawing.querySelectorAll("g[aria-label]")) {
+    mark.setAttribute("class", mark.getAttribute("aria-label")); // names of marks are for nobody's ears
+    mark.removeAttribute("aria-label");
+  }
   place.replaceChildren(drawing);
 }
 
@@ -264,7 +268,7 @@ function lineage(place, chart) {
   });
   const steps = path.map((birth, k) => el("li", {},
     el("strong", {}, `Generation ${birth.generation}`), `, ${plain(birth.steps.join(", ")) || "a seed"}, fitness ${birth.fitness === null ? "–" : birth.fitness.toFixed(3)}`,
-    k ? diffBox("What changed", path[k - 1].prompt, birth.prompt) : textBox("The seed", visible(birth.prompt))));
+    k ? diffBox(`What changed in step ${k + 1}`, path[k - 1].prompt, birth.prompt) : textBox("The seed", visible(birth.prompt))));
   place.append(target, el("h4", {}, "How the best prompt came about"), el("ol", { class: "ancestry" }, ...steps));
   return { draw, columns: ["birth", "generation", "parents", "steps", "fitness", "stopped", "prompt"], rows: births.map((b) => [b.k, b.generation, b.parents.join(", "), b.steps.join(", "), b.fitness, b.stopped, b.prompt]) };
 }

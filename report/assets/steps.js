@@ -75,7 +75,7 @@ function stepsBrowser(section, data, id) {
         el("th", { scope: "row" }, el("button", { type: "button", "aria-label": label }, String(k + 1))),
         el("td", {}, plain(text("mutator", k))),
         el("td", { class: outcome.split(" ")[0] }, outcome),
-        el("td", { class: "number" }, has("unscored", k) ? "–" : minus(columns.reward[k].toFixed(2))),
+        el("td", { class: "number" }, has("unscored", k) ? "–" : fixed(columns.reward[k], 2)),
         el("td", { class: "less" }, el("bdi", {}, plain(text("original_query", k)).slice(0, 90))));
     }));
     const pages = Math.max(1, Math.ceil(found.length / PAGE));
@@ -115,7 +115,7 @@ function stepsBrowser(section, data, id) {
     const steps = byEpisode.get(columns.episode[k]);
     const [original, before, after] = ["original_query", "query_before", "mutated_query"].map((name) => text(name, k));
     const outcome = text("outcome", k);
-    const number = (name, digits) => minus(columns[name][k].toFixed(digits));
+    const number = (name, digits) => fixed(columns[name][k], digits);
     const told = [
       ["outcome", outcome + (has("success", k) ? ", success" : "")], ["reward", has("unscored", k) ? "none" : number("reward", 3)],
       ["rewording", has("adopted", k) ? "adopted" : `not adopted: ${plain(text("rejected", k)) || "unknown"}`], ["similarity to the original", number("intent_similarity", 3)],
@@ -130,7 +130,7 @@ function stepsBrowser(section, data, id) {
       el("h4", {}, "From the original query to the rewording"), diffBox("The rewording, compared with the original", original, after),
       ...(before === original ? [] : [el("h4", {}, "The query before this step"), textBox("The query before this step", visible(before))]),
       el("h4", {}, `Reply${has("reply_truncated", k) ? ", cut off" : ""}`), textBox("Reply", visible(text("reply", k) || "(empty)")),
-      ...(parts.length ? [el("h4", {}, "The reward's parts"), el("table", { class: "mini" }, el("tbody", {}, ...parts.map(([name, each]) => el("tr", {}, el("th", { scope: "row" }, plain(name)), el("td", { class: "number" }, minus(each.toFixed(4)))))))] : []),
+      ...(parts.length ? [el("h4", {}, "The reward's parts"), el("table", { class: "mini" }, el("tbody", {}, ...parts.map(([name, each]) => el("tr", {}, el("th", { scope: "row" }, plain(name)), el("td", { class: "number" }, fixed(each, 4))))))] : []),
     );
     detail.scrollTop = 0;
   }

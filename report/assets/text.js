@@ -24,9 +24,9 @@ function escaped(text) {
   }).join("");
 }
 
-/** A number with a true minus. */
-function minus(number) {
-  return number.replace("-", "\u2212");
+/** A number with so many digits and a true minus; a dash for null. */
+function fixed(number, digits) {
+  return number === null ? "\u2013" : number.toFixed(digits).replace("-", "\u2212");
 }
 
 /** The text in one line, for a label. */

@@ -155,7 +155,7 @@ def test_what_a_reply_holds_is_shown_whole_and_harmless(page: Page, folder: Path
 
 def test_runs_are_compared_and_chosen(page: Page, folder: Path) -> None:
     opened(page, folder / "several.html", "#together figure")
-    lines = page.locator("#together svg [aria-label=line] path")
+    lines = page.locator("#together svg g.line path")
     assert lines.count() == 8
     page.get_by_role("checkbox", name="train-tensors").uncheck()
     assert lines.count() == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -165,8 +166,8 @@ def test_data_in_a_script_block_are_read_back_and_hold_no_markup(data: list[str]
     text.encode()
 
 
-def test_half_of_a_surrogate_pair_can_be_written() -> None:
-    assert as_script_data(["\ud800", "a\udfff"]).encode() == rb'["\ud800","a\udfff"]'
+def test_half_of_a_surrogate_pair_and_nan_can_be_written() -> None:
+    assert as_script_data(["\ud800", math.nan, (math.inf,)]).encode() == rb'["\ud800",null,[null]]'
 
 
 def test_equal_names_are_told_apart_and_seeds_by_their_training(tmp_path: Path) -> None:
