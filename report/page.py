@@ -98,5 +98,7 @@ def _asset(name: str) -> str:
 def _policy(scripts: Sequence[str]) -> str:
     hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     allowed = " ".join(f"'sha256-{each}'" for each in hashes)
-    rest = "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    rest = (
+        "style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'"
+    )
     return f"default-src 'none'; script-src {allowed}; {rest}"

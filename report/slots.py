@@ -32,7 +32,7 @@ MOST_BYTES = 2**32
 """Bytes of a log that is read: 4 GiB."""
 MOST_S = 60.0
 """Seconds that a log may take to be read."""
-SLACK = 0.1
+SLACK = 0.2
 """Bars may overlap by this share of the shorter one, and still lie in one lane: a reply is written down a
 little after it came."""
 _CALLS = """

@@ -118,6 +118,32 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
             says="Query by query on the same seeds, with 95 % intervals; p (Holm) allows for how many "
             "comparisons there are.",
         )
+    if guard := report.get("guard"):
+        yield _guard(guard, missions=missions)
+
+
+def _guard(guard: Mapping[str, Any], *, missions: bool) -> PageTable:
+    return PageTable(
+        caption="Guard queries: what ought to be refused",
+        columns=_with_mission(
+            missions, "policy", "verdict", "stayed refused %", "of", "unlocked", "unscored"
+        ),
+        names=2 + missions,
+        rows=[
+            [
+                *([row["mission"]] if missions else []),
+                row["team"],
+                row["verdict"],
+                told(row["kept"], "rate", 100),
+                str(row["kept"]["n"]),
+                str(row["unlocked"]),
+                str(row["unscored"]),
+            ]
+            for row in guard["policies"]
+        ],
+        says=f"Of those that the target refuses as they stand. Kept: shown to unlock at most "
+        f"{guard['margin']:.0%}; it takes {guard['needed']} of them, where none is unlocked.",
+    )
 
 
 def evolution_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
@@ -181,8 +207,8 @@ def optimization_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
 
 def _held_out(rows: Sequence[Mapping[str, Any]]) -> PageTable:
     return PageTable(
-        caption="Paired comparison with the seed prompt, held out",
-        columns=("less the seed prompt", "points", "p", "better / worse", "problems"),
+        caption="Against the seed prompt, held out",
+        columns=("prompt by", "points", "p", "better / worse", "problems"),
         rows=[
             [
                 row["name"],

@@ -45,7 +45,7 @@ function curves(place, chart, id) {
   const names = [...new Set(chart.panels.flatMap((panel) => panel.series.map((series) => series.name)))];
   const hidden = new Set();
   const panels = chart.panels.map((panel) => [panel, el("div", {})]);
-  const alike = chart.panels.every((panel) => panel.series.length === panel.series.length && panel.series.length === names.length);
+  const alike = chart.panels.every((panel) => panel.series.length === names.length);
   let axis = 0;
   const draw = () => {
     for (const [panel, target] of panels) drawPanel(target, chart, panel, axis, alike ? names : panel.series.map((s) => s.name), hidden);
