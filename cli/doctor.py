@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from cyclopts import Parameter
@@ -28,7 +27,7 @@ from cyclopts import Parameter
 from cli.advice import Advice, advise
 from cli.bench import MODEL, TimedServer, timed_roles
 from cli.forecast import MOST_LANES, ROLES_ASKED, Speed, fit, more_lanes, plan, play, time_encoder, time_roles
-from cli.formats import as_json, new_table, number, print_parts
+from cli.formats import new_table, number, print_parts, write_json
 from cli.timed_rollout import Setting, TimedMission, World
 from envs.mission import load_query_set
 from mutators.registry import load_mutators
@@ -39,7 +38,7 @@ from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError
 from ollama_utils.types import Call, Inventory, short_name
 from records.errors import as_user_error
 from records.run_folder import check_writable
-from records.settings import Count, Lanes, Positive, Seed
+from records.settings import Count, JsonPlace, Lanes, Positive, Seed
 from records.terminal import one_line, tell
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ class DoctorConfig:
     """About how long all may take, the loading of models left out."""
     seed: Seed = 0
     """Decides queries, actions and replies."""
-    json: Path | None = None
+    json: JsonPlace = None
     """Write what was found here."""
     mission: TimedMission = field(default_factory=TimedMission)
     server: TimedServer = field(default_factory=TimedServer)
@@ -96,9 +95,8 @@ def doctor(config: DoctorConfig = DoctorConfig()) -> None:
             )
             report |= _examine(config, world, connection, report)
         report["unnamed"] = unnamed
-    if config.json:
-        config.json.write_text(as_json(report) + "\n", encoding="utf-8")
-    print_report(report)
+    if not write_json(report, config.json):
+        print_report(report)
 
 
 @contextmanager

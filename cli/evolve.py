@@ -158,7 +158,7 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
                 run=lambda recorder: _evolve(config, task, seeds, connection, recorder),
             )
         )
-        report = dict(found.results)
+        report = {key: value for key, value in found.results.items() if key != "births"}
         parts = [
             ([_history(report)], f"{_ending(report)} {HISTORY}"),
             ([_held_out(report)], _held_out_says(report)),

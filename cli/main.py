@@ -105,6 +105,10 @@ COMMANDS = {
         "cli.doctor:doctor",
         "Tell what a server can do, how fast a run on it would be, and what would make it faster",
     ),
+    "report": (
+        "cli.report:report",
+        "Make a page to look at of any run folders: one HTML file that needs no network",
+    ),
     "serve": ("cli.serve:serve", "Serve the simulator: an Ollama-compatible server without a model"),
 }
 

@@ -6,7 +6,6 @@ mutagym replay runs/train-20260105-101500-0 --run-dir again --json replay.json
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from cli.formats import write_json
 from envs.mission import keep_queries, load_query_set
 from records.errors import RunStoppedError
 from records.interrupt import interruptible
 from records.run_folder import RecordedRun, check_is_run, check_new_or_empty, check_writable
 from records.seed_folders import seed_folder
+from records.settings import JsonPlace
 from records.terminal import shown
 from train.config import TrainConfig
 
@@ -35,7 +36,7 @@ class ReplayConfig(TrainConfig):
 
     run_dir: Annotated[Path | None, Parameter(show=True)] = None
     """Keep the replay in this folder, new or empty: a run folder like any other [it is not kept]."""
-    json: Annotated[Path | None, Parameter(show=True)] = None
+    json: Annotated[JsonPlace, Parameter(show=True)] = None
     """Write what was compared here."""
 
 
@@ -66,15 +67,16 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
             recorded = read_recorded(RecordedRun(path), config.num_processes)
             place = seed_folder(folder, seed) if of_several else folder
             replays.append(play_again(own, recorded, place, queries, interrupt))
-            print(shown(_told(replays[-1])))
-    if config.json:
-        config.json.write_text(json.dumps(_as_data(run, replays), indent=2) + "\n", encoding="utf-8")
+    is_told = write_json(_as_data(run, replays), config.json)
+    if not is_told:
+        print(shown("\n".join(map(_told, replays))))
     if different := [each for each in replays if not each.equal]:
         raise RunStoppedError(
             f"{different[0].run!r} is not what its log of replies gives: {different[0].difference}"
         )
-    where = f"; the replay is in {str(config.run_dir)!r}" if config.run_dir else ""
-    print(shown(f"equal, bit for bit{where}"))
+    if not is_told:
+        where = f"; the replay is in {str(config.run_dir)!r}" if config.run_dir else ""
+        print(shown(f"equal, bit for bit{where}"))
 
 
 def _check_places(run: Path, config: ReplayConfig) -> None:

@@ -20,15 +20,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cyclopts import Parameter
 
-from cli.formats import new_table, number, print_parts, with_interval
+from cli.formats import new_table, number, print_parts, with_interval, write_json
 from envs.episode import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.json_lines import read_lines
 from records.run_folder import RecordedRun, check_cache, check_is_run, check_writable
 from records.seed_folders import seed_folders
-from records.settings import Count, NotNegative, Seed, Share
+from records.settings import STDOUT, Count, JsonPlace, NotNegative, Seed, Share
 from records.terminal import one_line, tell
 from scorers.agreement import agreement
 from scorers.intent import INTENT_THRESHOLD
@@ -79,7 +78,7 @@ class RescoreConfig:
     """Context length of the judge [the run's, else the server's]."""
     seed: Seed = 0
     """Seed of the judge's calls [the run's]."""
-    json: Path | None = None
+    json: JsonPlace = None
     """Write the rates and the agreement here."""
     out: Path | None = None
     """Write the lines of transitions.jsonl with their new scores here."""
@@ -114,19 +113,18 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
         config: By what they are scored.
     """
     _check(run, config)
-    paths = [folder / "transitions.jsonl" for folder in seed_folders(run) or [run]]
-    cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(paths)]
+    folders = seed_folders(run) or [run]
+    cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(folders)]
     different = list(dict.fromkeys(case for case in cases if case))
     if not different:
         raise UserError(f"the run {str(run)!r} has no scored step: nothing can be scored again")
     scored = dict(zip(different, _score(different, config), strict=True))
     verdicts = [scored[case] if case else None for case in cases]
-    report = _report(run, config, _lines(paths), verdicts)
+    report = _report(run, config, _lines(folders), verdicts)
     if config.out:
-        _write(config.out, _lines(paths), verdicts)
-    if config.json:
-        config.json.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    _print(report, simulated=RecordedRun(run).summary().get("simulated") is True)
+        _write(config.out, _lines(folders), verdicts)
+    if not write_json(report, config.json):
+        _print(report, simulated=RecordedRun(run).summary().get("simulated") is True)
     if not report["steps"]["both"]:
         raise RunStoppedError(f"none of {len(different)} replies could be scored: see the lines above")
 
@@ -137,16 +135,16 @@ def _check(run: Path, config: RescoreConfig) -> None:
     RecordedRun(run).check_not_written()
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag)
-        if path and path.resolve().is_relative_to(run.resolve()):
+        if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
             raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
     check_cache(config.cache)
     with as_user_error(ValueError):
         check_reward(config.reward)
 
 
-def _lines(paths: Sequence[Path]) -> Iterator[Record]:
+def _lines(folders: Sequence[Path]) -> Iterator[Record]:
     """Those of transitions.jsonl, but for guard queries, which ought to be refused."""
-    lines = chain.from_iterable(read_lines(path, check_transition) for path in paths)
+    lines = chain.from_iterable(RecordedRun(folder).read_transitions(check_transition) for folder in folders)
     return (line for line in lines if not line.get("guard"))
 
 
@@ -172,7 +170,7 @@ def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]
     with connect(server, named_by="--judge-model") as connection, ExitStack() as logs:
         score = _scorer(config, connection)
         if connection.simulated:
-            print("SIMULATED: the judge is the simulator's, not a model")
+            tell("SIMULATED: the judge is the simulator's, not a model")
         keep_replies(None, config.cache, connection, connection.digests(""), logs)
         try:
             return map_parallel(score, cases, MOST_AT_ONCE)

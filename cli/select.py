@@ -176,6 +176,8 @@ def select(config: SelectConfig = SelectConfig()) -> None:
         )
         seconds = found.spent["latency_s"]
         rows = [row | {"latency_s": seconds[str(row["index"])]} for row in found.results["combinations"]]
+        for row in rows:
+            del row["trail"]
         report = {**found.results, "combinations": rows}
         parts = [([table_of(report)], f"{report['claim']} {SAYS}")]
         session.report(report, parts, problems_of(report), found.failure)
@@ -260,7 +262,7 @@ class _Selection:
 
     def run(self, recorder: SearchRecorder) -> Found:
         """Select, and record each round."""
-        from search.selectors.results import NoWinnerError
+        from search.selectors.results import NoWinnerError, interval_trail
 
         selector, done = self.selector, 0
 
@@ -298,6 +300,8 @@ class _Selection:
             )
         tell(f"evaluations: {done} made, {one_line(best)}")
         results, spent = split_results(found, self._names, self._prices)
+        for row in results["combinations"]:
+            row["trail"] = interval_trail(selector.cells, selector.delta, row["index"])
         search = self._config.search
         dataset = self._task.name if self._task else Path(search.task or "").stem
         named = {"selector": self._config.selector, "seed": search.seed, "dataset": dataset}

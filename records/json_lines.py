@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -143,27 +144,27 @@ class JsonLines:
 def read_lines(
     path: Path, check: Callable[[Mapping[str, Any]], None] = lambda _record: None
 ) -> Iterator[dict[str, Any]]:
-    """The records of a file that anybody may have written, up to the first line that is torn.
+    """The records of a file that anybody may have written or be writing, up to the first line that is torn.
 
     Args:
         path: the file.
         check: raises ValueError for a record that cannot be one of this file.
 
     Raises:
-        UserError: the file cannot be read, or `check` refuses a line.
+        OSError: it cannot be read.
+        ValueError: it is not a regular file, or `check` refuses a line.
     """
-    try:
-        with path.open("rb") as lines:
-            for number, (record, _) in enumerate(_whole_lines(lines), start=1):
-                try:
-                    check(record)
-                except ValueError as error:
-                    raise UserError(
-                        f"line {number} of {str(path)!r} is not one that a run writes: {error}"
-                    ) from error
-                yield record
-    except OSError as error:
-        raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ValueError(f"{str(path)!r} is not a regular file")
+    with path.open("rb") as lines:
+        for number, (record, _) in enumerate(_whole_lines(lines), start=1):
+            try:
+                check(record)
+            except ValueError as error:
+                raise ValueError(
+                    f"line {number} of {str(path)!r} is not one that a run writes: {error}"
+                ) from error
+            yield record
 
 
 def _whole_lines(lines: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:

@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
-from records.json_lines import JsonLines
+from records.json_lines import JsonLines, read_lines
 from records.reading import MOST_BYTES, read_json_object
 from records.settings import STDOUT
 from records.trust import CONFIG, MARK, marks_for, written_in
@@ -60,6 +60,23 @@ class RecordedRun:
             raise UserError(
                 f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
             ) from error
+
+    def read_transitions(self, check: Callable[[Mapping[str, Any]], None]) -> Iterator[dict[str, Any]]:
+        """The lines of transitions.jsonl, up to the first that is torn.
+
+        Args:
+            check: raises ValueError for what is no line of it.
+
+        Raises:
+            UserError: the file is missing or damaged.
+        """
+        path = self.path / "transitions.jsonl"
+        try:
+            yield from read_lines(path, check)
+        except OSError as error:
+            raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says; nothing of a run that was killed before it wrote one.

@@ -231,6 +231,7 @@ class Evolution:
             "seed_prompt": seed.prompt,
             "held_out": held_out,
             "history": [record.to_json() for record in self._history],
+            "births": [asdict(birth) for birth in self._population.births],
             "generations": len(self._history),
             "genomes": len(self._population.known),
             "panel_size": len(self._problems.panel.problems),
@@ -337,9 +338,9 @@ class EvolutionController:
         compares these two on the problems held out: their means `best` and `seed` over the problems that both
         have a reply to, and the fields of a `Comparison`, None where one is no finite number; None itself
         where none is held out, or the run did not get there. `population` is the last one, best first.
-        `history` has a `Generation` each. `ended` says why it was the last. A run that was stopped gives what
-        it has, with `interrupted`, and `reason` says why, else None. All but `metrics` and `total_time`
-        (seconds) depends on config, prompts and replies alone.
+        `history` has a `Generation` each, `births` a `Birth` for each genome that was tried. `ended` says why
+        it was the last. A run that was stopped gives what it has, with `interrupted`, and `reason` says why,
+        else None. All but `metrics` and `total_time` (seconds) depends on config, prompts and replies alone.
 
         Ctrl-C and errors are raised as they come; what was found by then stays in `results`:
 

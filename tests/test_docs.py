@@ -14,7 +14,8 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = (ROOT / "docs" / "library.md").read_text(encoding="utf-8")
 DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 FOLDERS = (
-    "benchmarks|cli|docs|envs|evaluation|mutators|ollama_utils|records|scorers|search|simulator|tests|train"
+    "benchmarks|cli|docs|envs|evaluation|mutators|ollama_utils|records|report|scorers|search|simulator"
+    "|tests|train"
 )
 
 

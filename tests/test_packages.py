@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[1]
         "mutators",
         "ollama_utils",
         "records",
+        "report",
         "scorers",
         "search",
         "simulator",

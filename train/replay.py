@@ -25,7 +25,7 @@ from ollama_utils.from_log import connect_to_log
 from ollama_utils.monitor import CallMonitor
 from records.errors import RunStoppedError, UserError
 from records.interrupt import Interrupt
-from records.json_lines import LinesHash, differing, read_lines
+from records.json_lines import LinesHash, differing
 from records.resume import check_fingerprints
 from records.run_folder import REPLIES, RecordedRun, RunFolder
 from train.config import TrainConfig
@@ -71,7 +71,7 @@ class Recorded:
 
     def lines(self) -> Iterator[Record]:
         """The lines of transitions.jsonl in whole rows."""
-        return islice(_lines(self.run), self.steps)
+        return islice(self.run.read_transitions(check_transition), self.steps)
 
     def rows_unscored(self) -> Iterator[list[Record | None]]:
         """For each row the lines of its unscored steps, and None for the others."""
@@ -266,15 +266,11 @@ def _copy_log(path: Path, folder: Path) -> None:
             shutil.copyfile(path / name, folder / name)
 
 
-def _lines(run: RecordedRun) -> Iterator[Record]:
-    return read_lines(run.path / "transitions.jsonl", check_transition)
-
-
 def _count(run: RecordedRun, lanes: int) -> tuple[int, str]:
     """The lines in whole rows, and their hash."""
     sha256 = LinesHash()
     done, digest = 0, ""
-    for count, line in enumerate(_lines(run), start=1):
+    for count, line in enumerate(run.read_transitions(check_transition), start=1):
         sha256.update(line)
         if count % lanes == 0:
             done, digest = count, sha256.hexdigest()

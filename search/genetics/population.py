@@ -142,6 +142,24 @@ class Generation:
         return {name: value for name, value in asdict(self).items() if name != "step_error"}
 
 
+@dataclass(frozen=True, kw_only=True)
+class Birth:
+    """Where a genome that was tried came from, and what it scored."""
+
+    generation: int
+    """0 is the first population."""
+    prompt: str
+    """Its whole system prompt."""
+    parents: tuple[int, ...]
+    """Their places among all births; none for a seed."""
+    steps: tuple[str, ...]
+    """The operators that made it, in order."""
+    fitness: float | None
+    """See `Evaluated`."""
+    stopped: bool
+    """Whether it was stopped before it was through."""
+
+
 class Population:
     """Genomes that evolve.
 
@@ -185,6 +203,9 @@ class Population:
         """The population with a fitness, best first."""
         self.best: Evaluated | None = None
         """The best genome that was scored in full."""
+        self.births: list[Birth] = []
+        """All genomes that were tried, in order."""
+        self._born: dict[Genome, int] = {}
 
     @property
     def is_over(self) -> bool:
@@ -226,6 +247,7 @@ class Population:
         self.known |= dict.fromkeys(each.genome for each in tried if each.fitness is not None)
         rates = (self._rates.crossover, self._rates.mutation)
         uses = self._uses(children)
+        self._record(children)
         self._replace(tried)
         spread = diversity([member.genome for member in self.members])
         improved = self._follow_best()
@@ -292,6 +314,24 @@ class Population:
                 beaten = max(fitness.get(parent, 0.0) for parent in child.spec.parents)
                 uses += [Use(step, child.evaluated.fitness > beaten) for step in child.spec.steps]
         return uses
+
+    def _record(self, children: Sequence[Child]) -> None:
+        """Write down where the children that were tried come from."""
+        for child in children:
+            if child.evaluated is None:
+                continue
+            parents = (self._born.get(parent) for parent in child.spec.parents if child.spec.steps)
+            self.births.append(
+                Birth(
+                    generation=self.generation,
+                    prompt=child.evaluated.genome.prompt,
+                    parents=tuple(parent for parent in parents if parent is not None),
+                    steps=child.spec.steps,
+                    fitness=child.evaluated.fitness,
+                    stopped=child.evaluated.stopped,
+                )
+            )
+            self._born[child.evaluated.genome] = len(self.births) - 1
 
     def _replace(self, tried: Sequence[Evaluated]) -> None:
         """The elite and the children with a fitness; places left over go to the best of those before."""

@@ -351,6 +351,21 @@ def _intervals(
     return ends[0, chosen], ends[1, chosen]
 
 
+def interval_trail(cells: Cells, delta: float, number: int) -> list[list[float]]:
+    """How the interval of a combination narrowed: [datapoints, mean, low, high] after 1, 2, 4, ... and all.
+
+    The ends are those of `CombinationResult` at that time: none of them misses, at any time, with probability
+    1 - delta. Datapoints are taken in their order.
+    """
+    values, at_best = (cells.values(number, failed_as) for failed_as in (0.0, 1.0))
+    counts = sorted({*(2**k for k in range(len(values).bit_length())), len(values)} - {0})
+    ends = (interval(values[:n], delta, at_best=at_best[:n]) for n in counts)
+    return [
+        [n, float(values[:n].mean()), float(low), float(high)]
+        for n, (low, high) in zip(counts, ends, strict=True)
+    ]
+
+
 def dataset_lows(cells: Cells, delta: float, numbers: Sequence[int]) -> list[float]:
     """Lower bounds of these combinations' means over the dataset, an error as 0; with all seen, the mean.
 

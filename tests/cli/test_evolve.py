@@ -45,6 +45,17 @@ def test_what_is_found_is_in_the_folder(found: Path) -> None:
     assert read(found, "summary.json")["wall_s"] > 0
 
 
+def test_where_each_prompt_came_from_is_kept(found: Path) -> None:
+    results = read(found)
+    births = results["births"]
+    assert len(births) >= results["genomes"]
+    assert {results["best_prompt"], results["seed_prompt"]} <= {birth["prompt"] for birth in births}
+    for place, birth in enumerate(births):
+        assert bool(birth["parents"]) == bool(birth["steps"])
+        assert all(parent < place for parent in birth["parents"])
+    assert "births" not in read(found, "report.json")
+
+
 def test_the_report_is_a_file_of_its_own_where_that_is_wanted(whole: WholeSearches, tmp_path: Path) -> None:
     run = whole.copy_of("evolve", tmp_path / "run")
     assert execute(("evolve", "--resume", str(run), "--json", str(tmp_path / "report.json"))) == 0

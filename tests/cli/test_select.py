@@ -85,6 +85,15 @@ def test_the_better_solver_is_named_with_fewer_calls_than_there_are_cells(
     assert [line["select/evaluations"] for line in metrics(whole["select"])][-1] == results["evaluations"]
 
 
+def test_how_each_interval_narrowed_is_kept(whole: WholeSearches) -> None:
+    for row in read(whole["select"])["combinations"]:
+        last = pytest.approx([row["datapoints"], row["score"], row["low"], row["high"]])
+        assert row["trail"][-1] == last
+        assert [point[0] for point in row["trail"]][:3] == [1, 2, 4]
+        widths = [high - low for _, _, low, high in row["trail"]]
+        assert widths[-1] < widths[0]
+
+
 def test_the_report_shows_the_seconds_that_the_results_leave_out(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:

@@ -1,0 +1,114 @@
+"""Reads a run folder, whoever wrote it: what is damaged or missing is left out, and said."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from envs.episode import check_transition
+from records.errors import UserError
+from records.json_lines import read_lines
+from records.reading import parse_toml, read_json_object, read_text
+from records.seed_folders import seed_folders
+from records.trust import CONFIG
+
+T = TypeVar("T")
+MOST_RESULTS_BYTES = 2**28
+"""Bytes of results.json and report.json, which grow with the evaluation: 256 MiB."""
+DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
+"""What is raised where a file is not what a run writes."""
+_KEYS = {
+    "num-env-steps": "train",
+    "agents": "eval",
+    "max-generations": "evolve",
+    "selector": "select",
+    "num-candidates": "optimize",
+}
+"""A key that the config.toml of one command alone has."""
+
+
+@dataclass(kw_only=True)
+class RunFiles:
+    """What is read of one run folder; see `read_run`."""
+
+    path: Path
+    name: str
+    command: str
+    config: dict[str, Any]
+    summary: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What is left out, and why: a line each."""
+
+    @property
+    def simulated(self) -> bool:
+        """Whether its figures are of the simulator."""
+        told = self.summary.get("simulated", self.results.get("simulated", self.report.get("simulated")))
+        return bool(told) if told is not None else self.config.get("ollama-host") == ["embedded"]
+
+    def attempt(self, what: str, build: Callable[[], T], default: T) -> T:
+        """What `build` returns; where a file is not what a run writes, the default and a note."""
+        try:
+            return build()
+        except FileNotFoundError as error:
+            self.notes.append(f"{what}: left out, there is no {Path(str(error.filename)).name}.")
+        except DAMAGED as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            self.notes.append(f"{what}: left out, a file is damaged ({why:.200}).")
+        return default
+
+    def transitions(self) -> Iterator[dict[str, Any]]:
+        """The lines of transitions.jsonl up to the first that is none.
+
+        Raises:
+            OSError: there is no such file.
+            ValueError: a line is JSON, but no transition.
+        """
+        return read_lines(self.path / "transitions.jsonl", check_transition)
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """The runs of a folder: those of its seeds, where it is a training of several, else itself.
+
+    Raises:
+        UserError: it is no run folder.
+    """
+    if not (folder / CONFIG).is_file():
+        raise UserError(f"{str(folder)!r} is no run folder; expected one that a command wrote, with {CONFIG}")
+    return seed_folders(folder) or [folder]
+
+
+def read_run(path: Path, name: str) -> RunFiles:
+    """What a run folder holds, but for transitions and replies, which are read as they are needed.
+
+    Raises:
+        UserError: config.toml cannot be read, or is of no command that is known.
+    """
+    try:
+        config = parse_toml(read_text(path / CONFIG))
+    except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{str(path / CONFIG)!r} cannot be read ({error}): name another run") from error
+    command = next((command for key, command in _KEYS.items() if key in config), None)
+    if command is None:
+        raise UserError(
+            f"{str(path / CONFIG)!r} is of no command that writes run folders; expected one of train, eval, "
+            "evolve, select and optimize"
+        )
+    run = RunFiles(path=path, name=name, command=command, config=config)
+    run.summary = run.attempt("Summary", lambda: read_json_object(path / "summary.json"), {})
+    run.metrics = run.attempt(
+        "Metrics by round",
+        lambda: list(read_lines(path / "metrics.jsonl")) if command != "eval" else [],
+        [],
+    )
+    if command != "train":
+        most = MOST_RESULTS_BYTES
+        run.results = run.attempt("Results", lambda: read_json_object(path / "results.json", most), {})
+    if command == "eval":
+        run.report = run.attempt("Report", lambda: read_json_object(path / "report.json", most), {})
+    return run

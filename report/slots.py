@@ -1,0 +1,201 @@
+"""When the servers' slots were busy: each call of a run as a bar, from its log of replies.
+
+The log says when a reply came and what the server took for it, not when it began; so a call's bar ends when
+its reply was written down, and is as long as the server worked on it. Bars that overlap lie in different
+lanes, so that a model at a server has as many lanes as it was seen to work on calls at once.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ollama_utils.types import is_count
+from records.reading import parse_json
+from records.run_folder import REPLIES
+
+MOST_CALLS = 20_000
+"""Calls that are drawn one by one."""
+BINS = 240
+"""Parts of a lane for each of which it is told how busy it was."""
+PAUSE_S = 60.0
+"""A longer time without any call is cut out: the run was stopped, and gone on with."""
+MOST_LANES = 64
+MOST_BYTES = 2**32
+"""Bytes of a log that is read: 4 GiB."""
+MOST_S = 60.0
+"""Seconds that a log may take to be read."""
+SLACK = 0.2
+"""Bars may overlap by this share of the shorter one, and still lie in one lane: a reply is written down a
+little after it came."""
+_CALLS = """
+SELECT server, model, at_s, json_extract(reply, '$.usage') FROM replies
+WHERE attempts > 0 AND error IS NULL AND endpoint <> 'embed' AND json_valid(reply)
+ORDER BY at_s
+"""
+
+
+class Bar(NamedTuple):
+    """One call, in seconds since the first began."""
+
+    begin_s: float
+    end_s: float
+
+
+class LoggedCall(NamedTuple):
+    """One call as the log has it."""
+
+    server: str
+    model: str
+    came_s: float
+    """When its reply was written down."""
+    worked_s: float
+    """What the server took for it, waiting left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """The lanes of the servers that a run used."""
+
+    models: list[str]
+    lanes: list[dict[str, Any]]
+    """For each its server, model and number, `calls` as [begin_s, seconds], and the share of each bin that it
+    was busy."""
+    span_s: float
+    busy: float
+    """The share of the lanes' time in which a call was worked on."""
+    count: int
+    """Calls that are counted."""
+    pauses: int
+    """Longer times without any call, which are cut out."""
+    is_whole: bool
+    """Whether every call is among the lanes' `calls`; else these are empty, and the bins tell."""
+
+
+def read_slots(run: Path) -> Slots | None:
+    """How busy the slots of a run's servers were; None where its log has no call that says how long it took.
+
+    Raises:
+        OSError: there is no log.
+        ValueError: the file is not a log of replies, or too large.
+    """
+    path = run / REPLIES
+    if not path.stat().st_size or not path.is_file():
+        raise ValueError(f"{REPLIES} is not a log of replies")
+    if path.stat().st_size > MOST_BYTES:
+        raise ValueError(f"{REPLIES} is over {MOST_BYTES} bytes")
+    try:
+        with _opened(path) as database:
+            calls = list(_read(database))
+    except sqlite3.Error as error:
+        raise ValueError(f"{REPLIES} cannot be read: {error}") from error
+    return _laid_out(calls) if calls else None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    """The log, read only; nothing is written beside it.
+
+    One with a write-ahead log is copied: it can only be read with that, which SQLite may write.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    with tempfile.TemporaryDirectory() as folder:
+        if wal.is_file() and wal.stat().st_size:
+            if wal.stat().st_size > MOST_BYTES:
+                raise ValueError(f"{wal.name} is over {MOST_BYTES} bytes")
+            shutil.copyfile(path, Path(folder) / path.name)
+            shutil.copyfile(wal, Path(folder) / wal.name)
+            path = Path(folder) / path.name
+            mode = ""
+        else:
+            mode = "?immutable=1"
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}{mode}", uri=True)) as database:
+            database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
+            begun = time.monotonic()
+            database.set_progress_handler(lambda: time.monotonic() - begun > MOST_S, 100_000)
+            yield database
+
+
+def _read(database: sqlite3.Connection) -> Iterator[LoggedCall]:
+    for server, model, at_s, told in database.execute(_CALLS):
+        usage = parse_json(told) if isinstance(told, str) else None
+        if not isinstance(usage, dict) or not is_count(at_s):
+            continue
+        seconds = [usage.get(name, 0) for name in ("load_s", "prefill_s", "decode_s", "total_s")]
+        if not all(map(is_count, seconds)):
+            continue
+        worked = sum(seconds[:3]) if seconds[1] + seconds[2] else seconds[3]
+        if worked:
+            yield LoggedCall(str(server), str(model), float(at_s), float(worked))
+
+
+def _laid_out(calls: Sequence[LoggedCall]) -> Slots:
+    bars, pauses = _without_pauses(calls)
+    lanes: dict[tuple[str, str], list[list[Bar]]] = {}
+    for call, bar in bars:
+        _place(lanes.setdefault((call.server, call.model), []), bar)
+    span = max(bar.end_s for _, bar in bars)
+    is_whole = len(calls) <= MOST_CALLS
+    told: list[dict[str, Any]] = [
+        {
+            "server": server,
+            "model": model,
+            "number": number,
+            "busy": [round(share, 4) for share in _shares(lane, span)],
+            "calls": [[round(b.begin_s, 4), round(b.end_s - b.begin_s, 4)] for b in lane] if is_whole else [],
+        }
+        for (server, model), own in sorted(lanes.items())
+        for number, lane in enumerate(own, start=1)
+    ]
+    busy = sum(sum(lane["busy"]) for lane in told) / (BINS * len(told))
+    models = sorted({call.model for call in calls})
+    return Slots(
+        models=models, lanes=told, span_s=span, busy=busy, count=len(calls), pauses=pauses, is_whole=is_whole
+    )
+
+
+def _without_pauses(calls: Sequence[LoggedCall]) -> tuple[list[tuple[LoggedCall, Bar]], int]:
+    """Each call, by its begin, with its bar; and how many long pauses are cut out."""
+    timed = sorted(calls, key=lambda call: call.came_s - call.worked_s)
+    first = timed[0].came_s - timed[0].worked_s
+    cut, last, pauses, found = first, first, 0, []
+    for call in timed:
+        begin = call.came_s - call.worked_s
+        if begin - last > PAUSE_S:
+            cut += begin - last
+            pauses += 1
+        last = max(last, call.came_s)
+        found.append((call, Bar(begin - cut, call.came_s - cut)))
+    return found, pauses
+
+
+def _place(lanes: list[list[Bar]], bar: Bar) -> None:
+    """Put a bar into the first lane where it overlaps nothing; a new one where there is none."""
+    for lane in lanes:
+        last = lane[-1]
+        slack = SLACK * min(bar.end_s - bar.begin_s, last.end_s - last.begin_s)
+        if last.end_s <= bar.begin_s + slack:
+            lane.append(bar._replace(begin_s=max(bar.begin_s, last.end_s)))
+            return
+    if len(lanes) < MOST_LANES:
+        lanes.append([bar])
+        return
+    lane = min(lanes, key=lambda lane: lane[-1].end_s)
+    lane.append(bar._replace(begin_s=min(bar.end_s, max(bar.begin_s, lane[-1].end_s))))
+
+
+def _shares(lane: Sequence[Bar], span: float) -> list[float]:
+    """The share of each bin in which the lane was busy."""
+    shares, width = [0.0] * BINS, span / BINS
+    for bar in lane:
+        for k in range(int(bar.begin_s / width), min(BINS - 1, int(bar.end_s / width)) + 1):
+            covered = min(bar.end_s, (k + 1) * width) - max(bar.begin_s, k * width)
+            shares[k] += max(0.0, covered) / width
+    return [min(1.0, share) for share in shares]

@@ -1,0 +1,219 @@
+"""What the transitions of a run come to, window by window: rates, reward, mutators.
+
+An episode belongs to the step in which it began, for those that end soonest end well, as in summary.json.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from scorers.comparison import Comparison, compare
+from scorers.statistics import clustered_interval, mean_interval
+
+WINDOWS = 40
+"""Points of a learning curve at most."""
+ENDS = 8
+"""The start and the end of a run are its first and last eighth of rollouts."""
+Episode = tuple[str, bool, float]
+"""An original query, whether it was answered in the end, and the return."""
+Cells = dict[tuple[str, str], list[int]]
+"""By mutator and category, how many scored steps succeeded, and how many there were."""
+
+
+@dataclass(kw_only=True)
+class Span:
+    """What happened in some rows of a training."""
+
+    steps: int = 0
+    calls: int = 0
+    """Questions to the target that were new."""
+    unscored: int = 0
+    refused: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
+    """By original query, how many of the scored steps were refused, and how many there were."""
+    episodes: list[Episode] = field(default_factory=list)
+    """Those that began here, and ended."""
+    mutators: Counter[str] = field(default_factory=Counter)
+    parts: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def scored(self) -> int:
+        """Steps that count."""
+        return self.steps - self.unscored
+
+    def add(self, other: Span) -> None:
+        """Take in what happened in rows that follow."""
+        self.steps += other.steps
+        self.calls += other.calls
+        self.unscored += other.unscored
+        self.episodes += other.episodes
+        self.mutators.update(other.mutators)
+        self.parts.update(other.parts)
+        for query, (refused, scored) in other.refused.items():
+            self.refused[query][0] += refused
+            self.refused[query][1] += scored
+
+    def successes(self) -> dict[str, list[float]]:
+        """By original query, 1 for each episode that succeeded and 0 for each that did not."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for query, success, _ in self.episodes:
+            found[query].append(float(success))
+        return dict(found)
+
+    def success_rate(self) -> Estimate:
+        """Of the episodes."""
+        return rate_of([(int(sum(each)), len(each)) for each in self.successes().values()])
+
+    def refusal_rate(self) -> Estimate:
+        """Of the scored steps."""
+        return rate_of([(refused, scored) for refused, scored in self.refused.values()])
+
+    def unscored_rate(self) -> Estimate:
+        """Of all steps, without an interval: failures come in bursts."""
+        return Estimate(self.unscored / self.steps if self.steps else None, None, None, self.steps)
+
+    def mean_return(self) -> Estimate:
+        """Of the episodes."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for query, _, total in self.episodes:
+            found[query].append(total)
+        mean, low, high = mean_interval(list(found.values()))
+        return Estimate(known(mean), known(low), known(high), len(self.episodes))
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A rate or a mean with its interval; None where nothing is known."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(kw_only=True)
+class Training:
+    """What the transitions of a training come to."""
+
+    rows: list[Span]
+    """One a row of all lanes; the last episodes, which may not have had the time to end, are left out."""
+    successes: Cells
+
+    def windows(self, rollout: int) -> list[Span]:
+        """The rows in windows of whole rollouts, 40 at most.
+
+        Args:
+            rollout: rows of a rollout.
+        """
+        rollouts = math.ceil(len(self.rows) / rollout)
+        size = rollout * math.ceil(rollouts / WINDOWS) if rollouts else rollout
+        return [_joined(self.rows[at : at + size]) for at in range(0, len(self.rows), size)]
+
+    def ends(self, rollout: int, max_steps: int) -> tuple[Span, Span]:
+        """The first and the last rollouts, as summary.json has them.
+
+        Args:
+            rollout: rows of a rollout.
+            max_steps: the step limit of an episode.
+        """
+        count = len(self.rows)
+        span = max(1, count // rollout // ENDS) * rollout
+        start, end = _joined(self.rows[:span]), _joined(self.rows[max(0, count - span) :])
+        last = count - max_steps + 1
+        start.episodes = _joined(self.rows[: min(span, max(0, last))]).episodes
+        end.episodes = _joined(self.rows[max(0, last - span) : max(0, last)]).episodes
+        return start, end
+
+
+def count_training(
+    transitions: Iterable[Mapping[str, Any]], categories: Mapping[str, str], max_steps: int
+) -> Training:
+    """Count the transitions of a training.
+
+    Args:
+        transitions: the lines of transitions.jsonl, row by row.
+        categories: that of each original query that has one.
+        max_steps: the step limit of an episode.
+    """
+    rows: list[Span] = []
+    successes: Cells = {}
+    asked: set[str] = set()
+    running: dict[int, tuple[int, float]] = {}
+    for t in transitions:
+        if t["row"] > len(rows):
+            raise ValueError(f"row {t['row']} follows row {len(rows) - 1}")
+        rows += [Span()] if t["row"] == len(rows) else []
+        span = rows[t["row"]]
+        began, total = running.get(t["lane"], (t["row"], 0.0))
+        running[t["lane"]] = (began, total + t["reward"])
+        count_step(span, t, asked)
+        if t["unscored"]:
+            continue
+        count_cell(successes, t, categories)
+        if t["terminated"] or t["truncated"]:
+            del running[t["lane"]]
+            rows[began].episodes.append((t["original_query"], t["success"], total + t["reward"]))
+    for span in rows[max(0, len(rows) - max_steps + 1) :]:
+        span.episodes = []
+    return Training(rows=rows, successes=successes)
+
+
+def count_step(span: Span, t: Mapping[str, Any], asked: set[str]) -> None:
+    """Count one step; `asked` has the questions that the target was asked before."""
+    question = t["mutated_query"] if t["adopted"] else t["query_before"]
+    span.calls += question not in asked
+    asked.add(question)
+    span.steps += 1
+    if t["unscored"]:
+        span.unscored += 1
+        return
+    counts = span.refused[t["original_query"]]
+    counts[0] += t["outcome"] == "refused"
+    counts[1] += 1
+    span.mutators[t["mutator"]] += 1
+    span.parts.update(t["reward_parts"])
+
+
+def count_cells(transitions: Iterable[Mapping[str, Any]], categories: Mapping[str, str]) -> Cells:
+    """Count the scored transitions by mutator and category."""
+    cells: Cells = {}
+    for t in transitions:
+        if not t["unscored"]:
+            count_cell(cells, t, categories)
+    return cells
+
+
+def count_cell(cells: Cells, t: Mapping[str, Any], categories: Mapping[str, str]) -> None:
+    """Count one scored step."""
+    counts = cells.setdefault((t["mutator"], categories.get(t["original_query"], "")), [0, 0])
+    counts[0] += t["success"]
+    counts[1] += 1
+
+
+def rate_of(clusters: Sequence[tuple[int, int]]) -> Estimate:
+    """A share of trials that come in clusters: of each how often it happened, and could have."""
+    happened, n = (sum(counts[k] for counts in clusters) for k in (0, 1))
+    low, high = clustered_interval(clusters)
+    return Estimate(happened / n if n else None, low, high, n)
+
+
+def paired(start: Span, end: Span) -> Comparison:
+    """The success of the last rollouts less that of the first, query by query."""
+    before, after = start.successes(), end.successes()
+    both = sorted({*before, *after})
+    return compare([after.get(query, []) for query in both], [before.get(query, []) for query in both])
+
+
+def known(value: float) -> float | None:
+    """None for what is not finite, which JSON has no number for."""
+    return value if math.isfinite(value) else None
+
+
+def _joined(rows: Sequence[Span]) -> Span:
+    span = Span()
+    for row in rows:
+        span.add(row)
+    return span

@@ -1,0 +1,225 @@
+"""The page of a run: what is on it is what the run left, and what is damaged is left out and said."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.main import execute
+from report.page import as_script_data, names_of
+from tests.report.made_runs import OLD, changed, copied, data_of, report
+
+FOLDERS = sorted(path.name for path in OLD.iterdir() if path.is_dir())
+FINISHED = [name for name in FOLDERS if name.endswith("finished")]
+SHOWN = {
+    "train-finished": (
+        "Learning curves",
+        "Mutators over time",
+        "Success by mutator and category",
+        "parts",
+        "slots",
+    ),
+    "eval-finished": ("Policies side by side", "Mutators that the policies chose", "slots"),
+    "evolve-finished": ("Fitness by generation", "slots"),
+    "select-finished": ("The search, round by round", "slots"),
+    "optimize-finished": ("Reward and fitness", "slots"),
+}
+NOT_WRITTEN_THEN = {"evolve-finished": "Lineage", "select-finished": "How intervals narrowed"}
+
+
+def notes(page: str) -> list[str]:
+    found = re.search(r'<aside class="notes".*?</aside>', page, re.DOTALL)
+    return re.findall(r"<li>(.*?)</li>", found[0]) if found else []
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_each_old_run_folder_has_a_page_and_nothing_is_written_into_it(name: str, tmp_path: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in OLD.rglob("*")}
+    page = report(OLD / name, output=tmp_path / "page.html")
+    assert page.startswith("<!DOCTYPE html>")
+    assert {path: path.stat().st_mtime_ns for path in OLD.rglob("*")} == before
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_a_finished_run_has_its_charts_and_says_what_its_version_did_not_keep(
+    name: str, tmp_path: Path
+) -> None:
+    page = report(OLD / name, output=tmp_path / "page.html")
+    (run,) = data_of(page)["runs"]
+    titles = " ".join(chart["title"] for chart in run["charts"])
+    assert all(title in titles for title in SHOWN[name])
+    assert len(re.findall("<figure", page)) == len(run["charts"])
+    expected = NOT_WRITTEN_THEN.get(name)
+    assert any(note.startswith(f"{expected}:") for note in notes(page)) == bool(expected)
+
+
+def test_the_headline_of_a_training_is_that_of_its_summary(tmp_path: Path) -> None:
+    page = report(OLD / "train-tensors", output=tmp_path / "page.html")
+    summary = json.loads((OLD / "train-tensors" / "summary.json").read_text())
+    for measure in ("success", "refusal"):
+        for end in ("start", "end"):
+            wanted = [summary[f"{measure}_rate_{end}"], *summary[f"{measure}_interval_{end}"]]
+            pattern = rf"<tr>\s*<th scope=\"row\"><bdi>{measure}.*?</tr>"
+            (row,) = re.findall(pattern, page, re.DOTALL | re.IGNORECASE)
+            told = re.findall(r"([\d.]+) \[([\d.]+), ([\d.]+)\]", row)[end == "end"]
+            assert [float(each) / 100 for each in told] == pytest.approx(wanted, abs=6e-4)
+
+
+def test_the_transitions_on_the_page_are_those_of_the_run(tmp_path: Path) -> None:
+    lines = [
+        json.loads(line) for line in (OLD / "train-finished" / "transitions.jsonl").read_text().splitlines()
+    ]
+    steps = data_of(report(OLD / "train-finished", output=tmp_path / "page.html"))["runs"][0]["steps"]
+    texts, columns = steps["texts"], steps["columns"]
+    for name in ("original_query", "mutated_query", "reply", "mutator"):
+        assert [texts[place] for place in columns[name]] == [line[name] for line in lines]
+    assert [steps["reward_parts"][place] for place in columns["parts"]] == [
+        line["reward_parts"] for line in lines
+    ]
+    assert {texts[place] for place in columns["category"]} == {"violence_words"}
+
+
+def test_the_last_transitions_are_kept_where_there_are_many(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    assert execute(["report", str(OLD / "train-finished"), "-o", str(path), "--transitions", "5"]) == 0
+    page = path.read_text()
+    assert len(data_of(page)["runs"][0]["steps"]["columns"]["lane"]) == 5
+    assert "Transitions: the last 5 of 48" in " ".join(notes(page))
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "note"),
+    [
+        (
+            "train-finished",
+            "transitions.jsonl",
+            None,
+            "Learning curves: left out, there is no transitions.jsonl",
+        ),
+        (
+            "train-finished",
+            "transitions.jsonl",
+            '{"row": 0}\n',
+            "Transitions: left out, a file is damaged (ValueError",
+        ),
+        ("train-finished", "replies.sqlite", None, "slots: left out, there is no replies.sqlite"),
+        ("train-finished", "replies.sqlite", "no database", "slots: left out, a file is damaged"),
+        ("train-finished", "summary.json", "[]", "Summary: left out, a file is damaged"),
+        (
+            "eval-finished",
+            "report.json",
+            '{"rates": [{"mission": 1}]}',
+            "Tables: left out, a file is damaged",
+        ),
+        ("evolve-finished", "results.json", '{"held_out": 3}', "Tables: left out, a file is damaged"),
+        ("select-finished", "results.json", '{"combinations": {}}', "Tables: left out, a file is damaged"),
+        ("optimize-finished", "metrics.jsonl", '{"step": "x"}\n', "slots"),
+    ],
+)
+def test_what_is_missing_or_damaged_is_left_out_and_said(
+    name: str, file: str, content: str | None, note: str, tmp_path: Path
+) -> None:
+    run = copied(name, tmp_path)
+    (run / file).unlink()
+    if content is not None:
+        (run / file).write_text(content)
+    page = report(run, output=tmp_path / "page.html")
+    assert note in " ".join(notes(page)) + page
+
+
+def test_a_torn_last_line_ends_the_transitions(tmp_path: Path) -> None:
+    run = copied("train-finished", tmp_path)
+    with (run / "transitions.jsonl").open("a") as file:
+        file.write('{"row": 24, "la')
+    steps = data_of(report(run, output=tmp_path / "page.html"))["runs"][0]["steps"]
+    assert steps["total"] == 48
+
+
+def test_nothing_that_a_run_says_becomes_markup(tmp_path: Path) -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\x1b[2J\u202e"
+
+    def say(_number: int, line: dict[str, Any]) -> dict[str, Any]:
+        return line | {"reply": evil, "mutator": evil, "original_query": evil, "query_before": evil}
+
+    run = changed(copied("train-finished", tmp_path), say)
+    (run / "summary.json").write_text(json.dumps({"target_model": evil, "wall_s": 1.0, "env_steps": 48}))
+    page = report(run, output=tmp_path / "page.html")
+    assert "<img" not in page
+    assert "alert(1)</script>" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page.split("<body>")[1].split('<script type="application/json"')[0]
+    assert evil in data_of(page)["runs"][0]["steps"]["texts"]
+
+
+@given(st.lists(st.text(), max_size=4))
+def test_data_in_a_script_block_are_read_back_and_hold_no_markup(data: list[str]) -> None:
+    text = as_script_data(data)
+    assert json.loads(text) == data
+    assert not set("<>&\u2028\u2029") & set(text)
+    text.encode()
+
+
+def test_half_of_a_surrogate_pair_and_nan_can_be_written() -> None:
+    assert as_script_data(["\ud800", math.nan, (math.inf,)]).encode() == rb'["\ud800",null,[null]]'
+
+
+def test_equal_names_are_told_apart_and_seeds_by_their_training(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a/run", "b/run", "c/seed-0", "c/seed-1")]
+    for path in paths:
+        path.mkdir(parents=True)
+    assert names_of(paths[:1]) == ["run"]
+    assert names_of(paths[:2]) == ["a/run", "b/run"]
+    assert names_of(paths[2:]) == ["c/seed-0", "c/seed-1"]
+
+
+def test_the_seeds_of_a_training_stand_side_by_side(tmp_path: Path) -> None:
+    whole = copied("train-finished", tmp_path)
+    for seed in (0, 1):
+        copied("train-tensors", tmp_path).rename(whole / f"seed-{seed}")
+    data = data_of(report(whole, output=tmp_path / "page.html"))
+    assert [run["name"] for run in data["runs"]] == ["train-finished/seed-0", "train-finished/seed-1"]
+    assert [len(panel["series"]) for panel in data["together"][0]["panels"]] == [2, 2, 2, 2]
+
+
+def test_the_query_file_of_a_strangers_run_is_not_opened(tmp_path: Path) -> None:
+    run = copied("train-finished", tmp_path)
+    with (run / "config.toml").open("a") as config:
+        config.write(f'queries = "{tmp_path / "theirs.csv"}"\n')
+    page = report(run, output=tmp_path / "page.html")
+    assert "its file of queries is not opened" in " ".join(notes(page))
+
+
+def test_a_page_is_written_into_the_run_folder_and_no_link_there_is_followed(tmp_path: Path) -> None:
+    run = copied("train-finished", tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    (run / "report.html").symlink_to(tmp_path / "mine")
+    assert execute(["report", str(run)]) == 0
+    assert (tmp_path / "mine").read_text() == "mine"
+    assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        ((), "no run is named"),
+        (("{old}/train-finished", "{old}/eval-finished"), "name its file with -o"),
+        (("{tmp}",), "is no run folder"),
+        (("{old}/train-finished", "-o", "{tmp}/no/such.html"), "expected a file in a folder that exists"),
+        (("{tmp}/other",), "of no command that writes run folders"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(
+    arguments: tuple[str, ...], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.toml").write_text("port = 1\n")
+    assert execute(["report", *(each.format(old=OLD, tmp=tmp_path) for each in arguments)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert why in line

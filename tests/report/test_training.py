@@ -1,0 +1,42 @@
+"""What is counted of a training: every step once, and target calls as many as the log of replies has."""
+
+from __future__ import annotations
+
+import sqlite3
+
+import pytest
+
+from report.run_files import read_run
+from report.training import Training, count_training
+from tests.report.made_runs import OLD
+
+RUNS = ("train-finished", "train-tensors")
+
+
+def counted(name: str) -> Training:
+    return count_training(read_run(OLD / name, name).transitions(), {}, max_steps=5)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_target_calls_are_those_of_the_log(name: str) -> None:
+    log = sqlite3.connect(f"{(OLD / name / 'replies.sqlite').as_uri()}?immutable=1", uri=True)
+    asked = "SELECT count(*) FROM replies WHERE model = 'sim-target' AND attempts > 0"
+    ((calls,),) = log.execute(asked).fetchall()
+    log.close()
+    assert sum(span.calls for span in counted(name).rows) == calls
+
+
+@pytest.mark.parametrize("rollout", [1, 5, 8, 24, 100])
+def test_windows_part_the_rows_and_lose_none(rollout: int) -> None:
+    training = counted("train-finished")
+    windows = training.windows(rollout)
+    assert sum(span.steps for span in windows) == 48
+    assert sum(span.mutators.total() for span in windows) == sum(n for _, n in training.successes.values())
+    assert sum(len(span.episodes) for span in windows) == sum(len(row.episodes) for row in training.rows)
+    assert len(windows) <= 40
+
+
+def test_a_row_that_is_missing_is_no_training() -> None:
+    lines = [line for line in read_run(OLD / "train-finished", "x").transitions() if line["row"] != 3]
+    with pytest.raises(ValueError, match="row 4 follows row 2"):
+        count_training(lines, {}, max_steps=5)
