@@ -148,7 +148,7 @@ def draw(path: Path, served: Mapping[str, Sequence[Served]]) -> None:
     from matplotlib.patches import Patch
 
     figure = Figure(figsize=(8, 4.6), layout="constrained")
-    panels = figure.subplots(len(served), 1, sharex=True)
+    panels = figure.subplots(len(served), 1, sharex=True, squeeze=False)[:, 0]
     shown_s = _SHOWN_S * max(call.end_s for call in served["phased"])
     for axes, (schedule, calls) in zip(panels, served.items(), strict=True):
         for slot, row_of_calls in enumerate(in_slots(calls), start=1):

@@ -29,7 +29,7 @@ What holds for all of them:
 - A default in square brackets without `default:` depends on something else, as its words say.
 
 """
-_TITLE = re.compile(r"\A.*?(?=^\* )", re.DOTALL | re.MULTILINE)
+_TITLE = re.compile(r"\A.*?(?=^\*\*Commands)", re.DOTALL | re.MULTILINE)
 """What the generated text has before its list of the commands."""
 _CONTINUED = re.compile(r"\n {8}(?=\S)")
 

@@ -1,8 +1,8 @@
 """The fenced blocks of the documents, and the commands in them.
 
 A block's language says what is done with it: `sh` holds commands, a line each; `python` is executed; `toml`,
-`json` and `csv` are data; `text` is what a program prints, and `console` a command's usage. A block with a
-title is a file of that name in the reader's folder.
+`json` and `csv` are data; `text` is a message, whose lines the site wraps; `console` is laid out in columns:
+a command's usage, a table. A block with a title is a file of that name in the reader's folder.
 """
 
 from __future__ import annotations
