@@ -55,7 +55,7 @@ docs: install ## Make a site of docs/, site/index.html; a warning is an error
 	$(BIN)/zensical build --clean --strict
 
 docs-test: install ## Run every command of the documents against the simulator, page by page
-	$(BIN)/pytest -n 2 --dist worksteal -m docs
+	$(BIN)/pytest -n 2 --dist worksteal -m docs tests/docs
 
 SOAK_FLAGS ?= --minutes 20 --kills 20
 soak: install ## The long checks: a training under all faults, every kill and schedule, 10,000 fuzzed inputs of each kind

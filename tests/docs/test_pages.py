@@ -9,7 +9,10 @@ import pytest
 
 from tests.docs.snippets import DOCUMENTS, ROOT
 
-FOLDERS = "benchmarks|cli|docs|envs|examples|evaluation|mutators|ollama_utils|records|scorers|search|simulator|tests|train"
+FOLDERS = (
+    "benchmarks|cli|docs|envs|evaluation|examples|mutators|ollama_utils|records|scorers|search|simulator|"
+    "tests|train"
+)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
