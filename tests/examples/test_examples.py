@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import ExitCode
 from examples import (
+    ci_gate,
     evolve_prompt,
     own_mutator,
     own_policy,
@@ -62,8 +64,19 @@ def test_an_example_runs(
     assert expected in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("bound", "code"), [("success=0", ExitCode.DONE), ("success=1", ExitCode.GATE_NOT_MET)]
+)
+def test_the_gate_for_ci_tells_by_its_exit_code_whether_the_bound_is_kept(
+    bound: str, code: ExitCode, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ci_gate.main(str(trained_run), bound, "--episodes", "4") == code
+    assert "<testsuite" in (tmp_path / "junit.xml").read_text(encoding="utf-8")
+
+
 def test_every_example_is_run_and_short() -> None:
     files = {path.stem: path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
-    assert files.keys() == RUNS.keys()
+    assert files.keys() == RUNS.keys() | {"ci_gate"}
     for name, path in files.items():
         assert len(path.read_text("utf-8").splitlines()) < LONGER.get(name, 50), name
