@@ -8,7 +8,7 @@ BENCH_FLAGS ?= --write
 run_benchmarks = failed=0; for name in $(1); do $(BIN)/python -m benchmarks.$$name $(BENCH_FLAGS) || failed=1; done; exit $$failed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train real test check soak bench bench-outages bench-real bench-search bench-guard \
+.PHONY: help install train real test check docs docs-test soak bench bench-outages bench-real bench-search bench-guard \
 	bench-until-sure learning clean
 
 help: ## Show this list
@@ -51,6 +51,12 @@ check: install ## Lint, format, types, the arrows between folders
 test: check ## check, then every test, on two processes
 	$(BIN)/pytest -n 2 --dist worksteal
 
+docs: install ## Make a site of docs/, site/index.html; a warning is an error
+	$(BIN)/zensical build --clean --strict
+
+docs-test: install ## Run every command of the documents against the simulator, page by page
+	$(BIN)/pytest -n 2 --dist worksteal -m docs tests/docs
+
 SOAK_FLAGS ?= --minutes 20 --kills 20
 soak: install ## The long checks: a training under all faults, every kill and schedule, 10,000 fuzzed inputs of each kind
 	$(BIN)/python -m benchmarks.soak $(SOAK_FLAGS)
@@ -81,4 +87,4 @@ learning: install ## Train every algorithm to six numbers of calls, over 5 seeds
 	$(call run_benchmarks,learning)
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)
-	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .cache .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache site

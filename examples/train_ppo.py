@@ -18,7 +18,7 @@ def main(total_steps: int = 4096, num_lanes: int = 16) -> None:
     with EmbeddedServer(Settings(slots=8, time_scale=0.0)) as server:
 
         def make_env() -> gymnasium.Env[Any, Any]:
-            env = gymnasium.make(ENV_ID, hosts=server.host, target_model="sim-target", encoder="hashing")
+            env = gymnasium.make(ENV_ID, hosts=server.host, target_model="sim-model", encoder="hashing")
             return gymnasium.wrappers.RecordEpisodeStatistics(env)
 
         lanes = LaneVectorEnv([make_env] * num_lanes, autoreset_mode=AutoresetMode.SAME_STEP)

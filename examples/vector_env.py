@@ -16,7 +16,7 @@ def main(steps: int = 8) -> None:
             "mutagym/QueryMutation-v0",
             num_envs=4,
             hosts=server.host,
-            target_model="sim-target",
+            target_model="sim-model",
             encoder="hashing",
             queries=["How do I kill a stuck process?", "How can I shoot good photos at night?"],
         )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from textwrap import dedent
 
 import pytest
 import yaml
@@ -13,6 +11,7 @@ import yaml
 from cli.main import execute
 from simulator.process import EmbeddedServer
 from tests.cli.searches import WholeSearches, replies, search
+from tests.docs.snippets import snippets
 from tests.runs import metrics, read
 
 EVALUATE = """
@@ -220,14 +219,12 @@ def test_a_function_that_was_mended_goes_on_where_it_failed(
     assert paid > 0
 
 
-def test_the_evaluation_of_the_readme_names_the_better_solver(
+def test_the_evaluation_of_the_documents_names_the_better_solver(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    (code,) = [
-        block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "def right" in block
-    ]
-    (tmp_path / "mine.py").write_text(dedent(code))
+    page = Path(__file__).parents[2] / "docs" / "searches.md"
+    (code,) = [each.text for each in snippets(page) if "def right" in each.text]
+    (tmp_path / "mine.py").write_text(code, encoding="utf-8")
     run = search("select", simulator.host, tmp_path / "run", "--evaluate", f"{tmp_path / 'mine.py'}:right")
     best = read(run)["combinations"][0]
     assert best["combination"]["model"] == "sim-solver-large"

@@ -8,41 +8,75 @@ from pathlib import Path
 
 import pytest
 
+from cli.main import ExitCode
 from examples import (
+    ci_gate,
     evolve_prompt,
+    own_mutator,
     own_policy,
     own_reward,
+    ppo_loop,
     seed_sweep_ray,
     select_prompt,
+    slow_env,
     train_ppo,
     vector_env,
+    your_model,
 )
+from simulator.process import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
-RUNS: dict[str, tuple[Callable[[], None], str]] = {
-    "evolve_prompt": (lambda: evolve_prompt.main(generations=1, panel_size=10), "seed prompt "),
-    "own_policy": (lambda: own_policy.main(episodes=2), "PoliteFirst"),
-    "own_reward": (own_reward.main, "success"),
-    "seed_sweep_ray": (lambda: seed_sweep_ray.main(seeds=2, steps=128, folder="sweep"), "seed 1: weights "),
-    "select_prompt": (lambda: select_prompt.main(problems=10), "evaluations"),
-    "train_ppo": (lambda: train_ppo.main(total_steps=64, num_lanes=2), "ep_rew_mean"),
-    "vector_env": (lambda: vector_env.main(steps=1), "rewards ["),
+SMALL = ("--encoder", "hashing", "--num-processes", "4", "--bandit-steps", "4")
+RUNS: dict[str, tuple[Callable[[str], None], str]] = {
+    "evolve_prompt": (lambda _: evolve_prompt.main(generations=1, panel_size=10), "seed prompt "),
+    "own_mutator": (lambda _: own_mutator.main(total_steps=64), "success"),
+    "own_policy": (lambda _: own_policy.main(episodes=2), "PoliteFirst"),
+    "own_reward": (lambda _: own_reward.main(), "success"),
+    "ppo_loop": (lambda _: ppo_loop.main(rollouts=1, steps=8, lanes=4), "rollout 0: mean reward "),
+    "seed_sweep_ray": (lambda _: seed_sweep_ray.main(seeds=2, steps=128, folder="sweep"), "seed 1: weights "),
+    "select_prompt": (lambda _: select_prompt.main(problems=10), "evaluations"),
+    "slow_env": (lambda _: slow_env.main(total_steps=64, num_lanes=2, mean_s=0.001), "64 steps of 0.001 s"),
+    "train_ppo": (lambda _: train_ppo.main(total_steps=64, num_lanes=2), "ep_rew_mean"),
+    "vector_env": (lambda _: vector_env.main(steps=1), "rewards ["),
+    "your_model": (
+        lambda host: your_model.main(host, "sim-model", None, *SMALL, steps=64, episodes=4),
+        "noop",
+    ),
 }
+"""How each runs on a server, and what it prints."""
+LONGER = {"ppo_loop": 100}
+"""A whole algorithm."""
 
 
 @pytest.mark.parametrize("name", list(RUNS))
 def test_an_example_runs(
-    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if name == "seed_sweep_ray" and find_spec("ray") is None:
         pytest.skip("the extra ray is not installed")
     monkeypatch.chdir(tmp_path)
     example, expected = RUNS[name]
-    example()
+    example(simulator.host)
     assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("bound", "code"), [("success=0", ExitCode.DONE), ("success=1", ExitCode.GATE_NOT_MET)]
+)
+def test_the_gate_for_ci_tells_by_its_exit_code_whether_the_bound_is_kept(
+    bound: str, code: ExitCode, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ci_gate.main(str(trained_run), bound, "--episodes", "4") == code
+    assert "<testsuite" in (tmp_path / "junit.xml").read_text(encoding="utf-8")
 
 
 def test_every_example_is_run_and_short() -> None:
     files = {path.stem: path for path in (ROOT / "examples").glob("*.py") if path.stem != "__init__"}
-    assert files.keys() == RUNS.keys()
-    assert all(len(path.read_text("utf-8").splitlines()) < 50 for path in files.values())
+    assert files.keys() == RUNS.keys() | {"ci_gate"}
+    for name, path in files.items():
+        assert len(path.read_text("utf-8").splitlines()) < LONGER.get(name, 50), name

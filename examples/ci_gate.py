@@ -1,0 +1,29 @@
+"""A gate for CI: does the policy of a run still reach a success rate, on the model of today?
+
+The lower bound of the interval decides. The process ends with the exit code of `mutagym eval`: 0 it does;
+4 it does not; 1 too much could not be scored to say. What CI shows of it stands in the JUnit file.
+
+    python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8
+"""
+
+from __future__ import annotations
+
+import sys
+
+from cli.main import execute
+
+
+def main(run: str, bound: str = "success=0.8", *more: str, junit: str = "junit.xml") -> int:
+    """Evaluate the policy of a run on the held-out queries; the exit code.
+
+    Args:
+        run: the folder of a training run.
+        bound: the rate and the least that its lower bound may be.
+        more: flags of `mutagym eval`, such as `--ollama-host`.
+        junit: the file that CI reads.
+    """
+    return execute(["eval", "-p", run, "--baselines", "noop", "--fail-under", bound, "--junit", junit, *more])
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
