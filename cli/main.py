@@ -28,7 +28,7 @@ SUMMARY = "Train a policy to reword queries so that a language model you run wit
 _KEYS = {
     "train": "num-env-steps",
     "eval": "agents",
-    "evolve": "population-size",
+    "evolve": "max-generations",
     "select": "selector",
     "optimize": "num-candidates",
 }

@@ -195,8 +195,12 @@ class RunFolder(RecordedRun):
 
     @property
     def closing_message(self) -> str:
-        """Where it is and how to look at it: the last two lines that a command prints."""
-        return f"run folder: {self.path}\nlook at it: tensorboard --logdir {self.path}"
+        """Where it is and how to look at it: the last three lines that a command prints."""
+        return (
+            f"run folder: {self.path}\n"
+            f"look at it: tensorboard --logdir {self.path}\n"
+            f"        or: mutagym report {self.path}"
+        )
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
         """Write `name` as indented JSON; returns its path."""

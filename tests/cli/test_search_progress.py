@@ -18,9 +18,10 @@ def test_a_search_ends_with_its_folder_and_how_to_look_at_it(
 ) -> None:
     run = whole.copy_of(command, tmp_path / "run")
     assert execute((command, "--resume", str(run))) == 0
-    assert capsys.readouterr().out.splitlines()[-2:] == [
+    assert capsys.readouterr().out.splitlines()[-3:] == [
         f"run folder: {run}",
         f"look at it: tensorboard --logdir {run}",
+        f"        or: mutagym report {run}",
     ]
     assert execute((command, "--resume", str(run), "--format", "json")) == 0
     assert json.loads(capsys.readouterr().out) == read(run, "report.json")

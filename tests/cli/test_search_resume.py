@@ -243,11 +243,13 @@ def test_a_resumed_search_has_no_folder_to_be_told(
     assert line.endswith("leave out --run-dir")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_search_is_gone_on_with_by_its_own_command(
-    whole: WholeSearches, capsys: pytest.CaptureFixture[str]
+    whole: WholeSearches, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
-    assert execute(("select", "--resume", str(whole["evolve"]))) == 2
-    assert "a run of `mutagym evolve`: go on with that command" in capsys.readouterr().err
+    for other in COMMANDS.keys() - {command}:
+        assert execute((other, "--resume", str(whole[command]))) == 2
+        assert f"a run of `mutagym {command}`: go on with that command" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("change", ["one problem less", "another kind"])

@@ -17,6 +17,7 @@ import csv
 import io
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -27,13 +28,15 @@ CANNOT_RUN: Mapping[str, str] = {
     "ray": "it starts a cluster",
     "mutagym train --engine ray": "it needs a cluster; tests/ollama_utils/ has one on this machine",
     "mutagym serve": "it serves until it is stopped; tests/simulator/ asks it over HTTP",
-    "curl": "it asks a server that the line before would have started; tests/simulator/ sends the same",
+    "mutagym proxy": "it serves until it is stopped; tests/cli/test_proxy.py asks it over HTTP",
+    "curl": "it asks a server that a line before would have started; the tests of that server send the same",
     "tensorboard": "it serves until it is stopped",
 }
 """How a command begins that is not run, and why not."""
 
 MODELS = ("llama3.2", "llama3.2:1b", "qwen3", "m")
 RUN = "runs/train-20260101-120000-0"
+OTHER_RUN = "runs/train-20260102-120000-1"
 SEEDS = "runs/train-20260101-120000-seeds"
 THEIRS = "theirs"
 STEPS = 16
@@ -48,12 +51,17 @@ SMALL: Mapping[str, Mapping[str, str]] = {
     "bench": {"--num-processes": "4", "--num-steps": "1"},
     "judge": {},
     "ask": {},
+    "doctor": {"--num-processes": "4", "--num-steps": "1", "--seconds": "10"},
+    "replay": {},
+    "report": {},
+    "rescore": {},
 }
 """By command, the flags that make it short."""
 _RESUMED = {"train": ("--num-env-steps",)}
 """Those of them that a resumed run takes."""
 _SERVERS = re.compile(r"http://(?:127\.0\.0\.1|10\.0\.0\.7):(?:11434|8000)")
 _NAMES_A_MODEL = {"--target-model", "--models", "--judge-model"}
+_NEEDS_NO_SERVER = {"judge", "replay", "report"}
 _OF_A_RUN = {"--resume", "-p", "--policy"}
 
 _TOPICS = (
@@ -109,7 +117,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def make_runs(folder: Path, host: str) -> None:
-    """The reader's runs: one, one of several seeds, and one that is somebody else's."""
+    """The reader's runs: two, one of several seeds, and one that is somebody else's."""
     put_files(folder)
     server = ("--ollama-host", host, "--target-model", "llama3.2")
     flags = [word for pair in _TRAINED.items() for word in pair]
@@ -117,6 +125,7 @@ def make_runs(folder: Path, host: str) -> None:
     for name, more in ((RUN, asked), (SEEDS, (*asked, "--seeds", "2")), (THEIRS, ())):
         assert execute(("train", *server, *flags, *more, "--run-dir", str(folder / name))) == 0
     (folder / THEIRS / "made-here.json").unlink()
+    shutil.copytree(folder / RUN, folder / OTHER_RUN)
 
 
 def short(words: Sequence[str], host: str, number: int) -> tuple[list[str], dict[str, str]]:
@@ -145,7 +154,7 @@ def short(words: Sequence[str], host: str, number: int) -> tuple[list[str], dict
     if "--ollama-host" not in rest and not _OF_A_RUN & set(rest):
         if _NAMES_A_MODEL & set(rest) or "--config" in rest:
             environment["OLLAMA_HOST"] = host
-        elif command != "judge":
+        elif command not in _NEEDS_NO_SERVER:
             given += ["--ollama-host", "embedded", "--time-scale", "0.01"]
     return [command, *given], environment
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ import pytest
 from cli.reference import PAGE, reference
 from simulator.process import EmbeddedServer
 from tests.docs.snippets import DOCUMENTS, LANGUAGES, ROOT, Snippet, snippets
-from tests.docs.stand_ins import put_files
 
 ALL = [each for page in DOCUMENTS for each in snippets(page)]
 LIBRARY = ROOT / "docs" / "library.md"
@@ -60,9 +60,9 @@ def run_python(page: Path, host: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.stem)
 def test_the_python_of_a_page_runs(
-    page: Path, yours: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, yours: EmbeddedServer, your_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_files(tmp_path)
+    shutil.copytree(your_runs, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     assert run_python(page, yours.host)
 
@@ -106,7 +106,7 @@ def test_the_reference_of_all_flags_is_up_to_date(help_texts: str) -> None:
 
 
 def test_every_flag_that_a_document_names_is_there(help_texts: str) -> None:
-    known = set(re.findall(r"--[a-z][\w-]*", help_texts)) | OF_OTHER_TOOLS | {"--help", "--version"}
+    known = set(re.findall(r"--[a-z][\w-]*", help_texts)) | OF_OTHER_TOOLS | {"--help", "--version", "--install-completion"}
     for page in set(DOCUMENTS) - {EARLIER}:
         named = re.findall(r"(?<![\w-])--[a-z][a-z0-9-]*", page.read_text(encoding="utf-8"))
         assert set(named) - known == set(), page.name
