@@ -24,10 +24,11 @@ What holds for all of them:
   the command line overrides it.
 - `--trust-run` uses the code, hosts and files that a run folder of somebody else names: [Runs from
   others](runs.md#runs-from-others).
-- Results go to stdout, progress and messages to stderr; `--quiet` prints results and errors alone. `--json -` is stdout,
-  in place of the tables. `mutagym --install-completion` sets up bash, zsh or fish. The exit code is 0 when all is done; what the others
-  say stands under [Run folders](runs.md#exit-codes).
+- Results go to stdout, progress and messages to stderr. `--quiet` leaves results and errors alone; `--json -`
+  writes the results to stdout as JSON, in the place of the tables (`ask --json` is a switch).
+- The exit code is 0 when all is done; what the others say stands under [Run folders](runs.md#exit-codes).
 - A default in square brackets without `default:` depends on something else, as its words say.
+- `mutagym --install-completion` sets up bash, zsh or fish; `mutagym --version` says the version.
 
 """
 _TITLE = re.compile(r"\A.*?(?=^\*\*Commands)", re.DOTALL | re.MULTILINE)
