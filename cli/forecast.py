@@ -45,7 +45,7 @@ TEXTS = 32
 """Texts that the encoder is timed with, in one request."""
 
 
-class Part(NamedTuple):
+class PlannedRollout(NamedTuple):
     """A rollout that is played."""
 
     setting: Setting
@@ -60,7 +60,7 @@ class Part(NamedTuple):
 
 def plan(
     wanted: Setting, steps: int, *, is_ours: bool, alone: int = ALONE_STEPS, more: int = 0
-) -> list[Part]:
+) -> list[PlannedRollout]:
     """The rollouts that are played: the warm-up, `sequential`, `phased`, `lanes`, `lanes` with more lanes.
 
     Args:
@@ -73,13 +73,17 @@ def plan(
     """
     lanes = wanted.num_processes
     few = min(lanes, ALONE_LANES, alone)
-    phased, in_lanes = (Part(replace(wanted, schedule=schedule), steps) for schedule in ("phased", "lanes"))
-    warm_up = Part(replace(wanted, schedule="lanes", num_processes=1), FEWEST) if is_ours else in_lanes
+    phased, in_lanes = (
+        PlannedRollout(replace(wanted, schedule=schedule), steps) for schedule in ("phased", "lanes")
+    )
+    warm_up = (
+        PlannedRollout(replace(wanted, schedule="lanes", num_processes=1), FEWEST) if is_ours else in_lanes
+    )
     apart = replace(wanted, schedule="sequential", num_processes=few, max_workers=1)
-    parts = [warm_up, Part(apart, max(1, alone // few)), phased, in_lanes]
+    parts = [warm_up, PlannedRollout(apart, max(1, alone // few)), phased, in_lanes]
     if more > lanes:
         fewer = max(FEWEST, ceil(steps * lanes / more))
-        parts.append(Part(replace(wanted, schedule="lanes", num_processes=more), fewer))
+        parts.append(PlannedRollout(replace(wanted, schedule="lanes", num_processes=more), fewer))
     return parts
 
 
@@ -96,7 +100,7 @@ class Speed(NamedTuple):
     gain: float
     """How many times as fast they are with all lanes at work."""
 
-    def seconds(self, parts: Sequence[Part]) -> float:
+    def seconds(self, parts: Sequence[PlannedRollout]) -> float:
         """About how long the rollouts take."""
         gains = {"sequential": 1.0}
         return sum(
@@ -104,7 +108,9 @@ class Speed(NamedTuple):
         )
 
 
-def fit(wanted: Setting, steps: int, *, is_ours: bool, speed: Speed, left_s: float, more: int) -> list[Part]:
+def fit(
+    wanted: Setting, steps: int, *, is_ours: bool, speed: Speed, left_s: float, more: int
+) -> list[PlannedRollout]:
     """The plan with as many steps as the time allows, though never fewer than tell anything."""
     alone = min(ALONE_STEPS, max(FEWEST_ALONE, int(_SHARE_ALONE * left_s / speed.step_s)))
     plans = (
@@ -117,7 +123,7 @@ def fit(wanted: Setting, steps: int, *, is_ours: bool, speed: Speed, left_s: flo
     return parts
 
 
-def play(world: World, connection: Connection, parts: Sequence[Part]) -> list[dict[str, Any]]:
+def play(world: World, connection: Connection, parts: Sequence[PlannedRollout]) -> list[dict[str, Any]]:
     """A row for each part but the warm-up.
 
     Raises:

@@ -41,7 +41,9 @@ class QuantizedEncoder:
     Measured with all-MiniLM-L6-v2 on one core with VNNI, CPU milliseconds of a text of 8, 16, 32 and 128
     tokens: .9, 1.2, 1.9 and 8; by torch in 32 bits 9, 10, 12 and 28, a pass of 4 x 32 tokens 25. The cosine
     similarities of 450 rewordings were within .017 of those in 32 bits, 95 % of them within .009, their rank
-    correlation .995; none was on another side of .5.
+    correlation .995; none was on another side of .5. On a core with AVX2 alone sums of products saturate: of
+    300 questions each row had a cosine of .994 or more with that in 32 bits, and those of two questions were
+    within .036, 95 % of them within .016.
 
     The model is converted at first use, in seconds, and kept beside the hub's cache (`HF_ASSETS_CACHE`).
 
