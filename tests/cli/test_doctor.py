@@ -146,7 +146,7 @@ def test_where_no_model_is_named_it_tells_what_it_can(
     assert roomy.stats()["calls"] == 0
     assert "sim-model:latest" in found["servers"][0]["pulled"]
     assert "forecast" not in found
-    assert "name a model with --target-model" in capsys.readouterr().out
+    assert "name a model, as in --target-model" in capsys.readouterr().out
 
 
 def test_nobody_there_no_model_there_or_a_broken_one_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
