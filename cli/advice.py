@@ -15,8 +15,8 @@ from ollama_utils.findings import ADVISED_SLOTS
 
 NOTABLE = 1.1
 """A gain is told from here on: two short rollouts of the same kind may differ by some per cent."""
-
 _LARGE_SHARE = 0.25
+"""Of the time of a step's calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,10 +86,8 @@ def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advi
     few = [each for each in report["slots"] if each["slots"] and each["slots"] < wanted]
     if not few:
         return
-    slots, full, alone = (
-        few[0]["slots"],
-        *(report["burst"][f"tokens_per_s_{each}"] for each in ("full", "alone")),
-    )
+    slots = few[0]["slots"]
+    full, alone = (report["burst"][f"tokens_per_s_{each}"] for each in ("full", "alone"))
     brought = (
         f"the {slots} there are write {full / alone:.2g} times the tokens of one call alone"
         if slots > 1 and full and alone

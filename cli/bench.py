@@ -57,7 +57,6 @@ MODEL = "sim-model"
 """The simulator's model that plays target, mutator and judge, as the one model of a user who names one."""
 SAME_WORK = ("num_processes", "seed")
 """Rows that agree in these make the same transitions, on a server that answers equal requests equally."""
-_ONE_LANE: Mapping[str, Any] = {"schedule": "sequential", "num_processes": 1, "max_workers": 1}
 GROUP = ("schedule", "num_processes", "max_workers")
 """Rows that agree in these differ in their seed alone."""
 COLUMNS = {
@@ -218,8 +217,6 @@ def _measure(
     )
     if simulator is None:
         plan = _with_repeats(plan)
-    else:  # what this process needs for a step is loaded with the first ones, and in no row's time
-        timed_rollout(world, meter, connection, replace(plan[0], **_ONE_LANE), 2)
     rows: list[dict[str, Any]] = []
     firsts: dict[tuple[Any, ...], Calls] = {}
     for setting in plan:

@@ -250,6 +250,8 @@ def _forecast(
     parts = fit(_wanted(config), config.num_steps, is_ours=is_ours, speed=speed, left_s=left_s, more=more)
     needed_s = speed.seconds(parts)
     longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
+    needed_s = speed.seconds(parts)
+    longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
     tell(f"playing {sum(part.env_steps for part in parts)} env steps: about {needed_s:.0f} s{longer}")
     return play(world, connection, parts)
 
@@ -348,8 +350,8 @@ def _number(value: float | None) -> str:
 
 FORECAST = (
     "As `mutagym bench` would measure it with these flags: each step a rewording and an answer, and no reply "
-    "known beforehand. CPU: this machine's, without the server's. Equal: replies to equal calls that were "
-    "those of sequential."
+    "known beforehand. Played: steps that this was measured on. CPU: this machine's for a step. Equal: "
+    "replies to equal calls that were those of sequential."
 )
 ALONE = "One call after another; tokens of replies."
 
@@ -361,13 +363,14 @@ def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
         alone.add_row(row["role"], row["model"], *speeds)
     yield [alone], ALONE
     table = new_table(
-        "Forecast", "schedule", "lanes", "steps/s", "gain", "tokens/s", "CPU ms a step", "equal"
+        "Forecast", "schedule", "lanes", "played", "steps/s", "gain", "tokens/s", "CPU ms", "equal"
     )
     base = report["forecast"][0]["env_steps_per_s"]
     for row in report["forecast"]:
         table.add_row(
             row["schedule"],
             str(row["num_processes"] if row["schedule"] != "sequential" else "any"),
+            str(row["env_steps"]),
             number(row["env_steps_per_s"], "{:.3g}"),
             number(row["env_steps_per_s"] / base, "{:.2f}"),
             number(row["tokens_per_s"], "{:.3g}"),

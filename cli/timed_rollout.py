@@ -28,6 +28,7 @@ from envs.mission import MissionConfig
 from envs.parts import Parts, make_parts
 from envs.query_mutation import EnvConfig, QueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
+from mutators.form import leaves_out_words
 from mutators.registry import model_mutators
 from ollama_utils.connect import Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher, account_totals
@@ -311,6 +312,7 @@ def ready(world: World, dispatcher: Dispatcher, setting: Setting) -> Iterator[Ve
         # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
         env.seed(int(np.random.SeedSequence(setting.seed).generate_state(1)[0]))
         env.reset()
+        leaves_out_words("What is that?", "What is a leaf?")  # loads its dictionary, out of the timed window
         yield env
 
 
