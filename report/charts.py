@@ -16,6 +16,8 @@ from report.training import Estimate, Span, Training
 Chart = dict[str, Any]
 LEARNING_CURVES = "Learning curves"
 """The title of those of a training."""
+LINEAGE = "Lineage"
+NARROWING = "How each combination's interval narrowed"
 STEPS = ("env steps", "target calls")
 MOST_NAMES = 30
 """Mutators and categories that are drawn."""
@@ -180,7 +182,7 @@ def evolution_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
     if "births" in results:
         yield {
             "kind": "lineage",
-            "title": "Lineage",
+            "title": LINEAGE,
             "says": "Each prompt that was tried, at its generation and fitness; a line leads to each of "
             "its parents, and the strong one to the best prompt. Below: how that came about, step by step.",
             "best": str(results["best_prompt"]),
@@ -206,7 +208,7 @@ def selection_charts(metrics: Sequence[Mapping[str, Any]], results: Mapping[str,
         more = f" The first {len(shown)} of {len(rows)} are drawn." if len(rows) > len(shown) else ""
         yield {
             "kind": "curves",
-            "title": "How each combination's interval narrowed",
+            "title": NARROWING,
             "says": f"The mean score after so many datapoints; its interval holds at any time.{more}",
             "axes": ("datapoints",),
             "log": True,

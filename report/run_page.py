@@ -48,6 +48,9 @@ SUMMARY = (
 )
 """The columns of the table of several runs, behind the name."""
 
+NOT_KEPT_BEFORE = {"evolve": charts.LINEAGE, "select": charts.NARROWING}
+"""A chart of a command that runs of earlier versions lack."""
+
 
 def page_of(run: RunFiles, most: int) -> RunPage:
     """What the page says of a run.
@@ -109,13 +112,9 @@ def _search(page: RunPage, run: RunFiles, _most: int) -> None:
         page.headline += run.attempt("Tables", lambda: list(make_tables()), [])
     if results or metrics:
         page.charts += run.attempt("Charts", lambda: list(make_charts()), [])
-    drawn = {chart["kind"] for chart in page.charts} | {chart.get("log") and "trail" for chart in page.charts}
-    for command, kind, what in (
-        ("evolve", "lineage", "Lineage"),
-        ("select", "trail", "How intervals narrowed"),
-    ):
-        if results and run.command == command and kind not in drawn:
-            run.notes.append(f"{what}: left out, the version that made the run did not write it down.")
+    for command, title in NOT_KEPT_BEFORE.items():
+        if run.command == command and results and all(chart["title"] != title for chart in page.charts):
+            run.notes.append(f"{title}: left out, the version that made the run did not write it down.")
     _add_slots(page, run)
 
 

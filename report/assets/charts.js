@@ -232,7 +232,7 @@ function slots(place, chart, id) {
       x: { label: "seconds", domain: [from, until] }, y: { label: null, domain: names, tickSize: 0, tickFormat: short },
       marks: [
         Plot.ruleY(names, { stroke: "var(--line)" }),
-        Plot.barX(shown, { y: "name", x1: "begin", x2: "end", fill: (b) => color(b.model), insetTop: 3, insetBottom: 3, title: (b) => `${plain(chart.models[b.model])}\n${(1000 * b.lasted).toFixed(1)} ms`, tip: true }),
+        Plot.barX(shown, { y: "name", x1: "begin", x2: "end", fill: (b) => color(b.model), insetTop: 3, insetBottom: 3, insetLeft: 0.4, insetRight: 0.4, title: (b) => `${plain(chart.models[b.model])}\n${(1000 * b.lasted).toFixed(1)} ms`, tip: true }),
       ],
     });
   };

@@ -71,7 +71,7 @@ function stepsBrowser(section, data, id) {
     body.replaceChildren(...shown.map((k) => {
       const outcome = text("outcome", k);
       const label = `Transition ${k + 1}: ${plain(text("mutator", k))}, ${outcome}`;
-      return el("tr", { "data-place": k, onclick: () => { open(k); reveal(); } },
+      return el("tr", { "data-place": k, onclick: () => { go(k); reveal(); } },
         el("th", { scope: "row" }, el("button", { type: "button", "aria-label": label }, String(k + 1))),
         el("td", {}, plain(text("mutator", k))),
         el("td", { class: outcome.split(" ")[0] }, outcome),
@@ -97,16 +97,22 @@ function stepsBrowser(section, data, id) {
   }
 
   function along(by) {
-    const at = found.indexOf(current) + by;
-    if (at < 0 || at >= found.length) return;
-    if (Math.floor(at / PAGE) !== page) { page = Math.floor(at / PAGE); list(); }
-    open(found[at]);
+    const next = found[found.indexOf(current) + by];
+    if (next !== undefined) go(next);
   }
 
   function through(by) {
     const steps = byEpisode.get(columns.episode[current]) ?? [];
     const next = steps[steps.indexOf(current) + by];
-    if (next !== undefined) open(next);
+    if (next !== undefined) go(next);
+  }
+
+  /** Open one, on its page, and stay where keys step on: what had the focus may be gone. */
+  function go(k) {
+    const its = Math.floor(found.indexOf(k) / PAGE);
+    if (its >= 0 && its !== page) { page = its; list(); }
+    open(k);
+    if (!section.contains(document.activeElement)) detail.focus({ preventScroll: true });
   }
 
   function open(k) {
@@ -125,7 +131,7 @@ function stepsBrowser(section, data, id) {
     detail.replaceChildren(
       el("h4", {}, `Lane ${columns.lane[k]}, episode ${columns.episode_number[k] + 1}: step ${steps.indexOf(k) + 1} of ${steps.length}`),
       el("ol", { class: "episode", "aria-label": "Steps of the episode" }, ...steps.map((each, n) =>
-        el("li", {}, el("button", { type: "button", "aria-current": each === k ? "step" : null, onclick: () => open(each) }, `${n + 1} ${plain(text("mutator", each))} `, el("span", { class: text("outcome", each).split(" ")[0] }, text("outcome", each)))))),
+        el("li", {}, el("button", { type: "button", "aria-current": each === k ? "step" : null, onclick: () => go(each) }, `${n + 1} ${plain(text("mutator", each))} `, el("span", { class: text("outcome", each).split(" ")[0] }, text("outcome", each)))))),
       el("dl", { class: "facts" }, ...told.map(([name, each]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("bdi", {}, each))))),
       el("h4", {}, "From the original query to the rewording"), diffBox("The rewording, compared with the original", original, after),
       ...(before === original ? [] : [el("h4", {}, "The query before this step"), textBox("The query before this step", visible(before))]),

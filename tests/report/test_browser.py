@@ -124,7 +124,7 @@ def test_a_rewording_is_compared_with_the_original_word_by_word(page: Page, fold
 def test_keys_step_through_results_and_episodes(page: Page, folder: Path) -> None:
     opened(page, folder / "one.html", "[data-steps]")
     detail = page.get_by_role("region", name="Transition", exact=True)
-    page.locator(".listing tbody button").nth(1).click()
+    page.locator(".listing tbody tr").nth(1).click()
     assert "step 1 of" in detail.locator("h4").first.inner_text()
     page.keyboard.press("ArrowRight")
     assert "step 2 of" in detail.locator("h4").first.inner_text()
@@ -134,6 +134,13 @@ def test_keys_step_through_results_and_episodes(page: Page, folder: Path) -> Non
     assert page.locator("tr[aria-current] th").inner_text() == "3"
     page.keyboard.press("k")
     assert page.locator("tr[aria-current] th").inner_text() == "2"
+    for _ in range(24):
+        page.keyboard.press("j")
+    assert page.locator("tr[aria-current] th").inner_text() == "26"
+    page.locator(".episode button").first.click()
+    first = int(page.locator("tr[aria-current] th").inner_text())
+    page.keyboard.press("j")
+    assert page.locator("tr[aria-current] th").inner_text() == str(first + 1)
 
 
 @pytest.mark.parametrize("number", range(len(REPLIES)))

@@ -31,7 +31,10 @@ SHOWN = {
     "select-finished": ("The search, round by round", "slots"),
     "optimize-finished": ("Reward and fitness", "slots"),
 }
-NOT_WRITTEN_THEN = {"evolve-finished": "Lineage", "select-finished": "How intervals narrowed"}
+NOT_WRITTEN_THEN = {
+    "evolve-finished": "Lineage",
+    "select-finished": "How each combination&#39;s interval narrowed",
+}
 
 
 def notes(page: str) -> list[str]:
