@@ -31,7 +31,7 @@ from ollama_utils.monitor import CallMonitor
 from ollama_utils.plans import POLL_S, Plan, PlanRunner
 from records.failures import StepLimit
 from records.json_lines import JsonLines
-from records.progress import TREND_WIDTH, ProgressDisplay, Standing, percent
+from records.progress import TREND_WIDTH, ProgressDisplay, Standing, digits, percent
 from records.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class EvalProgress(ProgressDisplay):
             return Standing(calls=self._monitor.line())
         points = [fmean(returns[k : k + _OF_A_POINT]) for k in range(0, len(returns), _OF_A_POINT)]
         came = (
-            f"{f'{self.per_s:.1f} episodes/s · ' if self.per_s else ''}"
+            f"{f'{digits(self.per_s)} episodes/s · ' if self.per_s else ''}"
             f"success {percent(n['success'], n['scored'])} of {n['scored']} · "
             f"refused {percent(n['refused'], n['steps'])} · "
             f"unscored {percent(n['unscored'], n['episodes'])}"

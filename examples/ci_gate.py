@@ -4,6 +4,7 @@ The lower bound of the interval decides. The process ends with the exit code of 
 4 it does not; 1 too much could not be scored to say. What CI shows of it stands in the JUnit file.
 
     python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8
+    python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8 --ollama-host http://127.0.0.1:11434
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from cli.main import execute
 
 
-def main(run: str, bound: str = "success=0.8", *more: str, junit: str = "junit.xml") -> int:
+def main(run: str, bound: str, *more: str, junit: str = "junit.xml") -> int:
     """Evaluate the policy of a run on the held-out queries; the exit code.
 
     Args:

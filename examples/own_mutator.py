@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,24 +24,15 @@ def in_one_sentence(query: str, earlier: Sequence[str], seed: int) -> str:  # no
     return f"Shorten the query below to one sentence. Reply with it alone.\n\n{shown}"
 
 
-def main(total_steps: int = 512) -> None:
-    """Train with them on the embedded simulator; the summary goes to stdout."""
+def main(total_steps: int = 512) -> int:
+    """Train with them on the embedded simulator; the summary goes to stdout. Returns the exit code."""
     here = Path(__file__)
-    mutators = f"noop,paraphrase,{here}:as_a_beginner,{here}:in_one_sentence"
+    mutators = ["--mutators", f"noop,paraphrase,{here}:as_a_beginner,{here}:in_one_sentence"]
+    reward = ["--reward", f"{here.with_name('own_reward.py')}:useful"]
     simulator = ["--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing"]
     shape = ["--num-processes", "4", "--num-steps", "16", "--num-env-steps", str(total_steps)]
-    execute(
-        [
-            "train",
-            "--mutators",
-            mutators,
-            "--reward",
-            f"{here.with_name('own_reward.py')}:useful",
-            *simulator,
-            *shape,
-        ]
-    )
+    return execute(["train", *mutators, *reward, *simulator, *shape])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

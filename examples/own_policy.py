@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,12 +22,12 @@ class PoliteFirst:
         return view.step_count if view.tried else self.mutators.index("add_politeness")
 
 
-def main(episodes: int = 20) -> None:
-    """Evaluate it on the embedded simulator; the table and the comparison go to stdout."""
+def main(episodes: int = 20) -> int:
+    """Evaluate it on the embedded simulator; tables go to stdout. Returns the exit code."""
     simulator = ["--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing"]
     policy = ["-p", f"class={Path(__file__)}:PoliteFirst", "--baselines", "noop"]
-    execute(["eval", *policy, *simulator, "--episodes", str(episodes)])
+    return execute(["eval", *policy, *simulator, "--episodes", str(episodes)])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from cli.main import execute
@@ -20,12 +21,13 @@ def useful(query: str, reply: str) -> str | float:
     return min(1.0, max(0.0, words / ENOUGH_WORDS))
 
 
-def main(total_steps: int = 64) -> None:
-    """Train with it on the embedded simulator; the summary goes to stdout."""
+def main(total_steps: int = 64) -> int:
+    """Train with it on the embedded simulator; the summary goes to stdout. Returns the exit code."""
     simulator = ["--ollama-host", "embedded", "--time-scale", "0", "--encoder", "hashing"]
     reward = ["--reward", f"{Path(__file__)}:useful", "--num-processes", "2"]
-    execute(["train", *reward, *simulator, "--num-env-steps", str(total_steps), "--num-steps", "16"])
+    shape = ["--num-env-steps", str(total_steps), "--num-steps", "16"]
+    return execute(["train", *reward, *simulator, *shape])
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,44 +1,41 @@
-"""Train and evaluate on a model of your own: `python -m examples.your_model http://127.0.0.1:11434 llama3.2`.
+"""Train and evaluate on a model of your own.
 
-A bandit learns from few calls; a thousand steps are some two thousand calls.
+A bandit learns from few calls; a thousand steps are some two thousand calls. The queries are the bundled ones
+where no file is named.
+
+    python -m examples.your_model http://127.0.0.1:11434 llama3.2
+    python -m examples.your_model http://127.0.0.1:11434 llama3.2 --queries mine.csv
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import mkdtemp
 
 from cli.main import execute
-from records.errors import RunStoppedError
 
 
-def main(
-    host: str, model: str, queries: str | None = None, *more: str, steps: int = 1024, episodes: int = 24
-) -> None:
+def main(host: str, model: str, *more: str, steps: int = 1024, episodes: int = 24) -> int:
     """Train on a server's model, then compare the policy with doing nothing, chance and one fixed mutator.
+
+    Returns the exit code of the first command that failed, or 0. Each time there is a new run folder.
 
     Args:
         host: the server's URL; `openai:URL` for an OpenAI-compatible one.
         model: whose answers count; it also rewords.
-        queries: a file of prompts (CSV, JSONL, text, ...); None: the bundled ones.
-        more: flags of `mutagym train`.
+        more: flags of `mutagym train`, such as `--queries`.
         steps: so many rewordings and answers.
         episodes: so many held-out queries are played by each policy.
-
-    Raises:
-        RunStoppedError: a command failed; it said why.
     """
-    run = Path("runs") / f"your-model-{model.replace(':', '-')}"
-    asked = ["--queries", queries] if queries else []
+    runs = Path("runs")
+    runs.mkdir(exist_ok=True)
+    run = mkdtemp(prefix="your-model-", dir=runs)
     server = ["--ollama-host", host, "--target-model", model, "--num-predict", "128"]
-    learning = ["--algorithm", "auto", "--num-env-steps", str(steps), "--run-dir", str(run)]
-    for command in (
-        ["train", *server, *asked, *learning, *more],
-        ["eval", "-p", str(run), "--episodes", str(episodes)],
-    ):
-        if code := execute(command):
-            raise RunStoppedError(f"mutagym {command[0]} ended with exit code {code}")
+    learning = ["--algorithm", "auto", "--num-env-steps", str(steps), "--run-dir", run]
+    trained = execute(["train", *server, *learning, *more])
+    return trained or execute(["eval", "-p", run, "--episodes", str(episodes)])
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]))

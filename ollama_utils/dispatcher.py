@@ -106,6 +106,8 @@ class Accounts:
         """The calls that are under way."""
         self.max_in_flight = 0
         """The most calls that were under way at once."""
+        self.completions = 0
+        """The completions that were returned, each to its caller."""
 
     def sent(self, model: str, *, retry: bool) -> None:
         """A call goes out."""
@@ -132,6 +134,11 @@ class Accounts:
         """A call was answered without going out."""
         with self._lock:
             self._of(model).cache_hits += 1
+
+    def returned(self) -> None:
+        """A completion goes to its caller."""
+        with self._lock:
+            self.completions += 1
 
     def snapshot(self) -> dict[str, Account]:
         """The accounts so far by model; the tag `:latest` is left out of the names."""
@@ -295,6 +302,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """The most calls that were under way at once, over all servers and models."""
         return self._accounts.max_in_flight
 
+    @property
+    def completions(self) -> int:
+        """How many completions were returned: replies, known ones, and those that were given up.
+
+        However many attempts one took, it counts once; embeddings are none.
+        """
+        return self._accounts.completions
+
     def new_cap(self, limit: int) -> Gate:
         """A cap on the calls that are made with it: together they have so many attempts under way at most."""
         cap = Gate(limit)
@@ -335,6 +350,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         try:
             question = question_of(call)
         except BadRequestError as error:
+            self._accounts.returned()
             return Completion(text="", error=error, attempts=0)
         pending = self._pending(call.model, _probe_like(call), cap)
 
@@ -353,6 +369,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             elif asked.reply.cached:
                 self._accounts.hit(call.model)
                 self._keep_too(question, asked.reply)
+            self._accounts.returned()
             return asked.reply
 
     def known(self, call: Call) -> Completion | None:
@@ -372,6 +389,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             completion = from_json(reply)
         if completion is not None:
             self._accounts.hit(call.model)
+            self._accounts.returned()
             self._keep_too(question, completion)
         return completion
 

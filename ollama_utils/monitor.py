@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.findings import Findings
-from records.progress import duration, percent
+from records.progress import digits, duration, percent
 
 WINDOW_S = 20.0
 """What is told is of the last seconds, this many: a reply's seconds in its slot count when it comes."""
@@ -28,7 +28,8 @@ class CallMonitor:
     Args:
         dispatchers: where the calls go; several are beside each other, at the same servers.
         findings: what is found out about the servers; None: nothing is said of them.
-        most_calls: that the command makes at most, where that is known: how long they take is said once.
+        most_calls: completions that the command asks for at most, where that is known: how long those take
+            that are left is said once. Those that came before, as in a run that is resumed, count.
         clock: seconds that never go back.
     """
 
@@ -44,10 +45,13 @@ class CallMonitor:
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, Mapping[str, float]]] = deque([(clock(), self._totals())])
         self._first: tuple[float, float] | None = None
-        """When the first calls were seen, and how many there were."""
+        """When the first completion was seen that no log or cache held, and how many there were."""
 
     def line(self) -> str:
-        """`7 of 8 slots busy · 43.0 calls/s · 12 % cache hits`, of the last seconds."""
+        """`7 of 8 slots busy · 43 calls/s · 12 % cache hits`, of the last seconds.
+
+        Nothing is said of the slots before a server has told how long a reply took there; some never do.
+        """
         with self._lock:
             to_s, now = self._clock(), self._totals()
             self._look(to_s, now)
@@ -56,21 +60,25 @@ class CallMonitor:
         spent = {key: now[key] - before[key] for key in now}
         per_s, busy = (spent[key] / wall_s if wall_s else 0.0 for key in ("calls", "busy_s"))
         hits = percent(spent["cache_hits"], spent["calls"] + spent["cache_hits"])
-        return f"{self._slots(busy)} · {per_s:.1f} calls/s · {hits} cache hits"
+        slots = self._slots(busy) if now["busy_s"] else ""
+        return " · ".join(filter(None, (slots, f"{digits(per_s)} calls/s", f"{hits} cache hits")))
 
     def news(self) -> list[str]:
-        """What was found out of the servers, and what the calls will take, each once."""
+        """What was found out of the servers, and how long the calls that are left take, each once."""
         lines = self._findings.news(self._capacities()) if self._findings else []
         with self._lock:
             if self._most_calls is not None and (pace := self._first_pace()):
-                most, self._most_calls = self._most_calls, None
-                takes = duration(most / pace)
-                lines.append(f"at the {pace:.3g} calls/s of the first calls, {counted(most)} take {takes}")
+                left, self._most_calls = self._most_calls - self._completions(), None
+                if left > 0:
+                    at, takes = digits(pace), duration(left / pace)
+                    lines.append(
+                        f"at the {at} calls/s of the first calls, at most {left:,} more take {takes}"
+                    )
         return lines
 
     def _first_pace(self) -> float | None:
-        """Calls a second since the first were seen, once that says something."""
-        now_s, calls = self._clock(), self._totals()["calls"]
+        """Completions a second since the first was seen, known ones left out, once that says something."""
+        now_s, calls = self._clock(), self._completions() - self._totals()["cache_hits"]
         if self._first is None:
             self._first = (now_s, calls) if calls else None
             return None
@@ -90,6 +98,9 @@ class CallMonitor:
     def _totals(self) -> dict[str, float]:
         totals = [account_totals(dispatcher) for dispatcher in self._dispatchers]
         return {key: sum(each[key] for each in totals) for key in totals[0]}
+
+    def _completions(self) -> int:
+        return sum(dispatcher.completions for dispatcher in self._dispatchers)
 
     def _capacities(self) -> dict[tuple[str, str], CapacityEstimate]:
         return self._dispatchers[0].capacities()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -21,6 +22,8 @@ EVERY_S = 60.0
 """Where there is no terminal, a plain line comes as often, beside the first and the last of a part."""
 PACE_S = 300.0
 """The pace is that of the last seconds, this many: single replies may take a minute."""
+LOOKS_S = 0.1
+"""... of which what was done is remembered as often, and at the end."""
 REFRESHES_PER_S = 4.0
 TREND_WIDTH = 32
 """Points of a trend that are drawn."""
@@ -49,7 +52,7 @@ class Standing:
 
 
 class Pace:
-    """How fast a count goes up.
+    """How fast a count goes up; may be told and asked on any thread.
 
     Args:
         clock: seconds that never go back.
@@ -57,26 +60,31 @@ class Pace:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         self._seen: deque[tuple[float, float]] = deque()
 
     def see(self, done: float) -> None:
         """So much is done now."""
         now_s = self._clock()
-        while self._seen and now_s - self._seen[0][0] > PACE_S:
-            self._seen.popleft()
-        self._seen.append((now_s, done))
+        with self._lock:
+            while self._seen and now_s - self._seen[0][0] > PACE_S:
+                self._seen.popleft()
+            if len(self._seen) > 1 and now_s - self._seen[-2][0] < LOOKS_S:
+                self._seen.pop()
+            self._seen.append((now_s, done))
 
     def forget(self) -> None:
         """What was done until now says nothing of the pace, as what a resumed run repeats."""
-        self._seen.clear()
+        with self._lock:
+            self._seen.clear()
 
     @property
     def per_s(self) -> float | None:
         """How much is done a second; None while that is not known."""
-        seen = list(self._seen)  # another thread may add to it
-        if not seen:
-            return None
-        (from_s, before), (_, done) = seen[0], seen[-1]
+        with self._lock:
+            if not self._seen:
+                return None
+            (from_s, before), (_, done) = self._seen[0], self._seen[-1]
         wall_s = self._clock() - from_s
         return (done - before) / wall_s if wall_s > 0 and done > before else None
 
@@ -232,6 +240,11 @@ def duration(seconds: float) -> str:
     if seconds < 99.5 * 60:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h"
+
+
+def digits(number: float) -> str:
+    """`0.042`, `4.8`, `43`, `1,234`: three digits that count, and all of those before the point."""
+    return f"{number:.3g}" if abs(number) < 99.95 else f"{number:,.0f}"  # noqa: PLR2004 - what rounds to 100
 
 
 def sparkline(values: Sequence[float]) -> str:

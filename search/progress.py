@@ -40,8 +40,8 @@ class SearchProgress(ProgressDisplay):
         self._best: list[float] = []
         self._says = ""
         self._calls_each = calls_each
-        self._done, self._replies_before = 0, self._replies()
-        """How many are done, and the replies that there were then."""
+        self._done, self._completions_before = 0, dispatcher.completions
+        """How many are done, and the completions that there were then."""
         self.begin(what, total, self._stands)
 
     def advance(self, done: int, best: float | None = None, standing: str | None = None) -> None:
@@ -51,7 +51,7 @@ class SearchProgress(ProgressDisplay):
             self._says = f"best {best:.3f}"
         if standing is not None:
             self._says = standing
-        self._done, self._replies_before = done, self._replies()
+        self._done, self._completions_before = done, self._dispatcher.completions
         if not account_totals(self._dispatcher)["calls"]:  # a resumed search repeats what it knows
             self.restart_pace()
         self.update(self._far())
@@ -67,16 +67,11 @@ class SearchProgress(ProgressDisplay):
         within = f"then {since} of at most {self._calls_each} calls" if since else ""
         return Standing(outcome=within, score=self._says, trend=self._best, calls=self._monitor.line())
 
-    def _replies(self) -> int:
-        """That came so far, or were known; a failed attempt brings none."""
-        spent = account_totals(self._dispatcher)
-        return int(spent["calls"] - spent["failures"] + spent["cache_hits"])
-
     def _since(self) -> int:
-        """Replies since so many were done, at most those that one takes: a few may come twice."""
+        """Completions since so many were done, at most those that one takes: a few may come twice."""
         if self._done >= self._total:
             return 0
-        return min(self._replies() - self._replies_before, self._calls_each)
+        return min(self._dispatcher.completions - self._completions_before, self._calls_each)
 
     def _far(self) -> float:
         """How many are done, with the share of the one under way."""

@@ -18,7 +18,7 @@ from ollama_utils.monitor import CallMonitor
 from records.failures import StepLimit
 from records.interrupt import Interrupt
 from records.metrics import CallRates, MetricsWriter, TensorBoard
-from records.progress import TREND_WIDTH, ProgressDisplay, Standing, percent
+from records.progress import TREND_WIDTH, ProgressDisplay, Standing, digits, percent
 from records.run_folder import RunFolder
 from records.terminal import tell
 from train.audit import Audit
@@ -352,7 +352,7 @@ class ProgressLine(BaseCallback):
             return Standing(calls=self._monitor.line())
         per_s = self._display.per_s
         came = (
-            f"{f'{self._name}: ' if self._name else ''}{f'{per_s:.1f} steps/s · ' if per_s else ''}"
+            f"{f'{self._name}: ' if self._name else ''}{f'{digits(per_s)} steps/s · ' if per_s else ''}"
             f"success {percent(tally.successes, tally.episodes)} of {tally.episodes} episodes · "
             f"refused {percent(tally.refused, tally.scored)} · unscored {percent(tally.unscored, tally.rows)}"
         )

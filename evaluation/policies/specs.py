@@ -39,7 +39,8 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {"epsilon_greedy": ("epsilon",), "exp3"
 """Options of a kind beside `proportion`; those of a class or run are its own affair."""
 _BANDITS: dict[str, Any] = {"epsilon_greedy": EpsilonGreedy, "ucb1": UCB1, "exp3": Exp3}
 _WITH_ARGUMENT = {"fixed": "fixed:MUTATOR", "llm": "llm:MODEL"}
-_NAMES = ("noop", "random", "round_robin", *FITTED, *_WITH_ARGUMENT)
+NAMES = ("noop", "random", "round_robin", *FITTED, *_WITH_ARGUMENT)
+"""Kinds that are named as they are, or with an argument behind a colon."""
 _PART = re.compile(r"""((?:"[^"]*"|'[^']*'|[^,"'])*)(,|$)""")
 
 
@@ -163,13 +164,13 @@ def _head(head: str, text: str, mutators: Sequence[str]) -> tuple[str, str]:
     kind, equals, arg = head.partition("=")
     if equals:
         if kind not in KEYED:
-            raise ValueError(f"policy {text!r} begins with {kind!r}; {nearest(kind, (*KEYED, *_NAMES))}")
+            raise ValueError(f"policy {text!r} begins with {kind!r}; {nearest(kind, (*KEYED, *NAMES))}")
         if not arg:
             raise ValueError(f"policy {text!r} names nothing; expected run=FOLDER or class=my.module.Policy")
         return kind, arg
     kind, colon, arg = head.partition(":")
-    if kind not in _NAMES:
-        raise ValueError(f"unknown policy {head!r}, and no such folder; {nearest(kind, _NAMES)}")
+    if kind not in NAMES:
+        raise ValueError(f"unknown policy {head!r}, and no such folder; {nearest(kind, NAMES)}")
     if bool(arg) != (kind in _WITH_ARGUMENT) or bool(colon) != bool(arg):
         raise ValueError(
             f"policy {head!r} is incomplete or too long; expected {_WITH_ARGUMENT.get(kind, kind)}"
@@ -181,7 +182,7 @@ def _head(head: str, text: str, mutators: Sequence[str]) -> tuple[str, str]:
 
 def _is_folder(text: str) -> bool:
     """Whether it is the path of a folder, and no policy's name."""
-    return os.path.isdir(text) and text not in _NAMES  # noqa: PTH112 - False, too, for what cannot be a path
+    return os.path.isdir(text) and text not in NAMES  # noqa: PTH112 - False, too, for what cannot be a path
 
 
 def _parts(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from evaluation.policies.specs import NAMES
 from tests.docs.snippets import DOCUMENTS, ROOT
 
 FOLDERS = (
@@ -24,6 +25,13 @@ def test_every_file_that_a_document_names_is_there(path: Path) -> None:
     linked = [path.parent / link for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text)]
     missing = [name for name in named if not (ROOT / name).exists()]
     assert missing + [str(link) for link in linked if not link.exists()] == []
+
+
+def test_the_page_of_evaluations_names_every_kind_of_policy() -> None:
+    text = (ROOT / "docs" / "evaluating.md").read_text(encoding="utf-8")
+    bullet = re.search(r"^- `-p` is .*?(?=^- )", text, re.MULTILINE | re.DOTALL)
+    assert bullet
+    assert [kind for kind in NAMES if not re.search(rf"`{kind}[`:]", bullet[0])] == []
 
 
 def test_the_citation_names_this_version() -> None:

@@ -27,7 +27,7 @@ from simulator.process import EmbeddedServer
 
 ROOT = Path(__file__).parents[2]
 SMALL = ("--encoder", "hashing", "--num-processes", "4", "--bandit-steps", "4")
-RUNS: dict[str, tuple[Callable[[str], None], str]] = {
+RUNS: dict[str, tuple[Callable[[str], object], str]] = {
     "evolve_prompt": (lambda _: evolve_prompt.main(generations=1, panel_size=10), "seed prompt "),
     "own_mutator": (lambda _: own_mutator.main(total_steps=64), "success"),
     "own_policy": (lambda _: own_policy.main(episodes=2), "PoliteFirst"),
@@ -39,7 +39,7 @@ RUNS: dict[str, tuple[Callable[[str], None], str]] = {
     "train_ppo": (lambda _: train_ppo.main(total_steps=64, num_lanes=2), "ep_rew_mean"),
     "vector_env": (lambda _: vector_env.main(steps=1), "rewards ["),
     "your_model": (
-        lambda host: your_model.main(host, "sim-model", None, *SMALL, steps=64, episodes=4),
+        lambda host: your_model.main(host, "sim-model", *SMALL, steps=64, episodes=4),
         "noop",
     ),
 }
@@ -60,8 +60,35 @@ def test_an_example_runs(
         pytest.skip("the extra ray is not installed")
     monkeypatch.chdir(tmp_path)
     example, expected = RUNS[name]
-    example(simulator.host)
+    assert not example(simulator.host)
     assert expected in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "failing",
+    [
+        lambda _: own_mutator.main(total_steps=-1),
+        lambda _: own_policy.main(episodes=-1),
+        lambda _: own_reward.main(total_steps=-1),
+        lambda host: your_model.main(host, "no-such-model"),
+        lambda host: your_model.main(host, "sim-model", "--queries", "no-such-file.csv"),
+    ],
+)
+def test_an_example_whose_command_fails_ends_with_its_exit_code(
+    failing: Callable[[str], int], simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert failing(simulator.host) == failing(simulator.host) == ExitCode.USER_ERROR
+
+
+def test_a_model_of_ones_own_has_a_new_run_each_time(
+    simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        code = your_model.main(simulator.host, "sim-model", *SMALL, steps=16, episodes=-1)
+        assert code == ExitCode.USER_ERROR  # of `eval`
+    assert len(list(Path("runs").glob("your-model-*/summary.json"))) == 2
 
 
 @pytest.mark.parametrize(

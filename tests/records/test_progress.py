@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from records.progress import ProgressDisplay, Standing, duration, sparkline
+from records.progress import Pace, ProgressDisplay, Standing, digits, duration, sparkline
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.clock import Clock
 
@@ -158,6 +158,35 @@ def test_what_a_resumed_run_repeats_says_nothing_of_the_pace(capsys: pytest.Capt
     for clock.now_s, done in ((1, 80), (61, 81)):
         display.update(done)
     assert capsys.readouterr().err.splitlines()[-1] == "steps: 81 of 100, about 19 min left"
+
+
+def test_the_pace_is_that_of_the_last_minutes_however_often_it_is_asked() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    for look in range(200_001):  # a hundred a second: each takes as long as the first
+        clock.now_s = look / 100
+        pace.see(3 * look / 100 if clock.now_s < 1000 else 3000 + 5 * (clock.now_s - 1000))
+        told = pace.per_s
+        assert told is None or told > 2.9
+    assert told == pytest.approx(5)
+    pace.forget()
+    assert pace.per_s is None
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        (0, "0"),
+        (0.04163, "0.0416"),
+        (0.1, "0.1"),
+        (4.8049, "4.8"),
+        (43.06, "43.1"),
+        (99.96, "100"),
+        (1234.5, "1,234"),
+    ],
+)
+def test_a_rate_is_told_by_three_digits(number: float, told: str) -> None:
+    assert digits(number) == told
 
 
 @pytest.mark.parametrize(

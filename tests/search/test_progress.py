@@ -97,5 +97,5 @@ def test_what_the_calls_will_take_is_told_once_from_the_pace_of_the_first(
         clock.now_s += 10
         progress.tick()
         progress.tick()
-    says = "at the 2 calls/s of the first calls, at most 1,200 calls take 10 min\n"
+    says = "at the 2 calls/s of the first calls, at most 1,179 more take 10 min\n"
     assert capsys.readouterr().err.count(says) == 1
