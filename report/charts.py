@@ -121,6 +121,10 @@ def slots_chart(slots: Slots) -> Chart:
         "when its reply was written down and is as long as the server says that it worked; gaps are "
         "idle time. A model has as many lanes as it was seen to work on calls at once."
     )
+    if slots.untimed:
+        says += f" {slots.untimed:,} more calls are left out: no server said how long it worked on them."
+    if slots.left_out:
+        says += f" {slots.left_out:,} more calls are left out: they are of too many servers and models."
     if slots.pauses:
         says += f" {slots.pauses} longer pauses are cut out: the run was stopped, and gone on with."
     return {"kind": "slots", "title": "The servers' slots", "says": says, **asdict(slots)}

@@ -30,7 +30,7 @@ class Span:
 
     steps: int = 0
     calls: int = 0
-    """Questions to the target that were new."""
+    """Questions to the target that were new, of scored steps: without a reply, none may have been asked."""
     unscored: int = 0
     refused: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     """By original query, how many of the scored steps were refused, and how many there were."""
@@ -163,13 +163,13 @@ def count_training(
 
 def count_step(span: Span, t: Mapping[str, Any], asked: set[str]) -> None:
     """Count one step; `asked` has the questions that the target was asked before."""
-    question = t["mutated_query"] if t["adopted"] else t["query_before"]
-    span.calls += question not in asked
-    asked.add(question)
     span.steps += 1
     if t["unscored"]:
         span.unscored += 1
         return
+    question = t["mutated_query"] if t["adopted"] else t["query_before"]
+    span.calls += question not in asked
+    asked.add(question)
     counts = span.refused[t["original_query"]]
     counts[0] += t["outcome"] == "refused"
     counts[1] += 1
@@ -178,10 +178,10 @@ def count_step(span: Span, t: Mapping[str, Any], asked: set[str]) -> None:
 
 
 def count_cells(transitions: Iterable[Mapping[str, Any]], categories: Mapping[str, str]) -> Cells:
-    """Count the scored transitions by mutator and category."""
+    """Count the scored transitions by mutator and category, but for guard queries: no answer is a success."""
     cells: Cells = {}
     for t in transitions:
-        if not t["unscored"]:
+        if not t["unscored"] and not t.get("guard"):
             count_cell(cells, t, categories)
     return cells
 
