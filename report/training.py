@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scorers.comparison import Comparison, compare
-from scorers.statistics import clustered_interval, mean_interval
+from scorers.statistics import clustered_interval, known, mean_interval
 
 WINDOWS = 40
 """Points of a learning curve at most."""
@@ -205,11 +205,6 @@ def paired(start: Span, end: Span) -> Comparison:
     before, after = start.successes(), end.successes()
     both = sorted({*before, *after})
     return compare([after.get(query, []) for query in both], [before.get(query, []) for query in both])
-
-
-def known(value: float) -> float | None:
-    """None for what is not finite, which JSON has no number for."""
-    return value if math.isfinite(value) else None
 
 
 def _joined(rows: Sequence[Span]) -> Span:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import execute
-from report.page import as_script_data, names_of
+from report.charts import COLORS, evaluation_charts
+from report.page import MOST_TRANSITIONS, as_script_data, names_of
 from tests.report.made_runs import OLD, changed, copied, data_of, report
 
 FOLDERS = sorted(path.name for path in OLD.iterdir() if path.is_dir())
@@ -348,3 +349,20 @@ def test_the_page_of_an_evaluation_has_gates_failures_and_corrected_rates(tmp_pa
         "not met",
     ):
         assert text in page
+
+
+def test_runs_share_the_transitions_of_a_page(tmp_path: Path) -> None:
+    runs = [copied("train-finished", tmp_path / str(number)) for number in range(3)]
+    lines = (OLD / "train-finished" / "transitions.jsonl").read_text().splitlines(keepends=True)
+    (runs[0] / "transitions.jsonl").write_text("".join(lines[:2] * (MOST_TRANSITIONS // 4)))
+    page = report(*runs, output=tmp_path / "page.html")
+    assert len(data_of(page)["runs"][0]["steps"]["columns"]["lane"]) == MOST_TRANSITIONS // 3
+
+
+def test_many_mutators_are_told_apart_by_as_many_colours_as_there_are() -> None:
+    row = {"mission": "m", "team": "t", "policy": None, "mutators": {f"m{k}": 1 / 20 for k in range(20)}}
+    rate = {"rate": 0.5, "mean": 0.5, "low": 0.1, "high": 0.9}
+    told = {"rates": [row | {name: rate for name in ("success", "refusal", "return")}]}
+    (bars,) = (chart for chart in evaluation_charts(told) if chart["kind"] == "bars")
+    assert len(bars["names"]) == COLORS
+    assert sum(bars["rows"][0][1]) == pytest.approx(1.0)
