@@ -12,7 +12,7 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,7 +142,8 @@ def _copied(path: Path, wal: Path, folder: Path) -> Path:
     for _ in range(COPIES):
         before = path.stat()
         shutil.copyfile(path, folder / path.name)
-        if wal.exists():  # else the run ended meanwhile
+        (folder / wal.name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # the run ended meanwhile
             shutil.copyfile(wal, folder / wal.name)
         now = path.stat()
         if (before.st_mtime_ns, before.st_size) == (now.st_mtime_ns, now.st_size):

@@ -277,10 +277,10 @@ def _held_out(rows: Sequence[Mapping[str, Any]]) -> PageTable:
 def facts(run: RunFiles) -> list[tuple[str, str]]:
     """What the run was: models, sizes, cost."""
     config, summary = run.config, run.summary
-    steps = summary.get("env_steps")
+    steps, models = summary.get("env_steps"), ", ".join(config.get("models") or [])
     found = {
         "command": run.command,
-        "target": summary.get("target_model") or _of_missions(run, "target_model"),
+        "target": summary.get("target_model") or models or _of_missions(run, "target_model"),
         "mutator": summary.get("mutator_model") or _of_missions(run, "mutator_model"),
         "algorithm": summary.get("algorithm"),
         "schedule": summary.get("schedule"),
@@ -299,12 +299,8 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
 
 def _of_missions(run: RunFiles, name: str) -> str | None:
     """A setting of the run: of an evaluation that of its missions, which need not be what its flags say."""
-    if run.missions:
-        values = [mission.get(name) for mission in run.missions.values()]
-    else:
-        values = run.config.get("models" if name == "target_model" else "", []) or [
-            run.config.get(name.replace("_", "-"))
-        ]
+    values = [mission.get(name) for mission in run.missions.values()]
+    values = values or [run.config.get(name.replace("_", "-"))]
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or None
 
 
