@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.formats import (
@@ -99,7 +99,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
             steppers = make_steppers(config, inputs.teams, progress.say, stack)
             make_policies(missions, inputs.teams, steppers, connection)
-            _begin(inputs, missions, folder, connection, stack)
+            replies = _begin(inputs, missions, folder, connection, stack)
             evaluation = EvaluationRun(
                 config=config,
                 missions=missions,
@@ -109,7 +109,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
                 connection=connection,
                 progress=progress,
             )
-            results = _run(evaluation, interrupt)
+            results = _run(evaluation, interrupt, replies)
             told = report(
                 results,
                 power=config.power,
@@ -186,7 +186,7 @@ def _begin(
     folder: RunFolder,
     connection: Connection,
     stack: ExitStack,
-) -> None:
+) -> ReplyLog:
     """Write down what the evaluation is, and keep its replies from here on."""
     played = {mission.spec.name: resolved(mission.spec) | mission.record() for mission in missions}
     now = json.loads(json.dumps(played))
@@ -195,7 +195,7 @@ def _begin(
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
-    folder.write_config(resolved(inputs.config))
+    folder.begin(resolved(inputs.config), simulated=connection.simulated)
     folder.write_json("missions.json", played)
     guard = sum(len(mission.queries.guard) for mission in missions)
     tell(
@@ -204,6 +204,7 @@ def _begin(
         + (f", {guard} guard queries" if guard else "")
         + f", {counted(inputs.most_calls)}"
     )
+    return replies
 
 
 def _what_is_set(missions: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -215,14 +216,21 @@ def _what_is_set(missions: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def _run(evaluation: EvaluationRun, interrupt: Interrupt) -> dict[str, Any]:
-    """Fit, play, and keep the results; whatever ends it, what was answered is kept."""
+def _run(evaluation: EvaluationRun, interrupt: Interrupt, replies: ReplyLog) -> dict[str, Any]:
+    """Fit, play, and keep the results; whatever ends it, what was answered is kept.
+
+    The counts in summary.json are of this process, and below `whole_run` of those before it, too.
+    """
     folder, dispatcher = evaluation.folder, evaluation.connection.dispatcher
     began_s = time.monotonic()
     try:
         with evaluation.progress:
             results = evaluation.results()
-        spent = {"wall_s": round(time.monotonic() - began_s, 3)} | account_totals(dispatcher)
+        spent = {
+            "wall_s": round(time.monotonic() - began_s, 3),
+            **account_totals(dispatcher),
+            "whole_run": asdict(replies.totals()),
+        }
     except (Interrupted, Exception) as error:
         dispatcher.cancel()
         tell(f"to go on: mutagym eval --resume {folder.path}")

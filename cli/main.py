@@ -20,19 +20,12 @@ from ollama_utils.errors import EncodingError, OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import SIGNALS, Interrupted, interruptible
+from records.run_folder import COMMAND_KEYS
 from records.settings import read_toml, with_flags
 from records.terminal import one_line, tell
 from records.trust import is_run_config
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
-_KEYS = {
-    "train": "num-env-steps",
-    "eval": "agents",
-    "evolve": "max-generations",
-    "select": "selector",
-    "optimize": "num-candidates",
-}
-"""For each command that can go on with a run, a key that its config.toml alone has."""
 TRUST = "--trust-run"
 """The code, hosts and files that a run folder names are used, whoever made it."""
 QUIET = "--quiet"
@@ -276,8 +269,8 @@ def _command_defaults(
 
 def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:
     """Check that a command goes on with a run of its own."""
-    key = _KEYS.get(command)
-    others = [each for each, own in _KEYS.items() if own in table]
+    key = COMMAND_KEYS.get(command)
+    others = [each for each, own in COMMAND_KEYS.items() if own in table]
     if key and key not in table and others:
         raise UserError(f"--resume names {folder!r}, a run of `mutagym {others[0]}`: go on with that command")
 

@@ -5,8 +5,6 @@ Several runs stand side by side: `mutagym report runs/train-a runs/train-b -o bo
 
 from __future__ import annotations
 
-import os
-import secrets
 import sys
 import webbrowser
 from pathlib import Path
@@ -16,7 +14,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from records.errors import UserError
-from records.run_folder import check_writable
+from records.run_folder import check_writable, replacing
 from records.terminal import tell
 
 NAME = "report.html"
@@ -25,7 +23,7 @@ NAME = "report.html"
 def report(
     *runs: Path,
     output: Annotated[Path | None, Parameter(name=["--output", "-o"])] = None,
-    transitions: Annotated[int, Parameter(validator=Number(gte=0))] = 20_000,
+    transitions: Annotated[int | None, Parameter(validator=Number(gte=0))] = None,
     open_: Annotated[bool, Parameter(name="--open", negative="")] = False,
 ) -> None:
     """Make one HTML file of run folders, which needs no network: tables, charts, every transition.
@@ -33,7 +31,7 @@ def report(
     Args:
         runs: the folders, of any command.
         output: the file [report.html in the folder of the run; of several runs it must be named].
-        transitions: as many transitions of each run are in it: the last ones.
+        transitions: as many transitions of each run are in it: the last ones [20,000, shared by the runs].
         open_: show it in the browser.
     """
     if not runs:
@@ -49,21 +47,9 @@ def report(
     path = output or runs[0] / NAME
     check_writable(path, "--output")
     page = make_page(folders, most_transitions=transitions)
-    write_whole(path, page)
-    tell(f"report: {path}, {len(page.encode()) / 1e6:.1f} MB")
+    with replacing(path) as part:
+        part.write_text(page, encoding="utf-8")
+    tell(f"report: {path}, {path.stat().st_size / 1e6:.1f} MB")
     if open_ and not webbrowser.open(path.absolute().as_uri()):
         tell("no browser was found: open the file yourself")
     sys.stdout.flush()
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file, or leave what was there. No link there is followed: the folder may be anybody's."""
-    part = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
-    try:
-        with part.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)

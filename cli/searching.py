@@ -308,7 +308,7 @@ class SearchSession:
         fingerprints = models | dict(search.fingerprints)
         if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
-        folder.write_config(resolved(search.config))
+        folder.begin(resolved(search.config), simulated=self.connection.simulated)
         folder.write_json("parts.json", fingerprints)
         cost = "" if search.most_calls is None else f", {counted(search.most_calls)}"
         tell(f"run folder {folder.path}: {search.says}{cost}")

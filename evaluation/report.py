@@ -10,7 +10,6 @@ rates corrected for its errors are shown beside the raw ones.
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from scorers.statistics import (
     clustered_interval,
     crossed_mean_interval,
     crossed_rate_interval,
+    known,
     mean_interval,
     wilson_interval,
 )
@@ -326,11 +326,6 @@ def by_query(scored: Iterable[tuple[str, Agent]], name: str) -> dict[str, list[f
     for query, agent in scored:
         values[query].append(float(agent[name]))
     return values
-
-
-def known(value: float) -> float | None:
-    """None for what is not finite, which JSON has no number for."""
-    return value if math.isfinite(value) else None
 
 
 def _shares(names: Iterable[str]) -> dict[str, float]:

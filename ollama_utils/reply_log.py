@@ -335,6 +335,17 @@ def _text(stored: bytes) -> str:
     return stored.decode("utf-8", "surrogateescape")
 
 
+def check_tables_alone(database: sqlite3.Connection) -> None:
+    """Distrust what the schema of a file of anybody calls, and check that reading it runs nothing of theirs.
+
+    Raises:
+        sqlite3.Error: it has a trigger or a view, or is no database.
+    """
+    database.execute("PRAGMA trusted_schema = OFF")
+    if database.execute(_OF_OTHERS).fetchone():
+        raise sqlite3.DatabaseError("it has a trigger or a view")
+
+
 class SqliteFile:
     """A file whose every failure is one error that says what to do.
 
@@ -368,10 +379,8 @@ class SqliteFile:
         self._database.text_factory = _text
         try:
             self._use_a_write_ahead_log()
-            self._database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             self._database.execute(f"PRAGMA synchronous = {synchronous}")
-            if self._database.execute(_OF_OTHERS).fetchone():
-                raise sqlite3.DatabaseError("it has a trigger or a view")
+            check_tables_alone(self._database)
             self._database.executescript(schema)
         except sqlite3.Error as error:
             self._database.close()

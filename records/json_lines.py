@@ -142,13 +142,16 @@ class JsonLines:
 
 
 def read_lines(
-    path: Path, check: Callable[[Mapping[str, Any]], None] = lambda _record: None
+    path: Path,
+    check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
+    cut: Callable[[int], None] = lambda _number: None,
 ) -> Iterator[dict[str, Any]]:
     """The records of a file that anybody may have written or be writing, up to the first line that is torn.
 
     Args:
         path: the file.
         check: raises ValueError for a record that cannot be one of this file.
+        cut: is called with the number of a line that is none, where it is not the torn last one.
 
     Raises:
         OSError: it cannot be read.
@@ -157,7 +160,7 @@ def read_lines(
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{str(path)!r} is not a regular file")
     with path.open("rb") as lines:
-        for number, (record, _) in enumerate(_whole_lines(lines), start=1):
+        for number, (record, _) in enumerate(_whole_lines(lines, cut), start=1):
             try:
                 check(record)
             except ValueError as error:
@@ -167,10 +170,14 @@ def read_lines(
             yield record
 
 
-def _whole_lines(lines: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _whole_lines(
+    lines: BinaryIO, cut: Callable[[int], None] = lambda _number: None
+) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The records of an open file, each with its line; the first line that is torn ends it."""
-    for line in iter(partial(lines.readline, MOST_BYTES), b""):
+    for number, line in enumerate(iter(partial(lines.readline, MOST_BYTES), b""), start=1):
         if (record := _record(line)) is None:
+            if line.endswith(b"\n") or lines.read(1):  # else the end of a file that is being written
+                cut(number)
             return
         yield record, line
 

@@ -28,6 +28,16 @@ LOCK = ".lock"
 """Held by the process that writes the folder."""
 REPLIES = "replies.sqlite"
 """Every reply of the run, see `ollama_utils.reply_log`."""
+SERVERS = "servers.json"
+"""Written when the run begins: whether its servers are the simulator."""
+COMMAND_KEYS = {
+    "train": "num-env-steps",
+    "eval": "agents",
+    "evolve": "max-generations",
+    "select": "selector",
+    "optimize": "num-candidates",
+}
+"""For each command that writes a run folder, a key that its config.toml alone has."""
 PART = ".part-"
 """Begins the name of a file that is not whole yet."""
 
@@ -212,6 +222,11 @@ class RunFolder(RecordedRun):
             part.write_text(text, encoding="utf-8")
         return self.path / name
 
+    def begin(self, table: Mapping[str, Any], *, simulated: bool) -> None:
+        """Write config.toml, see `write_config`, and whether the servers are the simulator."""
+        self.write_config(table)
+        self.write_json(SERVERS, {"simulated": simulated})
+
     def write_config(self, table: Mapping[str, Any]) -> Path:
         """Write a flat `table` as config.toml (None left out), marked as made here; returns its path."""
         text = "".join(f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None)
@@ -360,10 +375,12 @@ def check_writable(path: Path | None, flag: str = "--json") -> None:
 def replacing(path: Path) -> Iterator[Path]:
     """Gives a path beside `path` to write to; it takes the place of `path` once it is whole and on disk.
 
-    Its name ends as that of `path` does: SB3 adds an ending to a file that has none.
+    Its name ends as that of `path` does: SB3 adds an ending to a file that has none. What has that name is
+    deleted first, and no link there is followed: the folder may be anybody's.
     """
     path.parent.mkdir(exist_ok=True)
     part = path.with_name(f"{PART}{path.name}")
+    part.unlink(missing_ok=True)
     try:
         yield part
         with part.open("rb") as written:

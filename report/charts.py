@@ -20,7 +20,10 @@ LINEAGE = "Lineage"
 NARROWING = "How each combination's interval narrowed"
 STEPS = ("env steps", "target calls")
 MOST_NAMES = 30
-"""Mutators and categories that are drawn."""
+"""Mutators and categories of the heat map."""
+COLORS = 14
+"""As many names are told apart by their colour, see `assets/page.css`."""
+OTHERS = "others"
 MOST_PANELS = 12
 """Combinations of a selection whose intervals are drawn."""
 _MEASURES = (
@@ -61,7 +64,7 @@ def training_charts(training: Training, windows: Sequence[Span]) -> Iterator[Cha
     used: Counter[str] = Counter()
     for span in windows:
         used.update(span.mutators)
-    names = [name for name, _ in used.most_common(MOST_NAMES)]
+    names = _with_colors(used)
     yield {
         "kind": "shares",
         "title": "Mutators over time",
@@ -69,7 +72,7 @@ def training_charts(training: Training, windows: Sequence[Span]) -> Iterator[Cha
         "axes": STEPS,
         "names": names,
         "points": [
-            [at, [round(span.mutators[name] / max(1, span.scored), 4) for name in names]]
+            [at, _shares({name: n / max(1, span.scored) for name, n in span.mutators.items()}, names)]
             for at, span in zip(_places(windows), windows, strict=True)
         ],
     }
@@ -85,6 +88,18 @@ def training_charts(training: Training, windows: Sequence[Span]) -> Iterator[Cha
             for part in parts
         ],
     }
+
+
+def _with_colors(used: Counter[str]) -> list[str]:
+    """The commonest names, the rest of them as others, where there are more than colours."""
+    names = [name for name, _ in used.most_common()]
+    return names if len(names) <= COLORS else [*names[: COLORS - 1], OTHERS]
+
+
+def _shares(of: Mapping[str, float], names: Sequence[str]) -> list[float]:
+    """The share of each of the names; of others, of all that is none of them."""
+    rest = sum(share for name, share in of.items() if name not in names)
+    return [round(of.get(name, 0.0) + (rest if name == OTHERS else 0.0), 4) for name in names]
 
 
 def _most_common(counts: Counter[str]) -> set[str]:
@@ -121,6 +136,10 @@ def slots_chart(slots: Slots) -> Chart:
         "when its reply was written down and is as long as the server says that it worked; gaps are "
         "idle time. A model has as many lanes as it was seen to work on calls at once."
     )
+    if slots.untimed:
+        says += f" {slots.untimed:,} more calls are left out: no server said how long it worked on them."
+    if slots.left_out:
+        says += f" {slots.left_out:,} more calls are left out: they are of too many servers and models."
     if slots.pauses:
         says += f" {slots.pauses} longer pauses are cut out: the run was stopped, and gone on with."
     return {"kind": "slots", "title": "The servers' slots", "says": says, **asdict(slots)}
@@ -153,16 +172,16 @@ def evaluation_charts(report: Mapping[str, Any]) -> Iterator[Chart]:
             for measure, key, title, percent in measures
         ],
     }
-    mutators = sorted({mutator for row in rows for mutator in row["mutators"]})
+    used: Counter[str] = Counter()
+    for row in rows:
+        used.update(row["mutators"])
+    mutators = _with_colors(used)
     yield {
         "kind": "bars",
         "title": "Mutators that the policies chose",
         "says": "The share of their scored steps.",
         "names": mutators,
-        "rows": [
-            [name, [round(row["mutators"].get(mutator, 0.0), 4) for mutator in mutators]]
-            for name, row in zip(names, rows, strict=True)
-        ],
+        "rows": [[name, _shares(row["mutators"], mutators)] for name, row in zip(names, rows, strict=True)],
     }
 
 

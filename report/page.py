@@ -30,22 +30,24 @@ SCRIPTS = (
     *("text.js", "charts.js", "steps.js", "page.js"),
 )
 MOST_TRANSITIONS = 20_000
-"""Transitions of a run that a page holds, unless another number is set."""
+"""Transitions that a page holds, unless another number is set: its runs share them."""
 _TO_ESCAPE = re.compile("[<>&\u007f-\u009f\u2028\u2029\ud800-\udfff]")
 
 
-def make_page(runs: Sequence[Path], *, most_transitions: int = MOST_TRANSITIONS) -> str:
+def make_page(runs: Sequence[Path], *, most_transitions: int | None = None) -> str:
     """The page of these runs, as HTML.
 
     Args:
         runs: their folders, see `runs_in`.
-        most_transitions: as many transitions of each are on the page: the last ones.
+        most_transitions: as many transitions of each are on the page: the last ones; None: an equal part of
+            `MOST_TRANSITIONS`.
 
     Raises:
         UserError: one of them is no run folder.
     """
     names = names_of(runs)
-    pages = [page_of(read_run(path, name), most_transitions) for path, name in zip(runs, names, strict=True)]
+    most = MOST_TRANSITIONS // len(runs) if most_transitions is None else most_transitions
+    pages = [page_of(read_run(path, name), most) for path, name in zip(runs, names, strict=True)]
     curves = [chart for page in pages for chart in page.charts if chart["title"] == LEARNING_CURVES]
     together = [overlaid(curves)] if len(curves) > 1 else []
     data = {"together": together, "runs": [page.data for page in pages]}

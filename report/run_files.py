@@ -12,6 +12,7 @@ from envs.episode import check_transition
 from records.errors import UserError
 from records.json_lines import read_lines
 from records.reading import parse_toml, read_json_object, read_text
+from records.run_folder import COMMAND_KEYS, SERVERS
 from records.seed_folders import seed_folders
 from records.trust import CONFIG
 
@@ -20,14 +21,6 @@ MOST_RESULTS_BYTES = 2**28
 """Bytes of results.json and report.json, which grow with the evaluation: 256 MiB."""
 DAMAGED = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 """What is raised where a file is not what a run writes."""
-_KEYS = {
-    "num-env-steps": "train",
-    "agents": "eval",
-    "max-generations": "evolve",
-    "selector": "select",
-    "num-candidates": "optimize",
-}
-"""A key that the config.toml of one command alone has."""
 
 
 @dataclass(kw_only=True)
@@ -39,6 +32,9 @@ class RunFiles:
     command: str
     config: dict[str, Any]
     summary: dict[str, Any] = field(default_factory=dict)
+    servers: dict[str, Any] = field(default_factory=dict)
+    missions: dict[str, Any] = field(default_factory=dict)
+    """Those of an evaluation, by name and in their order."""
     results: dict[str, Any] = field(default_factory=dict)
     report: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
@@ -46,10 +42,17 @@ class RunFiles:
     """What is left out, and why: a line each."""
 
     @property
-    def simulated(self) -> bool:
-        """Whether its figures are of the simulator."""
-        told = self.summary.get("simulated", self.results.get("simulated", self.report.get("simulated")))
-        return bool(told) if told is not None else self.config.get("ollama-host") == ["embedded"]
+    def simulated(self) -> bool | None:
+        """Whether its figures are of the simulator; None where nothing says so."""
+        for said in (self.servers, self.summary, self.results, self.report):
+            if isinstance(told := said.get("simulated"), bool):
+                return told
+        return True if self.config.get("ollama-host") == ["embedded"] else None
+
+    def note(self, text: str) -> None:
+        """Say it, once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def attempt(self, what: str, build: Callable[[], T], default: T) -> T:
         """What `build` returns; where a file is not what a run writes, the default and a note."""
@@ -63,13 +66,17 @@ class RunFiles:
         return default
 
     def transitions(self) -> Iterator[dict[str, Any]]:
-        """The lines of transitions.jsonl up to the first that is none.
+        """The lines of transitions.jsonl up to the first that is none, which is noted if others may follow.
 
         Raises:
             OSError: there is no such file.
             ValueError: a line is JSON, but no transition.
         """
-        return read_lines(self.path / "transitions.jsonl", check_transition)
+
+        def cut(number: int) -> None:
+            self.note(f"Transitions: line {number} is damaged: it and what follows are left out.")
+
+        return read_lines(self.path / "transitions.jsonl", check_transition, cut)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -93,7 +100,7 @@ def read_run(path: Path, name: str) -> RunFiles:
         config = parse_toml(read_text(path / CONFIG))
     except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{str(path / CONFIG)!r} cannot be read ({error}): name another run") from error
-    command = next((command for key, command in _KEYS.items() if key in config), None)
+    command = next((command for command, key in COMMAND_KEYS.items() if key in config), None)
     if command is None:
         raise UserError(
             f"{str(path / CONFIG)!r} is of no command that writes run folders; expected one of train, eval, "
@@ -101,14 +108,14 @@ def read_run(path: Path, name: str) -> RunFiles:
         )
     run = RunFiles(path=path, name=name, command=command, config=config)
     run.summary = run.attempt("Summary", lambda: read_json_object(path / "summary.json"), {})
-    run.metrics = run.attempt(
-        "Metrics by round",
-        lambda: list(read_lines(path / "metrics.jsonl")) if command != "eval" else [],
-        [],
-    )
+    if (path / SERVERS).exists():  # else by an earlier version
+        run.servers = run.attempt("Servers", lambda: read_json_object(path / SERVERS), {})
+    if command not in {"train", "eval"}:
+        run.metrics = run.attempt("Metrics by round", lambda: list(read_lines(path / "metrics.jsonl")), [])
     if command != "train":
         most = MOST_RESULTS_BYTES
         run.results = run.attempt("Results", lambda: read_json_object(path / "results.json", most), {})
     if command == "eval":
+        run.missions = run.attempt("Missions", lambda: read_json_object(path / "missions.json"), {})
         run.report = run.attempt("Report", lambda: read_json_object(path / "report.json", most), {})
     return run

@@ -21,7 +21,8 @@ class RunPage:
 
     name: str
     command: str
-    simulated: bool
+    simulated: bool | None
+    """Whether the figures are of the simulator; None where it is not known."""
     facts: list[tuple[str, str]]
     headline: list[PageTable] = field(default_factory=list)
     charts: list[charts.Chart] = field(default_factory=list)
@@ -129,7 +130,7 @@ def _categories(run: RunFiles) -> dict[str, str]:
 def _add_training(page: RunPage, run: RunFiles, categories: Mapping[str, str]) -> None:
     config = run.config
     max_steps = int(config["max-steps"])
-    by_bandit = config.get("algorithm", "ppo") != "ppo"
+    by_bandit = {"ppo": 0, "auto": config.get("bandit-env-steps", 0)}.get(config.get("algorithm", "ppo"), 1)
     rollout = max(1, int(config["bandit-steps" if by_bandit else "num-steps"]))
     training = count_training(run.transitions(), categories, max_steps)
     if not training.rows:
@@ -145,15 +146,21 @@ def _add_cells(page: RunPage, run: RunFiles, categories: Mapping[str, str]) -> N
 
 
 def _add_slots(page: RunPage, run: RunFiles) -> None:
-    slots = run.attempt("The servers' slots", lambda: read_slots(run.path), None)
-    page.charts += [charts.slots_chart(slots)] if slots else []
+    def add() -> None:
+        if slots := read_slots(run.path):
+            page.charts.append(charts.slots_chart(slots))
+        else:
+            run.note("The servers' slots: left out, no reply says how long its server worked on it.")
+
+    run.attempt("The servers' slots", add, None)
 
 
 def _add_steps(page: RunPage, run: RunFiles, categories: Mapping[str, str], most: int) -> None:
     teams = [str(team["name"]) for team in run.results.get("teams", [])]
-    steps = as_columns(run.transitions(), categories, teams, most)
-    if steps["total"] > most:
-        run.notes.append(
-            f"Transitions: the last {most:,} of {steps['total']:,} are here; --transitions takes more."
-        )
-    page.steps = steps if steps["total"] else None
+    steps = as_columns(run.transitions(), categories, list(run.missions), teams, most)
+    total, told = steps["total"], run.summary.get("env_steps")
+    if total > most:
+        run.note(f"Transitions: the last {most:,} of {total:,} are here; --transitions takes more.")
+    if isinstance(told, int) and total < told:
+        run.note(f"Transitions: {told - total:,} of the run's {told:,} are not in its transitions.jsonl.")
+    page.steps = steps if min(most, total) else None

@@ -12,11 +12,12 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ollama_utils.reply_log import check_tables_alone
 from ollama_utils.types import is_count
 from records.reading import parse_json
 from records.run_folder import REPLIES
@@ -28,6 +29,10 @@ BINS = 240
 PAUSE_S = 60.0
 """A longer time without any call is cut out: the run was stopped, and gone on with."""
 MOST_LANES = 64
+"""Of a model at a server."""
+MOST_LANES_IN_ALL = 256
+COPIES = 5
+"""Times that a log is copied at most which is being written."""
 MOST_BYTES = 2**32
 """Bytes of a log that is read: 4 GiB."""
 MOST_S = 60.0
@@ -57,7 +62,7 @@ class LoggedCall(NamedTuple):
     came_s: float
     """When its reply was written down."""
     worked_s: float
-    """What the server took for it, waiting left out."""
+    """What the server took for it, waiting left out; 0 where it does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,11 @@ class Slots:
     busy: float
     """The share of the lanes' time in which a call was worked on."""
     count: int
-    """Calls that are counted."""
+    """Calls that are drawn."""
+    untimed: int
+    """Calls of which the server does not say how long it worked."""
+    left_out: int
+    """Calls for which there were too many lanes."""
     pauses: int
     """Longer times without any call, which are cut out."""
     is_whole: bool
@@ -93,10 +102,11 @@ def read_slots(run: Path) -> Slots | None:
         raise ValueError(f"{REPLIES} is over {MOST_BYTES} bytes")
     try:
         with _opened(path) as database:
+            check_tables_alone(database)
             calls = list(_read(database))
     except sqlite3.Error as error:
         raise ValueError(f"{REPLIES} cannot be read: {error}") from error
-    return _laid_out(calls) if calls else None
+    return _laid_out(calls) if any(call.worked_s for call in calls) else None
 
 
 @contextmanager
@@ -104,23 +114,41 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     """The log, read only; nothing is written beside it.
 
     One with a write-ahead log is copied: it can only be read with that, which SQLite may write.
+
+    Raises:
+        ValueError: the write-ahead log is too large, or the log changes all the time.
     """
     wal = path.with_name(f"{path.name}-wal")
     with tempfile.TemporaryDirectory() as folder:
         if wal.is_file() and wal.stat().st_size:
             if wal.stat().st_size > MOST_BYTES:
                 raise ValueError(f"{wal.name} is over {MOST_BYTES} bytes")
-            shutil.copyfile(path, Path(folder) / path.name)
-            shutil.copyfile(wal, Path(folder) / wal.name)
-            path = Path(folder) / path.name
+            path = _copied(path, wal, Path(folder))
             mode = ""
         else:
             mode = "?immutable=1"
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}{mode}", uri=True)) as database:
-            database.execute("PRAGMA trusted_schema = OFF")  # the file may be anybody's
             begun = time.monotonic()
             database.set_progress_handler(lambda: time.monotonic() - begun > MOST_S, 100_000)
             yield database
+
+
+def _copied(path: Path, wal: Path, folder: Path) -> Path:
+    """A copy of a log, with its write-ahead log.
+
+    Between two checkpoints the log itself stays as it is, while the write-ahead log grows. So they belong
+    together where the log did not change while both were copied.
+    """
+    for _ in range(COPIES):
+        before = path.stat()
+        shutil.copyfile(path, folder / path.name)
+        (folder / wal.name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # the run ended meanwhile
+            shutil.copyfile(wal, folder / wal.name)
+        now = path.stat()
+        if (before.st_mtime_ns, before.st_size) == (now.st_mtime_ns, now.st_size):
+            return folder / path.name
+    raise ValueError(f"{path.name} is written all the time; make the report again later")
 
 
 def _read(database: sqlite3.Connection) -> Iterator[LoggedCall]:
@@ -128,21 +156,23 @@ def _read(database: sqlite3.Connection) -> Iterator[LoggedCall]:
         usage = parse_json(told) if isinstance(told, str) else None
         if not isinstance(usage, dict) or not is_count(at_s):
             continue
-        seconds = [usage.get(name, 0) for name in ("load_s", "prefill_s", "decode_s", "total_s")]
+        seconds = [usage.get(name, 0) for name in ("load_s", "prefill_s", "decode_s")]
         if not all(map(is_count, seconds)):
             continue
-        worked = sum(seconds[:3]) if seconds[1] + seconds[2] else seconds[3]
-        if worked:
-            yield LoggedCall(str(server), str(model), float(at_s), float(worked))
+        worked = sum(seconds) if seconds[1] + seconds[2] else 0.0
+        yield LoggedCall(str(server), str(model), float(at_s), float(worked))
 
 
 def _laid_out(calls: Sequence[LoggedCall]) -> Slots:
-    bars, pauses = _without_pauses(calls)
+    bars, pauses = _without_pauses([call for call in calls if call.worked_s])
     lanes: dict[tuple[str, str], list[list[Bar]]] = {}
+    room = MOST_LANES_IN_ALL
     for call, bar in bars:
-        _place(lanes.setdefault((call.server, call.model), []), bar)
+        own = lanes.setdefault((call.server, call.model), [])
+        room -= _place(own, bar, most=min(MOST_LANES, len(own) + room))
+    count = sum(len(lane) for own in lanes.values() for lane in own)
     span = max(bar.end_s for _, bar in bars)
-    is_whole = len(calls) <= MOST_CALLS
+    is_whole = count <= MOST_CALLS
     told: list[dict[str, Any]] = [
         {
             "server": server,
@@ -155,9 +185,16 @@ def _laid_out(calls: Sequence[LoggedCall]) -> Slots:
         for number, lane in enumerate(own, start=1)
     ]
     busy = sum(sum(lane["busy"]) for lane in told) / (BINS * len(told))
-    models = sorted({call.model for call in calls})
     return Slots(
-        models=models, lanes=told, span_s=span, busy=busy, count=len(calls), pauses=pauses, is_whole=is_whole
+        models=sorted({lane["model"] for lane in told}),
+        lanes=told,
+        span_s=span,
+        busy=busy,
+        count=count,
+        untimed=len(calls) - len(bars),
+        left_out=len(bars) - count,
+        pauses=pauses,
+        is_whole=is_whole,
     )
 
 
@@ -176,19 +213,30 @@ def _without_pauses(calls: Sequence[LoggedCall]) -> tuple[list[tuple[LoggedCall,
     return found, pauses
 
 
-def _place(lanes: list[list[Bar]], bar: Bar) -> None:
-    """Put a bar into the first lane where it overlaps nothing; a new one where there is none."""
+def _place(lanes: list[list[Bar]], bar: Bar, most: int) -> bool:
+    """Put a bar into the first lane where it overlaps nothing; a new one where there is none.
+
+    Args:
+        lanes: those of its model at its server.
+        bar: left out where there is no lane and may be none.
+        most: lanes that there may be; with these the bar is cut, in the one that is free first.
+
+    Returns:
+        Whether there is a new lane.
+    """
     for lane in lanes:
         last = lane[-1]
         slack = SLACK * min(bar.end_s - bar.begin_s, last.end_s - last.begin_s)
         if last.end_s <= bar.begin_s + slack:
             lane.append(bar._replace(begin_s=max(bar.begin_s, last.end_s)))
-            return
-    if len(lanes) < MOST_LANES:
+            return False
+    if len(lanes) < most:
         lanes.append([bar])
-        return
-    lane = min(lanes, key=lambda lane: lane[-1].end_s)
-    lane.append(bar._replace(begin_s=min(bar.end_s, max(bar.begin_s, lane[-1].end_s))))
+        return True
+    if lanes:
+        lane = min(lanes, key=lambda lane: lane[-1].end_s)
+        lane.append(bar._replace(begin_s=min(bar.end_s, max(bar.begin_s, lane[-1].end_s))))
+    return False
 
 
 def _shares(lane: Sequence[Bar], span: float) -> list[float]:

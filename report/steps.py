@@ -9,27 +9,32 @@ from typing import Any
 
 TEXTS = (
     *("original_query", "query_before", "mutated_query", "reply", "mutator", "outcome", "rejected", "error"),
-    *("category", "team"),
+    *("category", "mission", "team"),
 )
 """Columns that hold places in `texts`."""
 NUMBERS = (
     *("row", "lane", "episode_number", "step_number", "attempt", "reward", "intent_similarity"),
     *("prompt_tokens", "completion_tokens"),
 )
-TRUTHS = ("adopted", "partial", "success", "unscored", "terminated", "truncated", "reply_truncated", "guard")
+TRUTHS = ("adopted", "success", "unscored", "reply_truncated", "guard")
 """Columns that are the bits of `flags`, the first the lowest."""
 DIGITS = 4
 
 
 def as_columns(
-    transitions: Iterable[Mapping[str, Any]], categories: Mapping[str, str], teams: Sequence[str], most: int
+    transitions: Iterable[Mapping[str, Any]],
+    categories: Mapping[str, str],
+    missions: Sequence[str],
+    teams: Sequence[str],
+    most: int,
 ) -> dict[str, Any]:
     """The last `most` of these transitions.
 
     Args:
         transitions: lines of transitions.jsonl.
         categories: that of each original query that has one.
-        teams: what those of an evaluation are called; none of a training.
+        missions: what those of an evaluation are called; none of a training.
+        teams: the same of its teams.
         most: as many are kept.
     """
     last: deque[Mapping[str, Any]] = deque(maxlen=most)
@@ -40,12 +45,12 @@ def as_columns(
     texts, parts = _Places(), _Places()
     columns: dict[str, list[Any]] = {name: [] for name in (*TEXTS, *NUMBERS, "flags", "parts", "episode")}
     for t in last:
-        team = _team(t, teams)
         kind = "undetermined" if t.get("undetermined") else "partly refused" if t["partial"] else t["outcome"]
         named = {
             **t,
             "category": categories.get(t["original_query"], ""),
-            "team": team,
+            "mission": _name(t, "mission", missions),
+            "team": _name(t, "team", teams),
             "outcome": "unscored" if t["unscored"] else kind,
             "error": t["not_hashed"]["error_message"] or t["error"],
         }
@@ -82,6 +87,6 @@ class _Places:
         return list(self._places)
 
 
-def _team(t: Mapping[str, Any], teams: Sequence[str]) -> str:
-    number = t.get("team")
-    return teams[number] if isinstance(number, int) and 0 <= number < len(teams) else ""
+def _name(t: Mapping[str, Any], key: str, names: Sequence[str]) -> str:
+    number = t.get(key)
+    return names[number] if isinstance(number, int) and 0 <= number < len(names) else ""

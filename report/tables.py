@@ -11,6 +11,8 @@ from report.training import Estimate, Span, paired
 
 NONE = "\N{EN DASH}"
 """Where nothing is known."""
+OF_LAST = ", last process"
+"""Ends the name of what is counted of the process that ended the run, not of those before it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,25 +78,27 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
             "refusals %",
             "return",
             "unscored %",
+            "failed %",
             "calls / success",
             "episodes",
         ),
         names=1 + missions,
         rows=[
             [
-                *([row["mission"]] if missions else []),
-                row["team"] if row["policy"] is None else f"· {row['policy']}",
+                *_policy(row, missions=missions),
                 told(row["success"], "rate", 100),
                 told(row["refusal"], "rate", 100),
                 told(row["return"], "mean", 1),
                 number(row["unscored"]["rate"], 100),
+                number(row["failed"]["rate"], 100),
                 number(row["calls"]["per_success"], 1),
                 str(row["success"]["n"]),
             ]
             for row in report["rates"]
         ],
-        says="With 95 % intervals, clustered by query.",
+        says=f"With 95 % intervals, clustered by query.{_one_seed(report.get('one_seed', []))}",
     )
+    yield _corrected(report["rates"], missions=missions)
     for measure, times, unit in (("success", 100, "points"), ("return", 1, "return")):
         yield PageTable(
             caption=f"Paired comparison: {measure}",
@@ -120,6 +124,53 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
         )
     if guard := report.get("guard"):
         yield _guard(guard, missions=missions)
+    yield _gates(report.get("gates", []))
+
+
+def _one_seed(names: Sequence[str]) -> str:
+    told = "the network of one seed; what another seed would have come to is in no interval."
+    return f" {', '.join(names)}: {told}" if names else ""
+
+
+def _corrected(rows: Sequence[Mapping[str, Any]], *, missions: bool) -> PageTable:
+    kinds = ("refusal", "refusal_corrected", "success", "success_corrected")
+    columns = ("policy", "refusals %", "corrected", "success %", "corrected")
+    return PageTable(
+        caption="Corrected for the judge's errors",
+        columns=_with_mission(missions, *columns),
+        names=1 + missions,
+        rows=[
+            [*_policy(row, missions=missions), *(told(row[kind], "rate", 100) for kind in kinds)]
+            for row in rows
+            if "refusal_corrected" in row
+        ],
+        says="By its accuracy on a labelled sample (--judge-accuracy).",
+    )
+
+
+def _gates(rows: Sequence[Mapping[str, Any]]) -> PageTable:
+    return PageTable(
+        caption="Gates",
+        columns=("gate", "mission", "policy", "verdict", "rate %", "n", "unscored or failed"),
+        names=4,
+        rows=[
+            [
+                *(row[name] for name in ("gate", "mission", "policy", "verdict")),
+                told(row, "rate", 100),
+                str(row["n"]),
+                str(row["lost"]),
+            ]
+            for row in rows
+        ],
+        says="Met: the end of the interval that decides keeps the bound, whatever the episodes that are "
+        "unscored or failed might have come to.",
+    )
+
+
+def _policy(row: Mapping[str, Any], *, missions: bool) -> list[str]:
+    """The cells that name a row of rates."""
+    name = row["team"] if row["policy"] is None else f"\N{MIDDLE DOT} {row['policy']}"
+    return [row["mission"], name] if missions else [name]
 
 
 def _guard(guard: Mapping[str, Any], *, missions: bool) -> PageTable:
@@ -226,30 +277,50 @@ def _held_out(rows: Sequence[Mapping[str, Any]]) -> PageTable:
 def facts(run: RunFiles) -> list[tuple[str, str]]:
     """What the run was: models, sizes, cost."""
     config, summary = run.config, run.summary
-    whole = summary.get("whole_run") or {}
-    wall, steps = summary.get("wall_s"), summary.get("env_steps")
+    steps, models = summary.get("env_steps"), ", ".join(config.get("models") or [])
     found = {
         "command": run.command,
-        "target": summary.get("target_model") or ", ".join(config.get("models") or [config["target-model"]]),
-        "mutator": summary.get("mutator_model") or config.get("mutator-model"),
+        "target": summary.get("target_model") or models or _of_missions(run, "target_model"),
+        "mutator": summary.get("mutator_model") or _of_missions(run, "mutator_model"),
         "algorithm": summary.get("algorithm"),
         "schedule": summary.get("schedule"),
         "lanes": summary.get("num_processes"),
-        "encoder": config.get("encoder"),
-        "reward": config.get("reward"),
+        "encoder": _of_missions(run, "encoder"),
+        "reward": _of_missions(run, "reward"),
         "selector": config.get("selector"),
         "task": run.results.get("task") or run.results.get("dataset"),
         "seed": config.get("seed"),
         "env steps": steps,
-        "wall": None if wall is None else f"{float(wall):.0f} s",
-        "env steps / s": f"{steps / wall:.1f}" if steps and wall else None,
-        "model calls": summary.get("llm_calls") or whole.get("calls") or summary.get("calls"),
-        "from the cache": summary.get("cache_hits"),
-        "retries": summary.get("retries"),
-        "completion tokens": summary.get("completion_tokens"),
+        **_cost(run.command, summary),
         "stopped": summary.get("stopped"),
     }
     return [(name, _plain(value)) for name, value in found.items() if value is not None]
+
+
+def _of_missions(run: RunFiles, name: str) -> str | None:
+    """A setting of the run: of an evaluation that of its missions, which need not be what its flags say."""
+    values = [mission.get(name) for mission in run.missions.values()]
+    values = values or [run.config.get(name.replace("_", "-"))]
+    return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or None
+
+
+def _cost(command: str, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run took; where it was resumed, all but trainings tell some of it of the last process."""
+    is_training = command == "train"
+    calls = "llm_calls" if is_training else "calls"
+    whole = summary if is_training else summary.get("whole_run") or {}
+    wall, steps = summary.get("wall_s"), summary.get("env_steps")
+    names = {"model calls": calls, "retries": "retries", "completion tokens": "completion_tokens"}
+    counts = {name: whole.get(key) for name, key in names.items()}
+    last = {
+        "wall": None if wall is None else f"{float(wall):.0f} s",
+        "env steps / s": f"{steps / wall:.1f}" if steps and wall else None,
+        "from the cache": summary.get("cache_hits"),
+    }
+    if not whole:  # of a version that counted by process alone
+        counts, last = {}, last | {name: summary.get(key) for name, key in names.items()}
+    is_all = bool(whole) and whole.get(calls) == summary.get(calls)
+    return counts | {(name if is_all else f"{name}{OF_LAST}"): value for name, value in last.items()}
 
 
 def _plain(value: object) -> str:

@@ -384,6 +384,11 @@ def _unskewed(ratio: Floats, skewness: Floats, count: int) -> Floats:
     return np.where(np.abs(skewness) > _SLIGHT, moved, ratio)
 
 
+def known(value: float) -> float | None:
+    """None for what is not finite, which JSON has no number for."""
+    return value if math.isfinite(value) else None
+
+
 def span_of(clusters: Sequence[Sequence[float]]) -> float:
     """How far the values lie apart at most; 1, as for rates, where they are all the same."""
     values = [value for cluster in clusters for value in cluster]

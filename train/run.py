@@ -257,7 +257,8 @@ def _begin(
         check_total(config, saved, folder)
         check_queries(queries, folder)
         check_fingerprints(found, folder)
-    folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
+    settings = resolved(replace(config, server=connection.resolve(config.server)))
+    folder.begin(settings, simulated=connection.simulated)
     folder.write_json("queries.json", queries.record())
     folder.write_json("parts.json", found)
     kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""

@@ -92,7 +92,10 @@ def _prepare_all(
         own = replace(connection, dispatcher=connection.dispatcher.beside())
         runs.append(prepare(alone, opener, queries, own, interrupt, stack, encoder))
         if seed == config.seed:
-            folder.write_config(resolved(replace(config, server=connection.resolve(config.server))))
+            folder.begin(
+                resolved(replace(config, server=connection.resolve(config.server))),
+                simulated=connection.simulated,
+            )
     return [replace(run, interrupt=Interrupt(), name=f"seed {run.config.seed}") for run in runs]
 
 

@@ -1,7 +1,7 @@
 // Draws the charts; each function gets a place, a chart (see report/charts.py) and returns the data as a table.
 "use strict";
 
-const color = (k) => `var(--c${k % 14})`;
+const color = (k) => `var(--c${k % 14})`; // report/charts.py keeps to as many names; runs may be more
 const percent = d3.format(".0%");
 
 /** Put a drawing of Observable Plot into a place, with a name for those who do not see it. */
@@ -236,7 +236,11 @@ function slots(place, chart, id) {
       ],
     });
   };
-  const draw = () => { drawOverview(); if (chart.is_whole) drawWindow(); };
+  const draw = () => {
+    slide.setAttribute("aria-valuetext", `${from.toFixed(2)} s to ${(from + length).toFixed(2)} s`);
+    drawOverview();
+    if (chart.is_whole) drawWindow();
+  };
   const zoom = (factor) => { length = Math.min(chart.span_s, Math.max(chart.span_s / 2000, length * factor)); from = Math.min(from, chart.span_s - length); slide.value = (1000 * from) / Math.max(1e-9, chart.span_s - length); draw(); };
   const slide = el("input", { type: "range", min: 0, max: 1000, value: 333, id: `${id}-from`, oninput: (event) => { from = (event.target.value / 1000) * (chart.span_s - length); draw(); } });
   place.append(overview);

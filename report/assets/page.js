@@ -21,11 +21,13 @@ function drawFigure(figure) {
   details.addEventListener("toggle", () => { if (details.open && !table.firstChild) table.append(dataTable(chart.title, columns, rows)); });
   figure.append(details);
   let width = 0;
-  new ResizeObserver(() => {
+  const fit = () => {
     if (!place.clientWidth || place.clientWidth === width) return;
     width = place.clientWidth;
     draw();
-  }).observe(place);
+  };
+  fit();
+  new ResizeObserver(fit).observe(place);
 }
 
 const waiting = new IntersectionObserver((entries) => {
@@ -36,13 +38,25 @@ const waiting = new IntersectionObserver((entries) => {
     else stepsBrowser(entry.target, DATA.runs[number].steps, `steps-${number}`);
   }
 }, { rootMargin: "400px" });
-for (const each of document.querySelectorAll("figure, [data-steps]")) waiting.observe(each);
+const parts = document.querySelectorAll("figure, [data-steps]");
+for (const each of parts) waiting.observe(each);
+addEventListener("beforeprint", () => {
+  for (const each of parts) if (each.matches("figure") && !each.querySelector("details")) { waiting.unobserve(each); drawFigure(each); }
+});
 
 const chosen = document.getElementById("run");
 if (chosen) {
   const runs = document.querySelectorAll("section.run");
   const show = () => runs.forEach((run, k) => { run.hidden = k !== Number(chosen.value); });
   chosen.addEventListener("change", show);
-  for (const link of document.querySelectorAll("a[data-run]")) link.addEventListener("click", () => { chosen.value = link.dataset.run; show(); });
+  const choose = (number) => { chosen.value = number; show(); };
+  for (const link of document.querySelectorAll("a[data-run]")) link.addEventListener("click", () => choose(link.dataset.run));
+  /** Show the run that the address names, as in report.html#run-2. */
+  const follow = () => {
+    const run = /^#run-\d+$/.test(location.hash) ? document.querySelector(location.hash) : null;
+    if (run?.matches("section.run")) { choose([...runs].indexOf(run)); run.scrollIntoView(); }
+  };
+  addEventListener("hashchange", follow);
   show();
+  follow();
 }

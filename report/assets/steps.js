@@ -2,14 +2,16 @@
 "use strict";
 
 const PAGE = 25;
-const FILTERS = [["outcome", "Outcome"], ["category", "Category"], ["mutator", "Mutator"], ["lane", "Lane"], ["team", "Policy"]];
+const FILTERS = [["outcome", "Outcome"], ["category", "Category"], ["mutator", "Mutator"], ["lane", "Lane"], ["mission", "Mission"], ["team", "Policy"], ["guard", "Queries"]];
+const QUERIES = ["to be answered", "guard: to be refused"];
 
 function stepsBrowser(section, data, id) {
   const { columns, texts } = data;
   const count = columns.lane.length;
   const text = (name, k) => texts[columns[name][k]];
   const has = (name, k) => Boolean((columns.flags[k] >> data.truths.indexOf(name)) & 1);
-  const value = (name, k) => (name === "lane" ? String(columns.lane[k]) : text(name, k));
+  const values = { lane: (k) => String(columns.lane[k]), guard: (k) => QUERIES[Number(has("guard", k))] };
+  const value = (name, k) => values[name]?.(k) ?? text(name, k);
   const byEpisode = d3.group(d3.range(count), (k) => columns.episode[k]);
   let found = d3.range(count);
   let page = 0;
@@ -24,6 +26,7 @@ function stepsBrowser(section, data, id) {
   const body = el("tbody");
   const [earlier, later] = [el("button", { type: "button", onclick: () => turn(-1) }, "Previous"), el("button", { type: "button", onclick: () => turn(1) }, "Next")];
   const where = el("span");
+  const opened = el("p", { class: "unseen", role: "status", "aria-live": "polite" });
   const detail = el("div", { class: "detail", role: "region", "aria-label": "Transition", tabindex: "-1" });
   const heads = [["#", "12%"], ["mutator", "27%"], ["outcome", "21%"], ["reward", "13%"], ["query", "", "less"]];
 
@@ -39,6 +42,7 @@ function stepsBrowser(section, data, id) {
         el("div", { class: "pager" }, earlier, where, later),
         el("p", { class: "hint" }, el("kbd", {}, "j"), " ", el("kbd", {}, "k"), " next and previous result, ", el("kbd", {}, "←"), " ", el("kbd", {}, "→"), " step by step through the episode")),
       detail),
+    opened,
   );
   section.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.altKey || event.metaKey || event.target.closest("input, select")) return;
@@ -93,7 +97,10 @@ function stepsBrowser(section, data, id) {
   function turn(by) { page += by; list(); }
 
   function mark() {
-    for (const row of body.rows) row.toggleAttribute("aria-current", Number(row.dataset.place) === current);
+    for (const row of body.rows) {
+      if (Number(row.dataset.place) === current) row.setAttribute("aria-current", "true");
+      else row.removeAttribute("aria-current");
+    }
   }
 
   function along(by) {
@@ -115,6 +122,12 @@ function stepsBrowser(section, data, id) {
     if (!section.contains(document.activeElement)) detail.focus({ preventScroll: true });
   }
 
+  /** `3`, or `3, attempt 2` where the first came to nothing. */
+  function stepNumber(k) {
+    const attempt = columns.attempt[k];
+    return `${columns.step_number[k] + 1}${attempt ? `, attempt ${attempt + 1}` : ""}`;
+  }
+
   function open(k) {
     current = k;
     mark();
@@ -122,16 +135,18 @@ function stepsBrowser(section, data, id) {
     const [original, before, after] = ["original_query", "query_before", "mutated_query"].map((name) => text(name, k));
     const outcome = text("outcome", k);
     const number = (name, digits) => fixed(columns[name][k], digits);
+    const at = `Lane ${columns.lane[k]}, episode ${columns.episode_number[k] + 1}: step ${stepNumber(k)} (row ${columns.row[k]})`;
     const told = [
       ["outcome", outcome + (has("success", k) ? ", success" : "")], ["reward", has("unscored", k) ? "none" : number("reward", 3)],
       ["rewording", has("adopted", k) ? "adopted" : `not adopted: ${plain(text("rejected", k)) || "unknown"}`], ["similarity to the original", number("intent_similarity", 3)],
-      ["tokens read, written", `${columns.prompt_tokens[k]}, ${columns.completion_tokens[k]}`], ["category", plain(text("category", k)) || "–"], ["policy", plain(text("team", k))], ["error", plain(text("error", k))],
+      ["tokens read, written", `${columns.prompt_tokens[k]}, ${columns.completion_tokens[k]}`], ["category", plain(text("category", k)) || "–"],
+      ["query", has("guard", k) ? QUERIES[1] : ""], ["mission", plain(text("mission", k))], ["policy", plain(text("team", k))], ["error", plain(text("error", k))],
     ].filter(([, each]) => each !== "");
     const parts = Object.entries(data.reward_parts[columns.parts[k]]);
     detail.replaceChildren(
-      el("h4", {}, `Lane ${columns.lane[k]}, episode ${columns.episode_number[k] + 1}: step ${steps.indexOf(k) + 1} of ${steps.length}`),
-      el("ol", { class: "episode", "aria-label": "Steps of the episode" }, ...steps.map((each, n) =>
-        el("li", {}, el("button", { type: "button", "aria-current": each === k ? "step" : null, onclick: () => go(each) }, `${n + 1} ${plain(text("mutator", each))} `, el("span", { class: text("outcome", each).split(" ")[0] }, text("outcome", each)))))),
+      el("h4", {}, at),
+      el("ol", { class: "episode", "aria-label": "Steps of the episode" }, ...steps.map((each) =>
+        el("li", {}, el("button", { type: "button", "aria-current": each === k ? "step" : null, onclick: () => go(each) }, `${stepNumber(each)} ${plain(text("mutator", each))} `, el("span", { class: text("outcome", each).split(" ")[0] }, text("outcome", each)))))),
       el("dl", { class: "facts" }, ...told.map(([name, each]) => el("div", {}, el("dt", {}, name), el("dd", {}, el("bdi", {}, each))))),
       el("h4", {}, "From the original query to the rewording"), diffBox("The rewording, compared with the original", original, after),
       ...(before === original ? [] : [el("h4", {}, "The query before this step"), textBox("The query before this step", visible(before))]),
@@ -139,6 +154,7 @@ function stepsBrowser(section, data, id) {
       ...(parts.length ? [el("h4", {}, "The reward's parts"), el("table", { class: "mini" }, el("tbody", {}, ...parts.map(([name, each]) => el("tr", {}, el("th", { scope: "row" }, plain(name)), el("td", { class: "number" }, fixed(each, 4))))))] : []),
     );
     detail.scrollTop = 0;
+    opened.textContent = `${at}: ${plain(text("mutator", k))}, ${outcome}`;
   }
 }
 

@@ -112,7 +112,7 @@ function joined(parts) {
 /** A box that shows what became of a text; where it is too long to compare, the new one. */
 function diffBox(label, before, after) {
   const parts = wordDiff(before, after);
-  if (parts === null) return textBox(label, visible(after));
+  if (parts === null) return textBox(label, el("em", {}, "Too long to be compared; this is the new text:"), "\n", visible(after));
   const tags = { "=": "span", "-": "del", "+": "ins" };
   return textBox(label, ...parts.map(([kind, text]) => el(tags[kind], {}, visible(text))));
 }

@@ -139,6 +139,8 @@ def test_after_ctrl_c_it_goes_on_without_asking_again_what_was_answered(
     answered = server.stats()["calls"]
     assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 0
     again = server.stats()["calls"] - answered
+    spent = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert spent["whole_run"]["calls"] > spent["calls"] > 0
     assert evaluate(server, tmp_path / "whole", *flags) == 0
     assert again < server.stats()["calls"] - answered - again
     for name in ("results.json", "report.json"):

@@ -96,7 +96,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_screen(
 
 def test_filters_and_search_narrow_the_transitions(page: Page, folder: Path) -> None:
     opened(page, folder / "one.html", "[data-steps]")
-    told = page.locator("[data-steps] [role=status]")
+    told = page.locator("[data-steps] .hint[role=status]")
     assert "48 of 48" in told.inner_text()
     page.get_by_role("combobox", name="Mutator").select_option("noop")
     rows = page.locator(".listing tbody tr")
@@ -125,11 +125,12 @@ def test_keys_step_through_results_and_episodes(page: Page, folder: Path) -> Non
     opened(page, folder / "one.html", "[data-steps]")
     detail = page.get_by_role("region", name="Transition", exact=True)
     page.locator(".listing tbody tr").nth(1).click()
-    assert "step 1 of" in detail.locator("h4").first.inner_text()
+    assert "step 1 (row" in detail.locator("h4").first.inner_text()
     page.keyboard.press("ArrowRight")
-    assert "step 2 of" in detail.locator("h4").first.inner_text()
+    assert "step 2 (row" in detail.locator("h4").first.inner_text()
+    assert "step 2 (row" in page.locator(".unseen[role=status]").inner_text()
     page.keyboard.press("ArrowLeft")
-    assert page.locator("tr[aria-current] th").inner_text() == "2"
+    assert page.locator("tr[aria-current=true] th").all_inner_texts() == ["2"]
     page.keyboard.press("j")
     assert page.locator("tr[aria-current] th").inner_text() == "3"
     page.keyboard.press("k")
@@ -172,6 +173,18 @@ def test_runs_are_compared_and_chosen(page: Page, folder: Path) -> None:
     assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
     page.get_by_role("link", name="train-tensors").click()
     assert page.locator("section.run:visible h2").all_inner_texts() == ["train-tensors"]
+    page.goto("about:blank")
+    page.goto((folder / "several.html").as_uri() + "#run-2")
+    assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
+
+
+def test_what_was_not_looked_at_is_printed(page: Page, folder: Path) -> None:
+    page.set_viewport_size({"width": 1280, "height": 100})
+    page.goto((folder / "one.html").as_uri())
+    assert page.locator("figure .drawing:empty").count()
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.locator("figure .drawing:empty").count() == 0
+    assert page.locator("figure .drawing svg.plot").count() >= page.locator("figure").count()
 
 
 def test_the_theme_follows_the_system_and_the_button(page: Page, folder: Path) -> None:

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import execute
-from report.page import as_script_data, names_of
+from report.charts import COLORS, evaluation_charts
+from report.page import MOST_TRANSITIONS, as_script_data, names_of
 from tests.report.made_runs import OLD, changed, copied, data_of, report
 
 FOLDERS = sorted(path.name for path in OLD.iterdir() if path.is_dir())
@@ -202,10 +203,12 @@ def test_the_query_file_of_a_strangers_run_is_not_opened(tmp_path: Path) -> None
 def test_a_page_is_written_into_the_run_folder_and_no_link_there_is_followed(tmp_path: Path) -> None:
     run = copied("train-finished", tmp_path)
     (tmp_path / "mine").write_text("mine")
-    (run / "report.html").symlink_to(tmp_path / "mine")
+    for name in ("report.html", ".part-report.html"):
+        (run / name).symlink_to(tmp_path / "mine")
     assert execute(["report", str(run)]) == 0
     assert (tmp_path / "mine").read_text() == "mine"
     assert (run / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert not (run / "report.html").is_symlink()
 
 
 @pytest.mark.parametrize(
@@ -226,3 +229,142 @@ def test_a_mistake_is_answered_in_one_line(
     assert execute(["report", *(each.format(old=OLD, tmp=tmp_path) for each in arguments)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert why in line
+
+
+def fact(page: str, name: str) -> str:
+    (value,) = re.findall(rf"<dt>{re.escape(name)}</dt><dd><bdi>(.*?)</bdi>", page)
+    return str(value)
+
+
+def test_the_facts_of_an_evaluation_are_those_of_its_missions(tmp_path: Path) -> None:
+    run = copied("eval-finished", tmp_path)
+    missions = json.loads((run / "missions.json").read_text())
+    other = missions["default"] | {"target_model": "other-target", "reward": "judge"}
+    (run / "missions.json").write_text(json.dumps(missions | {"other": other}))
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('target-model = "sim-target"\n', ""))
+    page = report(run, output=tmp_path / "page.html")
+    assert fact(page, "target") == "sim-target, other-target"
+    assert fact(page, "reward") == "refusal, judge"
+
+
+@pytest.mark.parametrize(
+    ("whole", "facts"),
+    [
+        (None, {"model calls, last process": "61", "wall, last process": "0 s"}),
+        (61, {"model calls": "61", "wall": "0 s"}),
+        (200, {"model calls": "200", "wall, last process": "0 s", "from the cache, last process": "77"}),
+    ],
+)
+def test_what_is_counted_of_the_last_process_alone_is_said(
+    whole: int | None, facts: dict[str, str], tmp_path: Path
+) -> None:
+    run = copied("eval-finished", tmp_path)
+    summary = json.loads((run / "summary.json").read_text())
+    totals = {"calls": whole, "retries": 0, "failures": 0, "completion_tokens": 9}
+    (run / "summary.json").write_text(json.dumps(summary | ({"whole_run": totals} if whole else {})))
+    page = report(run, output=tmp_path / "page.html")
+    assert {name: fact(page, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("servers", "host", "said"),
+    [
+        ({"simulated": True}, "http://127.0.0.1:1", "<strong>Simulated.</strong>"),
+        ({"simulated": False}, "http://127.0.0.1:1", ""),
+        (None, "http://127.0.0.1:1", "<strong>Simulated or not: unknown.</strong>"),
+        (None, "embedded", "<strong>Simulated.</strong>"),
+    ],
+)
+def test_a_run_without_a_summary_says_whether_it_is_simulated(
+    servers: dict[str, Any] | None, host: str, said: str, tmp_path: Path
+) -> None:
+    run = copied("train-killed", tmp_path)
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace('"embedded"', f'"{host}"'))
+    if servers:
+        (run / "servers.json").write_text(json.dumps(servers))
+    page = report(run, output=tmp_path / "page.html")
+    assert re.findall(r'<p class="simulated">(<strong>.*?</strong>)', page) == [said] * bool(said)
+
+
+def test_a_damaged_line_is_said_and_so_is_what_is_missing(tmp_path: Path) -> None:
+    run = copied("train-finished", tmp_path)
+    lines = (run / "transitions.jsonl").read_text().splitlines(keepends=True)
+    (run / "transitions.jsonl").write_text("".join([*lines[:9], "{torn\n", *lines[10:]]))
+    said = notes(report(run, output=tmp_path / "page.html"))
+    assert [note for note in said if note.startswith("Transitions:")] == [
+        "Transitions: line 10 is damaged: it and what follows are left out.",
+        "Transitions: 39 of the run&#39;s 48 are not in its transitions.jsonl.",
+    ]
+
+
+def test_without_transitions_there_is_no_browser(tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    assert execute(["report", str(OLD / "train-finished"), "-o", str(path), "--transitions", "0"]) == 0
+    assert data_of(path.read_text())["runs"][0]["steps"] is None
+    assert "the last 0 of 48" in " ".join(notes(path.read_text()))
+
+
+def guarded(run: Path) -> Path:
+    """The evaluation, of two missions, with transitions of which every second is of a guard query."""
+
+    def changed_line(number: int, line: dict[str, Any]) -> dict[str, Any]:
+        guard = {"guard": True} if number % 2 else {}
+        return line | {"mission": number % 3 % 2, "team": 0, "success": bool(guard)} | guard
+
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("save-transitions = false", "save-transitions = true"))
+    missions = json.loads((run / "missions.json").read_text())
+    (run / "missions.json").write_text(json.dumps(missions | {"other": missions["default"]}))
+    (run / "transitions.jsonl").write_bytes((OLD / "train-finished" / "transitions.jsonl").read_bytes())
+    return changed(run, changed_line)
+
+
+def test_guard_queries_are_in_no_success_and_missions_are_told_apart(tmp_path: Path) -> None:
+    run = guarded(copied("eval-finished", tmp_path))
+    (shown,) = data_of(report(run, output=tmp_path / "page.html"))["runs"]
+    (heat,) = (chart for chart in shown["charts"] if chart["kind"] == "heat")
+    assert sum(n for *_, n in heat["cells"]) == 24
+    assert sum(successes for *_, successes, _ in heat["cells"]) == 0
+    texts, columns = shown["steps"]["texts"], shown["steps"]["columns"]
+    missions = [texts[place] for place in columns["mission"]]
+    assert missions == [("default", "other")[k % 3 % 2] for k in range(48)]
+
+
+def test_the_page_of_an_evaluation_has_gates_failures_and_corrected_rates(tmp_path: Path) -> None:
+    run = copied("eval-finished", tmp_path)
+    told = json.loads((run / "report.json").read_text())
+    rate = {"rate": 0.123, "low": 0.1, "high": 0.2}
+    for row in told["rates"]:
+        row |= {"refusal_corrected": rate, "success_corrected": rate}
+        row["failed"] |= {"rate": 0.375}
+    gate = {"gate": "--fail-under success=0.9", "mission": "default", "policy": "ucb1", "n": 4, "lost": 1}
+    told |= {"one_seed": ["train-finished"], "gates": [gate | rate | {"verdict": "not met"}]}
+    (run / "report.json").write_text(json.dumps(told))
+    page = report(run, output=tmp_path / "page.html")
+    for text in (
+        "37.5",
+        "12.3 [10.0, 20.0]",
+        "--fail-under success=0.9",
+        "the network of one seed",
+        "not met",
+    ):
+        assert text in page
+
+
+def test_runs_share_the_transitions_of_a_page(tmp_path: Path) -> None:
+    runs = [copied("train-finished", tmp_path / str(number)) for number in range(3)]
+    lines = (OLD / "train-finished" / "transitions.jsonl").read_text().splitlines(keepends=True)
+    (runs[0] / "transitions.jsonl").write_text("".join(lines[:2] * (MOST_TRANSITIONS // 4)))
+    page = report(*runs, output=tmp_path / "page.html")
+    assert len(data_of(page)["runs"][0]["steps"]["columns"]["lane"]) == MOST_TRANSITIONS // 3
+
+
+def test_many_mutators_are_told_apart_by_as_many_colours_as_there_are() -> None:
+    row = {"mission": "m", "team": "t", "policy": None, "mutators": {f"m{k}": 1 / 20 for k in range(20)}}
+    rate = {"rate": 0.5, "mean": 0.5, "low": 0.1, "high": 0.9}
+    told = {"rates": [row | dict.fromkeys(("success", "refusal", "return"), rate)]}
+    (bars,) = (chart for chart in evaluation_charts(told) if chart["kind"] == "bars")
+    assert len(bars["names"]) == COLORS
+    assert sum(bars["rows"][0][1]) == pytest.approx(1.0)

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from report.slots import SLACK, Bar, LoggedCall, _laid_out, _without_pauses, read_slots
+from ollama_utils.reply_log import CallOutcome, Question, ReplyLog, as_json
+from ollama_utils.types import Completion, Usage
+from report.slots import MOST_LANES_IN_ALL, SLACK, Bar, LoggedCall, _laid_out, _without_pauses, read_slots
 
 SECONDS = st.floats(0.01, 5.0)
 
@@ -61,6 +63,7 @@ def test_what_is_no_reply_of_a_server_is_left_out(tmp_path: Path) -> None:
             ("no json", 1, 102.0),
             (json.dumps({"usage": None}), 1, 103.0),
             (json.dumps({"usage": usage | {"decode_s": "x"}}), 1, 104.0),
+            (json.dumps({"usage": {"total_s": 9.0}}), 1, 105.0),
             (good, 1, None),
         ):
             row = ("", "", "s", "m", "", "generate", "", reply, attempts, None, at_s)
@@ -68,8 +71,38 @@ def test_what_is_no_reply_of_a_server_is_left_out(tmp_path: Path) -> None:
     database.close()
     slots = read_slots(tmp_path)
     assert slots is not None
-    assert slots.count == 1
+    assert (slots.count, slots.untimed) == (1, 1)
     assert slots.span_s == 2.0
+
+
+def test_a_log_with_a_trigger_or_a_view_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "replies.sqlite") as database:
+        database.execute(
+            "CREATE VIEW replies AS WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n FROM t) "
+            "SELECT 's' AS server, 'm' AS model, n AS at_s, '{}' AS reply, 1 AS attempts, NULL AS error, "
+            "'generate' AS endpoint FROM t"
+        )
+    database.close()
+    with pytest.raises(ValueError, match="trigger or a view"):
+        read_slots(tmp_path)
+
+
+def test_many_servers_have_some_lanes_and_the_rest_is_told() -> None:
+    slots = _laid_out([call(10.0 + k, 0.5, server=f"s{k}") for k in range(1000)])
+    assert len(slots.lanes) == MOST_LANES_IN_ALL
+    assert slots.count + slots.left_out == 1000
+
+
+def test_a_log_that_is_being_written_is_read_with_its_write_ahead_log(tmp_path: Path) -> None:
+    with ReplyLog(tmp_path / "replies.sqlite", digests={}) as log:
+        usage = Usage(decode_s=1.0, total_s=1.0)
+        reply = as_json(Completion(text="yes", usage=usage))
+        for k in range(3):
+            question = Question(endpoint="generate", model="m", request=str(k))
+            log.write(question, CallOutcome(reply=reply, server="s", attempts=1))
+        slots = read_slots(tmp_path)
+    assert slots is not None
+    assert slots.count == 3
 
 
 def test_a_log_without_timed_replies_has_no_lanes(tmp_path: Path) -> None:

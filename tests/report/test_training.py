@@ -40,3 +40,11 @@ def test_a_row_that_is_missing_is_no_training() -> None:
     lines = [line for line in read_run(OLD / "train-finished", "x").transitions() if line["row"] != 3]
     with pytest.raises(ValueError, match="row 4 follows row 2"):
         count_training(lines, {}, max_steps=5)
+
+
+def test_a_step_without_a_reply_is_no_target_call() -> None:
+    lines = list(read_run(OLD / "train-finished", "x").transitions())
+    unscored = [line | {"unscored": True, "adopted": False} for line in lines]
+    training = count_training(unscored, {}, max_steps=5)
+    assert sum(span.calls for span in training.rows) == 0
+    assert sum(span.unscored for span in training.rows) == len(lines)

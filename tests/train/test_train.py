@@ -53,7 +53,7 @@ def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     assert {path.name for path in folder.iterdir()} == {
         *(".lock", "config.toml", "queries.json", "parts.json", "replies.sqlite", "transitions.jsonl"),
         *("metrics.jsonl", "tb", "checkpoints", "policy.zip", "summary.json"),
-        *("made-here.json", "policy.safetensors"),
+        *("made-here.json", "policy.safetensors", "servers.json"),
     }
     kept = {path.name for path in (folder / "checkpoints").iterdir()}
     assert kept == {"last.pt", "policy-32.zip", "policy-32.safetensors"}
