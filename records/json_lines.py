@@ -142,13 +142,16 @@ class JsonLines:
 
 
 def read_lines(
-    path: Path, check: Callable[[Mapping[str, Any]], None] = lambda _record: None
+    path: Path,
+    check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
+    on_torn: Callable[[int], None] = lambda _number: None,
 ) -> Iterator[dict[str, Any]]:
     """The records of a file that anybody may have written or be writing, up to the first line that is torn.
 
     Args:
         path: the file.
         check: raises ValueError for a record that cannot be one of this file.
+        on_torn: called with the number of the line that is torn, where one is.
 
     Raises:
         OSError: it cannot be read.
@@ -156,8 +159,10 @@ def read_lines(
     """
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{str(path)!r} is not a regular file")
+    number = size = 0
     with path.open("rb") as lines:
-        for number, (record, _) in enumerate(_whole_lines(lines), start=1):
+        for number, (record, line) in enumerate(_whole_lines(lines), start=1):
+            size += len(line)
             try:
                 check(record)
             except ValueError as error:
@@ -165,6 +170,8 @@ def read_lines(
                     f"line {number} of {str(path)!r} is not one that a run writes: {error}"
                 ) from error
             yield record
+        if lines.seek(0, os.SEEK_END) > size:
+            on_torn(number + 1)
 
 
 def _whole_lines(lines: BinaryIO) -> Iterator[tuple[dict[str, Any], bytes]]:
