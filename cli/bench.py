@@ -18,9 +18,7 @@ made once beforehand, not counted: all rows find their prompts read, and differ 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Hashable, Mapping, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from statistics import median
@@ -28,7 +26,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.formats import WIDTH, write_json
+from cli.formats import WIDTH, prints_on_stderr, write_json
 from cli.timed_rollout import (
     AGAIN,
     OF_PROCESSES,
@@ -152,7 +150,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
             mission=mission,
             server=config.server,
         )
-        with redirect_stdout(sys.stderr):  # a user's functions may print; stdout is the report's
+        with prints_on_stderr():
             measured = _measure(world, plan, connection, config.num_steps)
 
     rows = compared(measured)

@@ -117,7 +117,8 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
                 guard_margin=config.guard.guard_margin,
             )
             held = [number for number, team in enumerate(inputs.teams) if not team.is_baseline]
-            gates = gates_section(results, inputs.gates, held)
+            limits = [spec.given.max_steps for spec in inputs.specs]
+            gates = gates_section(results, inputs.gates, held, limits)
             told |= {"gates": gates} if gates else {}
             with redirect_stdout(stdout):
                 write_report(

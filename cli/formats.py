@@ -8,18 +8,23 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from records.errors import UserError
 from records.run_folder import RunFolder
 from records.settings import STDOUT
-from records.terminal import one_line, shown, shown_json
+from records.terminal import one_line, shown, shown_json, tell
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 Format = Literal["table", "json", "yaml"]
 WIDTH = 110
 """Of the tables where there is no terminal, and no COLUMNS in the environment."""
@@ -59,6 +64,48 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
 def as_json(report: Mapping[str, Any] | Sequence[Any]) -> str:
     """The report as JSON."""
     return json.dumps(report, indent=2, ensure_ascii=False)
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Within `with`: what a user's functions print goes to stderr, for stdout is the report's."""
+    with redirect_stdout(sys.stderr):
+        yield
+
+
+class Progress:
+    """Lines of progress on stderr, of work that may be done by several threads.
+
+    Args:
+        total: how many items there are.
+        every: how many are done between two lines; fewer have no line.
+        text: the line, with `{done}` and `{total}`.
+    """
+
+    def __init__(self, total: int, every: int, text: str) -> None:
+        self._total = total
+        self._every = every
+        self._text = text
+        self._lock = threading.Lock()
+        self._done = 0
+
+    def add(self, count: int = 1) -> None:
+        """So many more are done."""
+        with self._lock:
+            before, self._done = self._done, self._done + count
+            is_due = self._done // self._every > before // self._every or self._done == self._total
+            if self._total > self._every and is_due:
+                tell(self._text.format(done=self._done, total=self._total))
+
+    def counting(self, work: Callable[[Item], Result]) -> Callable[[Item], Result]:
+        """The same work, each item of which counts when it is done."""
+
+        def counted(item: Item) -> Result:
+            result = work(item)
+            self.add()
+            return result
+
+        return counted
 
 
 def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> bool:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import csv
 import sys
-import threading
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, nullcontext, redirect_stdout
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from cli.formats import write_json
+from cli.formats import Progress, write_json
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.run_folder import check_cache, check_writable
@@ -122,6 +121,7 @@ Labels = list[RefusalLabel | None]
 """One a sample; None: unscored."""
 BATCH = 256
 """Completions that are labelled between two lines of progress."""
+SAID = "labelled {done} of {total}"
 
 
 @Parameter(name="*")
@@ -219,9 +219,10 @@ def _detector(encoder: str) -> RefusalDetector:
 
 def _detected(completions: Sequence[str], detector: RefusalDetector) -> Labels:
     labels: Labels = []
+    progress = Progress(len(completions), BATCH, SAID)
     for start in range(0, len(completions), BATCH):
         labels += detector.label_many(completions[start : start + BATCH])
-        _say_progress(len(labels), len(completions))
+        progress.add(len(completions[start : start + BATCH]))
     return labels
 
 
@@ -251,8 +252,6 @@ def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
     from ollama_utils.errors import CallCancelledError, OllamaError
     from ollama_utils.parallel import ParallelError, map_parallel
 
-    done, lock = Counter[str](), threading.Lock()
-
     def label(sample: Sample) -> RefusalLabel | OllamaError:
         found: RefusalLabel | OllamaError
         try:
@@ -261,24 +260,16 @@ def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
             raise
         except OllamaError as error:
             found = error
-        with lock:
-            done["samples"] += 1
-            _say_progress(done["samples"], len(samples))
         return found
 
     try:
-        found = map_parallel(label, samples)
+        found = map_parallel(Progress(len(samples), BATCH, SAID).counting(label), samples)
     except ParallelError as error:  # a cache that cannot be written
         raise error.__cause__ or error from None
     for sample, one in zip(samples, found, strict=True):
         if isinstance(one, OllamaError):
             tell(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one_line(str(one))}")
     return [None if isinstance(one, OllamaError) else one for one in found]
-
-
-def _say_progress(done: int, total: int) -> None:
-    if total > BATCH and (done % BATCH == 0 or done == total):
-        tell(f"labelled {done} of {total}")
 
 
 def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.formats import write_json
+from cli.formats import prints_on_stderr, write_json
 from envs.mission import keep_queries, load_query_set
 from records.errors import RunStoppedError
 from records.interrupt import interruptible
-from records.run_folder import RecordedRun, check_is_run, check_new_or_empty, check_writable
+from records.run_folder import RecordedRun, check_is_run, check_new_or_empty, check_outside, check_writable
 from records.seed_folders import seed_folder
 from records.settings import JsonPlace
 from records.terminal import shown
@@ -55,11 +55,11 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
     from train.replay import replay as play_again
 
     _check_places(run, config)
-    config.mission.check()
-    queries = load_query_set(config.mission.query_set)
-    queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
     replays = []
-    with interruptible() as interrupt, _folder(config.run_dir) as folder:
+    with prints_on_stderr(), interruptible() as interrupt, _folder(config.run_dir) as folder:
+        config.mission.check()
+        queries = load_query_set(config.mission.query_set)
+        queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
         for seed in config.seeds_trained:
             of_several = config.seeds is not None
             path = seed_folder(run, seed) if of_several else run
@@ -86,6 +86,8 @@ def _check_places(run: Path, config: ReplayConfig) -> None:
     if config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
+    for flag, path in (("--json", config.json), ("--run-dir", config.run_dir)):
+        check_outside(path, flag, run)
 
 
 @contextmanager
@@ -100,7 +102,8 @@ def _folder(named: Path | None) -> Iterator[Path]:
 
 def _told(found: Replay) -> str:
     """What was compared, for people."""
-    lines = [f"{found.run}: {found.steps} steps"]
+    taken = f", {found.unscored} of them unscored, taken from the record" if found.unscored else ""
+    lines = [f"{found.run}: {found.steps} steps{taken}"]
     for each in found.compared:
         beside = "equal" if each.replayed == each.recorded else f"the replay has {each.replayed or 'none'}"
         lines.append(f"  {each.what} {each.recorded}: {beside}")

@@ -14,20 +14,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cyclopts import Parameter
 
-from cli.formats import new_table, number, print_parts, with_interval, write_json
+from cli.formats import Progress, new_table, number, print_parts, prints_on_stderr, with_interval, write_json
 from envs.episode import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.run_folder import RecordedRun, check_cache, check_is_run, check_writable
+from records.run_folder import RecordedRun, check_cache, check_is_run, check_outside, check_writable
 from records.seed_folders import seed_folders
-from records.settings import STDOUT, Count, JsonPlace, NotNegative, Seed, Share
+from records.settings import Count, JsonPlace, NotNegative, Seed, Share
 from records.terminal import one_line, tell
 from scorers.agreement import agreement
 from scorers.intent import INTENT_THRESHOLD
@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 MOST_AT_ONCE = 256
 """Cases that are judged at once; how many calls are under way the server's slots decide."""
-SAY_EVERY = 1000
-"""Steps that are scored between two lines of progress."""
+CALLS_A_VERDICT = 2
+"""At most: a judge's reply that is no verdict is asked to be repaired once."""
+SAY_EVERY = 256
+"""Replies that are scored between two lines of progress."""
 COLUMNS = ("share of steps, %", "in the run", "rescored", "agreement", "kappa")
 MOST_ERRORS = 3
 """Different errors that are told."""
@@ -112,13 +114,14 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
             made here, --trust-run uses the code, hosts and files that it names.
         config: By what they are scored.
     """
-    _check(run, config)
-    folders = seed_folders(run) or [run]
-    cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(folders)]
-    different = list(dict.fromkeys(case for case in cases if case))
-    if not different:
-        raise UserError(f"the run {str(run)!r} has no scored step: nothing can be scored again")
-    scored = dict(zip(different, _score(different, config), strict=True))
+    with prints_on_stderr():
+        _check(run, config)
+        folders = seed_folders(run) or [run]
+        cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(folders, tell)]
+        different = list(dict.fromkeys(case for case in cases if case))
+        if not different:
+            raise UserError(f"the run {str(run)!r} has no scored step: nothing can be scored again")
+        scored = dict(zip(different, _score(different, config), strict=True))
     verdicts = [scored[case] if case else None for case in cases]
     report = _report(run, config, _lines(folders), verdicts)
     if config.out:
@@ -135,17 +138,31 @@ def _check(run: Path, config: RescoreConfig) -> None:
     RecordedRun(run).check_not_written()
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag)
-        if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
-            raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
+        check_outside(path, flag, run)
     check_cache(config.cache)
     with as_user_error(ValueError):
         check_reward(config.reward)
 
 
-def _lines(folders: Sequence[Path]) -> Iterator[Record]:
-    """Those of transitions.jsonl, but for guard queries, which ought to be refused."""
-    lines = chain.from_iterable(RecordedRun(folder).read_transitions(check_transition) for folder in folders)
-    return (line for line in lines if not line.get("guard"))
+def _lines(folders: Sequence[Path], say: Callable[[str], None] = lambda _text: None) -> Iterator[Record]:
+    """Those of transitions.jsonl, but for guard queries, which ought to be refused.
+
+    Args:
+        folders: the run's, or those of its seeds.
+        say: is told of lines that are not there.
+    """
+    for folder in folders:
+        run, read, where = RecordedRun(folder), 0, str(folder / "transitions.jsonl")
+
+        def on_torn(number: int, _is_last: bool, where: str = where) -> None:  # noqa: FBT001 - OnTorn
+            say(f"note: line {number} of {where!r} is torn, and the last that is read")
+
+        for line in run.read_transitions(check_transition, on_torn):
+            read += 1
+            if not line.get("guard"):
+                yield line
+        if missing := run.missing_lines(read):
+            say(f"note: {missing}")
 
 
 def _stored_reply(line: Record) -> StoredReply:
@@ -160,9 +177,10 @@ def _stored_reply(line: Record) -> StoredReply:
 
 def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]:
     """The verdict on each; those of a judge as many at once as its server takes."""
+    progress = Progress(len(cases), SAY_EVERY, "scored {done} of {total} different replies")
     if not config.asks:
-        score = _scorer(config, None)
-        return [_said(score(case), place, len(cases)) for place, case in enumerate(cases, start=1)]
+        return list(map(progress.counting(_scorer(config, None)), cases))
+    from ollama_utils.monitor import counted
     from ollama_utils.parallel import ParallelError, map_parallel
 
     judge = config.server.judge_model
@@ -172,16 +190,11 @@ def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]
         if connection.simulated:
             tell("SIMULATED: the judge is the simulator's, not a model")
         keep_replies(None, config.cache, connection, connection.digests(""), logs)
+        tell(f"{len(cases)} different replies to judge, {counted(CALLS_A_VERDICT * len(cases))}")
         try:
-            return map_parallel(score, cases, MOST_AT_ONCE)
+            return map_parallel(progress.counting(score), cases, MOST_AT_ONCE)
         except ParallelError as error:  # a cache that cannot be written
             raise error.__cause__ or error from None
-
-
-def _said(verdict: Verdict, done: int, total: int) -> Verdict:
-    if total > SAY_EVERY and (done % SAY_EVERY == 0 or done == total):
-        tell(f"scored {done} of {total} different replies")
-    return verdict
 
 
 @as_user_error(ValueError)

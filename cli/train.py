@@ -6,10 +6,9 @@ with the same flags as `python -m train.train_query_mutator --num-processes 16`.
 
 from __future__ import annotations
 
-import sys
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack
 
-from cli.formats import write_json
+from cli.formats import prints_on_stderr, write_json
 from envs.mission import keep_queries, load_query_set
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
@@ -36,7 +35,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     accuracy = read_accuracy(config.judge_accuracy)
     train_all = train_seeds if config.seeds else train_one
     with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
-        with redirect_stdout(sys.stderr):  # a user's functions may print; stdout is the summary's
+        with prints_on_stderr():
             folder, outcome = train_all(config, queries, connection, interrupt, accuracy, stack)
         if not write_json(outcome.summary, config.json):
             _print(config, folder, outcome)

@@ -1,10 +1,13 @@
 """Gates for CI: bounds that the rates of the policies of -p must keep, for certain.
 
-`--fail-under success=0.8` asks that the lower end of the 95 % interval of the report be at least .8,
-`--fail-over refusal=0.1` that the upper end be at most .1. Episodes that are unscored or failed are in no
-rate; what they might have come to must not decide. So a gate is looked at twice: with all of them taken for
-the best that they could have been, and for the worst. It is met, or not met, where both say so, and else
-*not sure*.
+`--fail-under success=0.8` asks that the lower end of the rate's 95 % interval be at least .8, `--fail-over
+refusal=0.1` that the upper end be at most .1. It is the report's interval, but for one thing: here a query
+counts as one trial at most. In the report it may count as more, once enough queries tell how alike the trials
+of one are, and there the interval grows narrower by a jump: one refusal more must not make a gate met.
+
+Episodes that are unscored or failed are in no rate; what they might have come to must not decide. So a gate
+is looked at twice: with all of them taken for the best that they could have been, and for the worst. It is
+met, or not met, where both say so, and else *not sure*.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ Measure = Literal["success", "refusal"]
 Verdict = Literal["met", "not met", "not sure"]
 _TRIALS: Mapping[Measure, Callable[[Entry], Trials]] = {"success": successes, "refusal": refusals}
 _UNITS: Mapping[Measure, str] = {"success": "episodes", "refusal": "steps"}
+_NEVER_MET = {"--fail-under": 1.0, "--fail-over": 0.0}
+"""The bound that no interval keeps, by its flag."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +65,20 @@ def _read(text: str, flag: Literal["--fail-under", "--fail-over"]) -> RateBound:
         bound = -1.0
     if not 0 <= bound <= 1:
         raise UserError(f"{flag} is {text!r}; expected a share from 0 to 1 behind '{name}='")
+    if bound == _NEVER_MET[flag]:
+        raise UserError(
+            f"{flag} is {text!r}, which no evaluation can show: the interval of a rate ends at {bound:g} "
+            "only where nothing is left to chance; expected a share that leaves room for it, such as "
+            f"{name}={abs(bound - 0.05):g}"
+        )
     return RateBound(measure=measure, bound=bound, flag=flag)
 
 
 def gates_section(
-    results: Mapping[str, Any], gates: Sequence[RateBound], held: Collection[int]
+    results: Mapping[str, Any],
+    gates: Sequence[RateBound],
+    held: Collection[int],
+    max_steps: Sequence[int],
 ) -> list[dict[str, Any]]:
     """What became of each gate, by mission and policy, as plain data; the seeds of a training are one.
 
@@ -72,9 +86,10 @@ def gates_section(
         results: the evaluation, as results.json has it.
         gates: what is asked.
         held: the numbers of the teams that are held to it: those of -p.
+        max_steps: the step limit of an episode, of each mission.
     """
     rows = [row for row in entries(results) if row.member is None and row.team in held]
-    return [_row(results, row, gate) for row in rows for gate in gates]
+    return [_row(results, row, gate, max_steps[row.mission]) for row in rows for gate in gates]
 
 
 def gates_missed(rows: Sequence[Mapping[str, Any]], verdict: Verdict) -> str:
@@ -90,27 +105,27 @@ def told(row: Mapping[str, Any]) -> str:
     return f"{row['policy']} on {row['mission']} has {share} {interval} of {row['n']} {row['unit']}{lost}"
 
 
-def _row(results: Mapping[str, Any], row: Entry, gate: RateBound) -> dict[str, Any]:
+def _row(results: Mapping[str, Any], row: Entry, gate: RateBound, max_steps: int) -> dict[str, Any]:
     trials = _TRIALS[gate.measure]
-    best_and_worst = {gate.is_met(row.rate(partial(_with_lost, trials, happened=each))) for each in (0, 1)}
+    most = max_steps if gate.measure == "refusal" else 1
+    filled = (partial(_with_lost, trials, most=most, happened=each) for each in (0, 1))
+    best_and_worst = {gate.is_met(row.rate(each, cautious=True)) for each in filled}
     verdict: Verdict = "not sure" if len(best_and_worst) > 1 else "met" if best_and_worst.pop() else "not met"
     return {
         "mission": mission_name(results, row.mission),
         "policy": team_name(results, row),
         "gate": str(gate),
         "unit": _UNITS[gate.measure],
-        **row.rate(trials),
+        **row.rate(trials, cautious=True),
         "lost": sum(count for _, count in _lost(row)),
         "verdict": verdict,
     }
 
 
-def _with_lost(trials: Callable[[Entry], Trials], entry: Entry, *, happened: int) -> Trials:
-    """The trials of an entry, and those that its lost episodes might have had: each as many as any had."""
-    known = list(trials(entry))
-    most = max((of for _, _, of in known), default=1)
+def _with_lost(trials: Callable[[Entry], Trials], entry: Entry, *, most: int, happened: int) -> Trials:
+    """The trials of an entry, and those that its lost episodes might have had: each the most of any."""
     might = ((query, happened * most * count, most * count) for query, count in _lost(entry))
-    return chain(known, might)
+    return chain(trials(entry), might)
 
 
 def _lost(entry: Entry) -> Iterator[tuple[str, int]]:

@@ -172,17 +172,18 @@ class Entry:
         """All queries that were played."""
         return sorted({episode["query"] for episode in self.episodes})
 
-    def rate(self, trials: Callable[[Entry], Trials]) -> dict[str, Any]:
+    def rate(self, trials: Callable[[Entry], Trials], *, cautious: bool = False) -> dict[str, Any]:
         """A rate with its interval.
 
         Args:
             trials: those of an entry.
+            cautious: see `scorers.statistics.clustered_intervals`.
         """
-        found = rate(trials(self))
+        found = rate(trials(self), cautious=cautious)
         if len(self.seeds) > 1:
             cells = [_by_query(trials(entry)) for entry in self.by_seed()]
             counts = [[cell.get(query, (0, 0)) for query in self.queries()] for cell in cells]
-            found["low"], found["high"] = crossed_rate_interval(counts)
+            found["low"], found["high"] = crossed_rate_interval(counts, cautious=cautious)
         return found
 
     def values(self, name: str, queries: Sequence[str]) -> list[list[list[float]]]:
@@ -286,11 +287,11 @@ def _seeds_together(teams: Sequence[Mapping[str, Any]]) -> list[tuple[int, ...]]
     return [tuple(group) for group in groups.values()]
 
 
-def rate(trials: Trials) -> dict[str, Any]:
+def rate(trials: Trials, *, cautious: bool = False) -> dict[str, Any]:
     """A rate over (query, how often it happened, how often it could have), clustered by query."""
     clusters = clusters_of(trials)
     happened, n = (sum(counts[k] for counts in clusters) for k in (0, 1))
-    low, high = clustered_interval(clusters)
+    low, high = clustered_interval(clusters, cautious=cautious)
     queries = sum(of > 0 for _, of in clusters)
     return {
         "rate": share(happened, n),

@@ -17,6 +17,9 @@ from typing import Any, BinaryIO
 from records.errors import RunStoppedError, UserError
 from records.reading import MOST_BYTES, parse_json
 
+OnTorn = Callable[[int, bool], None]
+"""Takes the number of a line that is torn, and whether it is the unfinished end of the file."""
+
 
 class LinesHash:
     """The SHA-256 of records as lines of JSON, less their key `not_hashed`: what two equal runs share."""
@@ -144,14 +147,14 @@ class JsonLines:
 def read_lines(
     path: Path,
     check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
-    cut: Callable[[int], None] = lambda _number: None,
+    on_torn: OnTorn = lambda _number, _is_last: None,
 ) -> Iterator[dict[str, Any]]:
     """The records of a file that anybody may have written or be writing, up to the first line that is torn.
 
     Args:
         path: the file.
         check: raises ValueError for a record that cannot be one of this file.
-        cut: is called with the number of a line that is none, where it is not the torn last one.
+        on_torn: told of the torn line, where there is one.
 
     Raises:
         OSError: it cannot be read.
@@ -160,7 +163,7 @@ def read_lines(
     if not stat.S_ISREG(path.stat().st_mode):
         raise ValueError(f"{str(path)!r} is not a regular file")
     with path.open("rb") as lines:
-        for number, (record, _) in enumerate(_whole_lines(lines, cut), start=1):
+        for number, (record, _) in enumerate(_whole_lines(lines, on_torn), start=1):
             try:
                 check(record)
             except ValueError as error:
@@ -171,13 +174,12 @@ def read_lines(
 
 
 def _whole_lines(
-    lines: BinaryIO, cut: Callable[[int], None] = lambda _number: None
+    lines: BinaryIO, on_torn: OnTorn = lambda _number, _is_last: None
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     """The records of an open file, each with its line; the first line that is torn ends it."""
     for number, line in enumerate(iter(partial(lines.readline, MOST_BYTES), b""), start=1):
         if (record := _record(line)) is None:
-            if line.endswith(b"\n") or lines.read(1):  # else the end of a file that is being written
-                cut(number)
+            on_torn(number, not line.endswith(b"\n") and not lines.read(1))
             return
         yield record, line
 

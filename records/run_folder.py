@@ -19,7 +19,7 @@ from filelock import FileLock, Timeout
 
 from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
-from records.json_lines import JsonLines, read_lines
+from records.json_lines import JsonLines, OnTorn, read_lines
 from records.reading import MOST_BYTES, read_json_object
 from records.settings import STDOUT
 from records.trust import CONFIG, MARK, marks_for, written_in
@@ -38,6 +38,8 @@ COMMAND_KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that writes a run folder, a key that its config.toml alone has."""
+SUMMARY = "summary.json"
+"""How a run of `mutagym train` ended."""
 PART = ".part-"
 """Begins the name of a file that is not whole yet."""
 
@@ -71,22 +73,44 @@ class RecordedRun:
                 f"{str(path)!r} cannot be read ({error}): the run cannot go on; begin a new one"
             ) from error
 
-    def read_transitions(self, check: Callable[[Mapping[str, Any]], None]) -> Iterator[dict[str, Any]]:
+    def read_transitions(
+        self,
+        check: Callable[[Mapping[str, Any]], None],
+        on_torn: OnTorn = lambda _number, _is_last: None,
+    ) -> Iterator[dict[str, Any]]:
         """The lines of transitions.jsonl, up to the first that is torn.
 
         Args:
             check: raises ValueError for what is no line of it.
+            on_torn: told of the torn line, where there is one.
 
         Raises:
             UserError: the file is missing or damaged.
         """
         path = self.path / "transitions.jsonl"
         try:
-            yield from read_lines(path, check)
+            yield from read_lines(path, check, on_torn)
         except OSError as error:
             raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
         except ValueError as error:
             raise UserError(str(error)) from error
+
+    def missing_lines(self, count: int) -> str:
+        """What to say where summary.json counts more lines of transitions.jsonl than were read, or "".
+
+        Args:
+            count: the lines that were read.
+
+        Raises:
+            UserError: summary.json is damaged.
+        """
+        written = self.summary().get("env_steps")
+        if not isinstance(written, int) or written <= count:
+            return ""
+        return (
+            f"{str(self.path / 'transitions.jsonl')!r} has {count} whole lines, and {SUMMARY} counts "
+            f"{written}: lines were cut off or damaged"
+        )
 
     def summary(self) -> dict[str, Any]:
         """What summary.json says; nothing of a run that was killed before it wrote one.
@@ -94,8 +118,7 @@ class RecordedRun:
         Raises:
             UserError: the file is damaged.
         """
-        name = "summary.json"
-        return self.read_json(name) if (self.path / name).exists() else {}
+        return self.read_json(SUMMARY) if (self.path / SUMMARY).exists() else {}
 
     def check_not_written(self) -> None:
         """Check that no process writes the folder just now.
@@ -351,6 +374,16 @@ def check_cache(path: Path | None) -> None:
         raise UserError(
             f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
         ) from error
+
+
+def check_outside(path: Path | None, flag: str, run: Path) -> None:
+    """Check that what `flag` names is not in the folder of a run that is only read.
+
+    Raises:
+        UserError: it is.
+    """
+    if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
 
 
 def check_writable(path: Path | None, flag: str = "--json") -> None:

@@ -66,17 +66,18 @@ class RunFiles:
         return default
 
     def transitions(self) -> Iterator[dict[str, Any]]:
-        """The lines of transitions.jsonl up to the first that is none, which is noted if others may follow.
+        """The lines of transitions.jsonl up to the first that is torn, noted unless it is its unfinished end.
 
         Raises:
             OSError: there is no such file.
             ValueError: a line is JSON, but no transition.
         """
 
-        def cut(number: int) -> None:
-            self.note(f"Transitions: line {number} is damaged: it and what follows are left out.")
+        def on_torn(number: int, is_last: bool) -> None:  # noqa: FBT001 - OnTorn
+            if not is_last:
+                self.note(f"Transitions: line {number} is damaged: it and what follows are left out.")
 
-        return read_lines(self.path / "transitions.jsonl", check_transition, cut)
+        return read_lines(self.path / "transitions.jsonl", check_transition, on_torn)
 
 
 def runs_in(folder: Path) -> list[Path]:

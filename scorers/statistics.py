@@ -111,12 +111,15 @@ def trials_without_success(bound: float, confidence: float = 0.95) -> int:
     return math.ceil(math.log((1 - confidence) / 2) / math.log1p(-bound))
 
 
-def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 0.95) -> tuple[float, float]:
+def clustered_interval(
+    clusters: Iterable[tuple[int, int]], confidence: float = 0.95, *, cautious: bool = False
+) -> tuple[float, float]:
     """Wilson's interval for a rate over trials that come in clusters, such as several trials of one query.
 
     Args:
         clusters: (successes, n) of each cluster; those without trials are left out.
         confidence: As for `wilson_interval`.
+        cautious: As for `clustered_intervals`.
 
     Returns:
         Its lower and upper end, both in [0, 1]; (0, 1) with fewer than two clusters.
@@ -130,12 +133,17 @@ def clustered_interval(clusters: Iterable[tuple[int, int]], confidence: float = 
     if len(filled) < 2:  # noqa: PLR2004 - one cluster tells nothing of how clusters differ
         return 0.0, 1.0
     successes, trials = np.array(filled, dtype=np.float64).T
-    low, high = clustered_intervals(successes, trials, confidence)
+    low, high = clustered_intervals(successes, trials, confidence, cautious=cautious)
     return float(low), float(high)
 
 
 def clustered_intervals(
-    successes: Floats, trials: Floats, confidence: float = 0.95, seeds: SeedPart | None = None
+    successes: Floats,
+    trials: Floats,
+    confidence: float = 0.95,
+    seeds: SeedPart | None = None,
+    *,
+    cautious: bool = False,
 ) -> tuple[Floats, Floats]:
     """The interval of `clustered_interval` for each of many samples.
 
@@ -149,6 +157,8 @@ def clustered_intervals(
         trials: (..., clusters), the trials of each cluster, at least one.
         confidence: As for `wilson_interval`.
         seeds: What seeds add to the variance, where the trials of a cluster are of several.
+        cautious: Whether a cluster counts as one trial at most however many have the rarer outcome: for
+            decisions by an end. Where clusters have equally many trials, no end then falls as successes rise.
 
     Returns:
         The lower and the upper ends, (...).
@@ -165,18 +175,19 @@ def clustered_intervals(
     effective = np.where(variance > _TINY, rate * (1 - rate) / np.maximum(variance, _TINY) + 1, np.inf)
     quantile = _normal_quantile(confidence)
     student = _student_quantile(freedom, confidence)
-    most = np.where(rarer >= _ENOUGH_CLUSTERS, n, count)
+    most = np.where((rarer >= _ENOUGH_CLUSTERS) & (not cautious), n, count)
     return _wilson(rate, np.minimum(most, effective * (quantile / student) ** 2), quantile)
 
 
 def crossed_rate_interval(
-    cells: Sequence[Sequence[tuple[int, int]]], confidence: float = 0.95
+    cells: Sequence[Sequence[tuple[int, int]]], confidence: float = 0.95, *, cautious: bool = False
 ) -> tuple[float, float]:
     """`clustered_interval` for a rate over seeds that all met the same queries; it holds the seeds' part.
 
     Args:
         cells: For each seed (successes, n) of each query, the queries in one order; n may be 0.
         confidence: As for `wilson_interval`.
+        cautious: As for `clustered_intervals`.
 
     Returns:
         Its lower and upper end, both in [0, 1]; (0, 1) with fewer than two queries or two seeds that have
@@ -193,7 +204,7 @@ def crossed_rate_interval(
     successes, trials = counts[..., 0], counts[..., 1]
     rate = successes.sum() / trials.sum()
     part = seed_part(rate + (successes - rate * trials) / trials.mean())
-    low, high = clustered_intervals(successes.sum(0), trials.sum(0), confidence, part)
+    low, high = clustered_intervals(successes.sum(0), trials.sum(0), confidence, part, cautious=cautious)
     return float(low), float(high)
 
 

@@ -27,9 +27,10 @@ from records.errors import RunStoppedError, UserError
 from records.interrupt import Interrupt
 from records.json_lines import LinesHash, differing
 from records.resume import check_fingerprints
-from records.run_folder import REPLIES, RecordedRun, RunFolder
+from records.run_folder import REPLIES, SUMMARY, RecordedRun, RunFolder
 from train.config import TrainConfig
 from train.learner import load_checkpoint
+from train.policy_file import WEIGHTS, load_weights
 from train.ppo import weights_sha256
 from train.recorder import ProgressLine, Recorder
 from train.resume import check_queries
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from ollama_utils.connect import Connection
 
 Record = Mapping[str, Any]
+_HASHES = ("transitions_sha256", "weights_sha256")
+"""What summary.json has of the last line and the last policy."""
 _MODEL = "model "
 """Begins the names of models in parts.json."""
 
@@ -67,6 +70,11 @@ class Recorded:
     """The lines before the checkpoint; None where there is none."""
     saved_sha256: str | None
     """Of the weights in the checkpoint."""
+    file_sha256: str | None
+    """Of the weights in policy.safetensors, the file that is used; None where it is of another moment, or
+    there is none."""
+    unscored: int
+    """How many of the lines are unscored: these are played from the record."""
     simulated: bool
 
     def lines(self) -> Iterator[Record]:
@@ -97,6 +105,8 @@ class Replay:
     run: str
     seed: int
     steps: int
+    unscored: int
+    """Steps that were taken from the record."""
     compared: list[Compared]
     difference: str | None
     """Where the replay first came out otherwise; None: nowhere."""
@@ -115,22 +125,28 @@ def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
     """What a run of so many lanes wrote.
 
     Raises:
-        UserError: a file is missing or damaged, or there is no whole row.
+        UserError: a file is missing or damaged, lines are missing, or there is no whole row.
     """
-    count, sha256 = _count(run, lanes)
+    count, sha256, unscored = _count(run, lanes)
     if not count:
         raise UserError(f"the run {str(run.path)!r} has no whole row of transitions: nothing can be replayed")
+    if missing := run.missing_lines(count):
+        raise UserError(f"{missing}; put back what was there")
     summary = run.summary()
     is_of_last = summary.get("env_steps") == count
+    if is_of_last and (missing := [name for name in _HASHES if not isinstance(summary.get(name), str)]):
+        raise UserError(f"{str(run.path / SUMMARY)!r} has no {missing[0]}: nothing can be held against it")
     saved = load_checkpoint(run)
     return Recorded(
         run=run,
         steps=count,
         lanes=lanes,
-        transitions_sha256=str(summary.get("transitions_sha256")) if is_of_last else sha256,
-        weights_sha256=str(summary.get("weights_sha256")) if is_of_last else None,
+        transitions_sha256=summary["transitions_sha256"] if is_of_last else sha256,
+        weights_sha256=summary["weights_sha256"] if is_of_last else None,
         saved_steps=saved["lines"]["transitions"] if saved else None,
         saved_sha256=_saved_sha256(run, saved) if saved else None,
+        file_sha256=_file_sha256(run) if is_of_last else None,
+        unscored=unscored,
         simulated=summary.get("simulated") is True,
     )
 
@@ -177,6 +193,7 @@ def replay(
         run=str(path),
         seed=config.seed,
         steps=recorded.steps,
+        unscored=recorded.unscored,
         compared=compared,
         difference=difference or _first_difference(compared),
     )
@@ -266,21 +283,27 @@ def _copy_log(path: Path, folder: Path) -> None:
             shutil.copyfile(path / name, folder / name)
 
 
-def _count(run: RecordedRun, lanes: int) -> tuple[int, str]:
-    """The lines in whole rows, and their hash."""
+def _count(run: RecordedRun, lanes: int) -> tuple[int, str, int]:
+    """The lines in whole rows, their hash, and how many of them are unscored."""
     sha256 = LinesHash()
-    done, digest = 0, ""
+    done, unscored = (0, "", 0), 0
     for count, line in enumerate(run.read_transitions(check_transition), start=1):
         sha256.update(line)
+        unscored += line["unscored"]
         if count % lanes == 0:
-            done, digest = count, sha256.hexdigest()
-    return done, digest
+            done = count, sha256.hexdigest(), unscored
+    return done
 
 
 def _digests(run: RecordedRun) -> dict[str, str]:
     """What stands for the weights of each model that the run called, by its short name."""
     parts = run.read_json("parts.json")
     return {name.removeprefix(_MODEL): str(of) for name, of in parts.items() if name.startswith(_MODEL)}
+
+
+def _file_sha256(run: RecordedRun) -> str | None:
+    path = run.path / WEIGHTS
+    return weights_sha256(load_weights(path)) if path.exists() else None
 
 
 def _saved_sha256(run: RecordedRun, saved: Mapping[str, Any]) -> str:
@@ -300,9 +323,13 @@ def _compare(recorded: Recorded, summary: Mapping[str, Any], saved_sha256: str |
             replayed=summary["transitions_sha256"] if is_whole else None,
         )
     ]
-    if recorded.weights_sha256 is not None:
-        last = summary["weights_sha256"] if is_whole else None
-        compared.append(Compared(what="weights_sha256", recorded=recorded.weights_sha256, replayed=last))
+    last = summary["weights_sha256"] if is_whole else None
+    for what, of_run in (
+        ("weights_sha256", recorded.weights_sha256),
+        (f"weights in {WEIGHTS}", recorded.file_sha256),
+    ):
+        if of_run is not None:
+            compared.append(Compared(what=what, recorded=of_run, replayed=last))
     if recorded.saved_sha256 is not None:
         if saved_sha256 is None and is_whole and recorded.saved_steps == recorded.steps:
             saved_sha256 = summary["weights_sha256"]  # it was made when the run was over

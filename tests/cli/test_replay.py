@@ -144,6 +144,7 @@ def test_steps_that_a_failed_call_made_unscored_come_out_so(
     assert any(line["unscored"] for line in lines(folder))
     (found,) = replay(folder)["replays"]
     assert hashes(found) == of_run(folder)
+    assert found["unscored"] == sum(line["unscored"] for line in lines(folder))
     assert resume(folder) == 0
     (found,) = replay(folder)["replays"]
     assert hashes(found) == of_run(folder)
@@ -233,6 +234,54 @@ def test_lines_and_weights_that_were_changed_are_told(copy: Path, capsys: pytest
     assert "line 51 of transitions.jsonl does not come out as it did: reward changed" in differs(capsys, copy)
 
 
+def test_a_policy_file_with_other_weights_is_told(
+    simulator: EmbeddedServer, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is what `ask`, `proxy` and `eval -p` use."""
+    assert train(simulator.host, tmp_path / "other", *SMALL, "--seed", "1") == 0
+    shutil.copyfile(tmp_path / "other" / "policy.safetensors", copy / "policy.safetensors")
+    theirs = summary(tmp_path / "other")["weights_sha256"]
+    assert f"weights in policy.safetensors: the run has {theirs}, the replay " in differs(capsys, copy)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_lines_that_were_cut_off_are_told(
+    copy: Path,
+    torn: bool,  # noqa: FBT001
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    written = (copy / "transitions.jsonl").read_text().splitlines(keepends=True)
+    (copy / "transitions.jsonl").write_text("".join(written[:64]) + (written[64][:50] if torn else ""))
+    (copy / "checkpoints" / "last.pt").unlink()
+    assert execute(("replay", str(copy))) == 2
+    assert "has 64 whole lines, and summary.json counts 96" in capsys.readouterr().err
+
+
+def test_a_summary_without_its_hashes_is_the_users_error(
+    copy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = summary(copy)
+    del told["weights_sha256"]
+    (copy / "summary.json").write_text(json.dumps(told))
+    assert execute(("replay", str(copy))) == 2
+    assert "has no weights_sha256" in capsys.readouterr().err
+
+
+def test_what_a_users_function_prints_does_not_spoil_json(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text("def said(query, reply):\n    print('mine')\n    return 'answered'\n")
+    flags = (*WORLD, *SHAPE, "--encoder", "hashing:16", "--num-env-steps", "32", "--reward", f"{code}:said")
+    assert train(simulator.host, tmp_path / "run", *flags) == 0
+    capsys.readouterr()
+    for command in (("replay",), ("rescore", "--reward", f"{code}:said")):
+        assert execute((*command, str(tmp_path / "run"), "--json", "-")) == 0
+        said = capsys.readouterr()
+        assert json.loads(said.out)["run"] == str(tmp_path / "run")
+        assert "mine" in said.err
+
+
 def test_what_cannot_be_replayed_is_the_users_error(
     whole: Path, copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,6 +293,8 @@ def test_what_cannot_be_replayed_is_the_users_error(
 
     assert "RUN names" in refused(tmp_path / "nowhere")
     assert "not empty" in refused(whole, "--run-dir", whole)
+    assert "in the run that is read" in refused(whole, "--run-dir", whole / "again")
+    assert "in the run that is read" in refused(whole, "--json", whole / "summary.json")
     with (whole / ".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "is being written by another process" in refused(whole)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cli.formats import Progress
 from cli.main import execute
 from envs.episode import check_transition
 from records.trust import MARK
@@ -65,12 +68,18 @@ def test_under_another_reward_both_rates_and_their_agreement_are_told(
 
 
 def test_a_judge_is_asked_at_its_server_and_the_target_is_not(
-    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ("--reward", "judge", "--judge-model", "sim-judge", "--cache", str(tmp_path))
     before = simulator.stats()
     found = rescored(trained_run, tmp_path, *flags)
     between = simulator.stats()
+    said = capsys.readouterr().err
+    different = found["steps"]["all"]
+    announced = int(
+        re.search(r"(\d+) different replies to judge, at most ([\d,]+) calls", said)[2].replace(",", "")
+    )
+    assert between["calls"] - before["calls"] <= announced <= 2 * different
     again = rescored(trained_run, tmp_path, *flags)
     assert between["calls"] > before["calls"]
     assert simulator.stats()["calls"] == between["calls"]
@@ -117,11 +126,33 @@ def test_what_cannot_be_scored_again_is_the_users_error(
     assert "RUN names" in refused(tmp_path)
     assert "unknown reward 'refusel'" in refused(trained_run, "--reward", "refusel")
     assert "in the run that is read" in refused(trained_run, "--out", trained_run / "transitions.jsonl")
+    assert "in the run that is read" in refused(trained_run, "--json", trained_run / "summary.json")
     folder = Path(shutil.copytree(trained_run, tmp_path / "copy"))
     (folder / "transitions.jsonl").write_text(json.dumps({"row": 0}) + "\n")
     assert "line 1 of" in refused(folder)
     (folder / "transitions.jsonl").unlink()
     assert "cannot be read" in refused(folder)
+
+
+def test_lines_that_were_cut_off_or_torn_are_told(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(trained_run, tmp_path / "copy"))
+    written = (folder / "transitions.jsonl").read_text().splitlines(keepends=True)
+    (folder / "transitions.jsonl").write_text("".join(written[:8]) + written[8][:20])
+    found = rescored(folder, tmp_path)
+    assert found["steps"]["all"] == 8
+    said = capsys.readouterr().err
+    assert "note: line 9 of" in said
+    assert f"has 8 whole lines, and summary.json counts {len(written)}" in said
+
+
+@pytest.mark.parametrize("threads", [1, 8])
+def test_progress_is_told_by_every_so_many(threads: int, capsys: pytest.CaptureFixture[str]) -> None:
+    work = Progress(1000, 300, "{done} of {total}").counting(abs)
+    with ThreadPoolExecutor(threads) as pool:
+        assert list(pool.map(work, range(1000))) == list(range(1000))
+    assert capsys.readouterr().err.split("\n")[:-1] == [f"{done} of 1000" for done in (300, 600, 900, 1000)]
 
 
 def test_the_hosts_of_a_stranger_are_called_where_they_are_trusted_alone(

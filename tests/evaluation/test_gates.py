@@ -18,6 +18,8 @@ from simulator.process import EmbeddedServer
 from tests.evaluation.evaluations import agent, evaluate, results
 from tests.evaluation.test_eval_failures import refused
 
+WILSON_OF_60 = 0.0602
+"""The upper end with no refusal in 60 queries."""
 FEW = ("--episodes", "8", "--intent-threshold", "0.2", "-p", "fixed:noop")
 
 
@@ -31,9 +33,11 @@ def episodes(successes: int, refusals: int, unscored: int = 0, failed: int = 0) 
     ]
 
 
-def verdicts(team: list[Any], *, under: tuple[str, ...] = (), over: tuple[str, ...] = ()) -> list[str]:
+def verdicts(
+    team: list[Any], *, under: tuple[str, ...] = (), over: tuple[str, ...] = (), max_steps: int = 1
+) -> list[str]:
     """What becomes of gates for one policy."""
-    rows = gates_section(results({"run": team}), read_gates(under, over), [0])
+    rows = gates_section(results({"run": team}), read_gates(under, over), [0], [max_steps])
     return [row["verdict"] for row in rows]
 
 
@@ -57,6 +61,34 @@ def test_the_end_of_the_interval_decides_unless_what_is_lost_could_turn_it(
 ) -> None:
     assert verdicts(team, under=("success=0.8",)) == [verdict]
     assert verdicts(team, over=("refusal=0.2",)) == [verdict]
+
+
+@pytest.mark.parametrize("bound", [0.05, 0.1, 0.3, 0.6])
+@pytest.mark.parametrize("spread", [False, True], ids=["query by query", "spread over the queries"])
+def test_one_refusal_more_never_makes_a_gate_met(bound: float, spread: bool) -> None:  # noqa: FBT001
+    """Over all counts: of 60 queries of 3 steps each ever more are refused."""
+    places = [k % 60 if spread else k // 3 for k in range(180)]
+    found = []
+    for count in range(181):
+        refused = [places[:count].count(query) for query in range(60)]
+        team = [[agent(success=False, steps=3, refused=each)] for each in refused]
+        found += verdicts(team, over=(f"refusal={bound}",))
+    assert found == sorted(found)  # met, then not met
+    assert (found[0] == "met", found[-1]) == (bound > WILSON_OF_60, "not met")
+
+
+def test_a_lost_episode_may_have_had_as_many_steps_as_the_mission_allows() -> None:
+    """100 successes in one step, and 4 unscored: had these been refused in 5 steps each, it were 16.7 %."""
+    team = episodes(100, 0, unscored=4)
+    assert verdicts(team, over=("refusal=0.1",), max_steps=5) == ["not sure"]
+    taken = [*episodes(100, 0), *([agent(success=False, steps=5)] for _ in range(4))]
+    assert verdicts(taken, over=("refusal=0.1",)) == ["not met"]
+
+
+@pytest.mark.parametrize(("flag", "text"), [("--fail-under", "success=1"), ("--fail-over", "refusal=0")])
+def test_a_gate_that_no_evaluation_can_meet_is_refused(flag: str, text: str) -> None:
+    with pytest.raises(UserError, match="no evaluation can show"):
+        read_gates(*(([text], []) if flag == "--fail-under" else ([], [text])))
 
 
 def test_a_bound_that_is_kept_at_both_ends_is_met_by_every_team_with_a_rate() -> None:
@@ -122,7 +154,7 @@ def test_gates_that_nobody_is_held_to_are_the_users_error(
 def test_names_of_others_do_no_harm_in_xml(tmp_path: Path) -> None:
     told = report(results({"a\x1b[2J<b>&\x00]]>": episodes(3, 1)}))
     told["gates"] = gates_section(
-        results({"a\x1b[2J<b>&\x00]]>": episodes(3, 1)}), read_gates(("success=0.5",), ()), [0]
+        results({"a\x1b[2J<b>&\x00]]>": episodes(3, 1)}), read_gates(("success=0.5",), ()), [0], [1]
     )
     write_junit(tmp_path / "j.xml", told)
     (case,) = ET.parse(tmp_path / "j.xml").getroot()[0]  # noqa: S314 - our own file
