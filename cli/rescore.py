@@ -25,9 +25,9 @@ from envs.episode import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.run_folder import RecordedRun, check_cache, check_is_run, check_writable
+from records.run_folder import RecordedRun, check_cache, check_is_run, check_outside, check_writable
 from records.seed_folders import seed_folders
-from records.settings import STDOUT, Count, JsonPlace, NotNegative, Seed, Share
+from records.settings import Count, JsonPlace, NotNegative, Seed, Share
 from records.terminal import one_line, tell
 from scorers.agreement import agreement
 from scorers.intent import INTENT_THRESHOLD
@@ -135,8 +135,7 @@ def _check(run: Path, config: RescoreConfig) -> None:
     RecordedRun(run).check_not_written()
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag)
-        if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
-            raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
+        check_outside(run, path, flag)
     check_cache(config.cache)
     with as_user_error(ValueError):
         check_reward(config.reward)

@@ -300,6 +300,21 @@ def check_is_run(path: Path, named_by: str = "--resume") -> None:
         raise UserError(f"{str(found)!r} is neither a file nor a folder, which no run makes: delete it")
 
 
+def check_outside(run: Path, path: Path | None, flag: str) -> None:
+    """Check that what is written comes to lie outside the run that is read.
+
+    Args:
+        run: its folder.
+        path: what `flag` names; None: it names nothing; `-` is standard output.
+        flag: is named in the error.
+
+    Raises:
+        UserError: it would lie inside.
+    """
+    if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
+
+
 def check_new_or_empty(path: Path) -> None:
     """Check that a new run may be put here.
 
