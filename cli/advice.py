@@ -13,8 +13,11 @@ from typing import Any
 
 from ollama_utils.findings import ADVISED_SLOTS
 
-NOTABLE = 1.1
-"""A gain is told from here on: two short rollouts of the same kind may differ by some per cent."""
+NOTABLE, NOTABLE_OF_FEW = 1.1, 1.5
+"""A gain is told from here on: two short rollouts of the same kind may differ by some per cent, and of few
+steps by more."""
+FEW = 64
+"""Steps under which these are few."""
 _LARGE_SHARE = 0.25
 """Of the time of a step's calls."""
 
@@ -57,13 +60,15 @@ def advise(report: Mapping[str, Any], *, schedule: str, slots_setting: str) -> l
 
 def _faster(forecast: Sequence[Mapping[str, Any]], now: Mapping[str, Any]) -> Iterator[Advice]:
     """Another schedule, or more lanes."""
-    lanes = forecast[-1]["num_processes"] if len(forecast) > 3 else 0  # noqa: PLR2004 - one row a schedule
-    for row in forecast[1:]:
+    together = [row for row in forecast if row["schedule"] != "sequential"]
+    usual = min((row["num_processes"] for row in together), default=0)
+    for row in together:
         gain = row["env_steps_per_s"] / now["env_steps_per_s"]
         best = all(row["env_steps_per_s"] >= other["env_steps_per_s"] for other in forecast)
-        if gain < NOTABLE or not best:
+        is_few = min(row["env_steps"], now["env_steps"]) < FEW
+        if gain < (NOTABLE_OF_FEW if is_few else NOTABLE) or not best:
             continue
-        flags = [f"--num-processes {lanes}"] if row["num_processes"] == lanes else []
+        flags = [f"--num-processes {row['num_processes']}"] if row["num_processes"] > usual else []
         flags += [f"--schedule {row['schedule']}"] if row["schedule"] != now["schedule"] else []
         why = f"{row['env_steps_per_s']:.3g} env steps/s against {now['env_steps_per_s']:.3g}"
         yield Advice(do=" ".join(flags), gain=round(gain, 3), why=why)
@@ -107,7 +112,8 @@ def _mutator(report: Mapping[str, Any]) -> Iterator[Advice]:
     roles = {row["role"]: row for row in report["alone"]}
     if "mutator" not in roles or roles["mutator"]["model"] != roles["target"]["model"]:
         return
-    share = roles["mutator"]["call_s"] / sum(row["call_s"] for row in roles.values())
+    step_s = {role: row["call_s"] * row["per_step"] for role, row in roles.items()}
+    share = step_s["mutator"] / sum(step_s.values())
     if share >= _LARGE_SHARE:
         yield Advice(
             do="a smaller --mutator-model",

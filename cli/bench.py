@@ -277,7 +277,7 @@ def _of_slots(row: Mapping[str, Any], slots: int | None) -> dict[str, Any]:
     return {
         "slots": slots,
         "slot_utilisation": round(busy / slots, 4),
-        "bound_env_steps_per_s": round(row["env_steps_per_s"] / fraction, 3),
+        "bound_env_steps_per_s": row["env_steps_per_s"] / fraction,
         "fraction_of_bound": round(fraction, 4),
     }
 

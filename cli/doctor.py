@@ -26,16 +26,34 @@ from cyclopts import Parameter
 
 from cli.advice import Advice, advise
 from cli.bench import MODEL, TimedServer, timed_roles
-from cli.forecast import MOST_LANES, ROLES_ASKED, Speed, fit, more_lanes, plan, play, time_encoder, time_roles
+from cli.forecast import (
+    ROLES_ASKED,
+    PlannedRollout,
+    Speed,
+    fit,
+    more_lanes,
+    most_cost,
+    play,
+    time_encoder,
+    time_roles,
+)
 from cli.formats import new_table, number, print_parts, write_json
 from cli.timed_rollout import Setting, TimedMission, World
 from envs.mission import load_query_set
 from mutators.registry import load_mutators
-from ollama_utils.checkup import Burst, burst, burst_calls, check_residency, residency_calls
+from ollama_utils.checkup import (
+    Burst,
+    burst,
+    burst_calls,
+    check_residency,
+    fewest_burst_calls,
+    find_inventories,
+    residency_calls,
+)
 from ollama_utils.connect import Connection, NoModelNamedError, connect
 from ollama_utils.dispatcher import account_totals
-from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError
-from ollama_utils.types import Call, Inventory, short_name
+from ollama_utils.errors import BadReplyError, EncodingError
+from ollama_utils.types import Call, short_name
 from records.errors import as_user_error
 from records.run_folder import check_writable
 from records.settings import Count, JsonPlace, Lanes, Positive, Seed
@@ -47,8 +65,10 @@ if TYPE_CHECKING:
 UNTOLD = "not told by this server"
 QUESTIONS = 4
 """Of a burst."""
-_SHORT = 64
-"""Most tokens of a reply in a burst."""
+_SHORT, _SHORTEST = 64, 8
+"""Most tokens of a reply in a burst, and where calls are slow."""
+_SHARE_BURST = 0.25
+"""Of --seconds, for a burst."""
 _MODELS_SHOWN = 20
 _GIB = 2**30
 _JUDGED = 2
@@ -113,12 +133,7 @@ def _connected(config: DoctorConfig) -> Iterator[tuple[Connection, str | None]]:
 def look(connection: Connection) -> dict[str, Any]:
     """What the servers tell of themselves; None is what they do not tell."""
     names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=False))
-    try:
-        found = connection.dispatcher.inventories()
-    except (BadRequestError, BadReplyError) as error:
-        tell(f"{type(error).__name__}: {error}")
-        pulled: dict[str, None] = dict.fromkeys(connection.available)
-        found = dict.fromkeys(names, Inventory(version=None, pulled=pulled, loaded=None))
+    found = find_inventories(connection.dispatcher, connection.available, tell)
     servers = [{"host": names[host], **asdict(inventory)} for host, inventory in found.items()]
     return {"simulated": connection.simulated, "servers": servers}
 
@@ -136,7 +151,8 @@ def _examine(
         runner: dict[str, Any] = {"num_ctx": config.mission.num_ctx} if config.mission.num_ctx else {}
         residency = check_residency(dispatcher, generating, embedding, runner)
         began_s = time.monotonic()
-        showed = burst(dispatcher, _questions(world, connection, runner))
+        most_s = _SHARE_BURST * config.seconds
+        showed = burst(dispatcher, _questions(world, connection, runner, most_s), most_s)
         slots = _slots(connection, showed)
         alone = time_roles(world, connection)
         texts_per_s = time_encoder(world, connection)
@@ -165,6 +181,7 @@ def _examine(
         "alone": alone,
         "encoder_texts_per_s": texts_per_s,
         "forecast": forecast,
+        "shortened": _shortened(config, forecast),
         "calls": {"announced": announced, "sent": int(account_totals(dispatcher)["calls"])},
     }
     advice = advise(found, schedule=config.schedule, slots_setting=connection.slots_setting)
@@ -175,22 +192,24 @@ def _speed(alone: Sequence[Mapping[str, Any]], showed: Burst, lanes: int) -> Spe
     """What is expected of a step; without tokens that many calls at once gain nothing."""
     full, one = showed.tokens_per_s_full, showed.tokens_per_s_alone
     gain = min(full / one, lanes) if full and one else 1.0
-    return Speed(step_s=sum(row["call_s"] for row in alone), gain=max(1.0, gain))
+    return Speed(step_s=sum(row["call_s"] * row["per_step"] for row in alone), gain=max(1.0, gain))
 
 
 def most_calls(config: DoctorConfig, world: World, embedding: str | None) -> int:
     """The most calls that are made; one that fails is tried again, which is not counted."""
     words = any(each.kind == "model" for each in load_mutators(world.mission.mutators))
     per_step = words + 1 + _JUDGED * world.judged + 2 * bool(embedding)
-    parts = plan(_wanted(config), config.num_steps, is_ours=False, more=MOST_LANES)
-    begun = sum(part.setting.num_processes + 1 for part in parts) if embedding else 0
+
+    def calls(part: PlannedRollout) -> int:
+        begun = part.setting.num_processes + 1 if embedding else 0
+        return part.env_steps * per_step + begun
+
     return (
         residency_calls(len(world.models) + bool(embedding))
         + 1  # whether a short reply has words
         + burst_calls(QUESTIONS)
         + ROLES_ASKED * per_step
-        + sum(part.env_steps for part in parts) * per_step
-        + begun
+        + most_cost(_wanted(config), config.num_steps, calls)
     )
 
 
@@ -214,10 +233,11 @@ def _announce(calls: int, config: DoctorConfig, world: World, connection: Connec
     )
 
 
-def _questions(world: World, connection: Connection, runner: Mapping[str, Any]) -> list[Call]:
+def _questions(world: World, connection: Connection, runner: Mapping[str, Any], most_s: float) -> list[Call]:
     """Questions for a burst, as an environment asks them, whose replies are short where they can be.
 
-    Of a model that thinks first, so few tokens may hold no word: then replies are as long as the run's.
+    Of a model that thinks first, so few tokens may hold no word: then replies are as long as the run's. Where
+    calls are so slow that a burst of them takes longer than `most_s`, they are shorter still.
     """
     mission = world.mission
     whole = {**runner, "temperature": 0, "seed": 0, "num_predict": mission.num_predict}
@@ -231,9 +251,19 @@ def _questions(world: World, connection: Connection, runner: Mapping[str, Any]) 
         )
         for query in world.queries[:QUESTIONS]
     ]
-    short = [replace(q, options={**whole, "num_predict": min(mission.num_predict, _SHORT)}) for q in asked]
-    says_nothing = isinstance(connection.dispatcher.generate(short[0]).error, BadReplyError)
-    return asked if says_nothing else short
+    tokens = min(mission.num_predict, _SHORT)
+    began_s = time.monotonic()
+    first = connection.dispatcher.generate(_of_length(asked[0], tokens))
+    if isinstance(first.error, BadReplyError):
+        return asked
+    burst_s = (time.monotonic() - began_s) * fewest_burst_calls(QUESTIONS)
+    if burst_s > most_s:
+        tokens = min(tokens, max(_SHORTEST, int(tokens * most_s / burst_s)))
+    return [_of_length(each, tokens) for each in asked]
+
+
+def _of_length(call: Call, tokens: int) -> Call:
+    return replace(call, options={**call.options, "num_predict": tokens})
 
 
 def _forecast(
@@ -250,10 +280,21 @@ def _forecast(
     parts = fit(_wanted(config), config.num_steps, is_ours=is_ours, speed=speed, left_s=left_s, more=more)
     needed_s = speed.seconds(parts)
     longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
-    needed_s = speed.seconds(parts)
-    longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
     tell(f"playing {sum(part.env_steps for part in parts)} env steps: about {needed_s:.0f} s{longer}")
     return play(world, connection, parts)
+
+
+def _shortened(config: DoctorConfig, forecast: Sequence[Mapping[str, Any]]) -> str:
+    """What was not played that was asked for; empty where all was."""
+    together = [row for row in forecast if row["schedule"] != "sequential"]
+    lanes = config.num_processes
+    steps = max((row["env_steps"] // lanes for row in together if row["num_processes"] == lanes), default=0)
+    fewer = f"at most {steps} of {config.num_steps} steps of each lane (--num-steps)" if together else ""
+    played = {row["schedule"] for row in forecast}
+    missing = [schedule for schedule in ("sequential", "phased", "lanes") if schedule not in played]
+    parts = [fewer] if fewer and steps < config.num_steps else []
+    parts += [f"nothing under {' and '.join(missing)}"] if missing else []
+    return f"there was time for {', and '.join(parts)}: a longer --seconds tells more" if parts else ""
 
 
 def _slots(connection: Connection, showed: Burst) -> list[dict[str, Any]]:
@@ -278,11 +319,11 @@ def print_report(report: Mapping[str, Any]) -> None:
         print(one_line(line))
     if report["unnamed"] is None:
         print()
-        print_parts(_tables(report), simulated=False)
+        print_parts(_tables(report), [report["shortened"]] if report["shortened"] else [], simulated=False)
         for line in report["advice"]:
             print(one_line(f"advice: {Advice(**line)}"))
         if not report["advice"]:
-            print("advice: none; what can be tried here is no faster")
+            print("advice: none; nothing that was tried is surely faster")
 
 
 def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
@@ -351,7 +392,8 @@ def _number(value: float | None) -> str:
 FORECAST = (
     "As `mutagym bench` would measure it with these flags: each step a rewording and an answer, and no reply "
     "known beforehand. Played: steps that this was measured on. CPU: this machine's for a step. Equal: "
-    "replies to equal calls that were those of sequential."
+    "replies to equal calls that were those of sequential. ±: how far off the mean length of replies, and "
+    "with it all steps/s alike, may be in so few steps (95 %)."
 )
 ALONE = "One call after another; tokens of replies."
 
@@ -363,16 +405,18 @@ def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
         alone.add_row(row["role"], row["model"], *speeds)
     yield [alone], ALONE
     table = new_table(
-        "Forecast", "schedule", "lanes", "played", "steps/s", "gain", "tokens/s", "CPU ms", "equal"
+        "Forecast", "schedule", "lanes", "played", "steps/s", "±", "gain", "tokens/s", "CPU ms", "equal"
     )
-    base = report["forecast"][0]["env_steps_per_s"]
+    paces = {row["schedule"]: row["env_steps_per_s"] for row in report["forecast"]}
+    alone = paces.get("sequential")
     for row in report["forecast"]:
         table.add_row(
             row["schedule"],
             str(row["num_processes"] if row["schedule"] != "sequential" else "any"),
             str(row["env_steps"]),
             number(row["env_steps_per_s"], "{:.3g}"),
-            number(row["env_steps_per_s"] / base, "{:.2f}"),
+            number(None if row["margin"] is None else 100 * row["margin"], "{:.0f} %"),
+            number(alone and row["env_steps_per_s"] / alone, "{:.2f}"),
             number(row["tokens_per_s"], "{:.3g}"),
             number(row["cpu_ms_per_step"], "{:.1f}"),
             "-"

@@ -9,6 +9,10 @@ replies or shorter ones. Where a server counts no tokens, a pace is the steps ov
 As in `mutagym bench`, a server that was not started for this plays the user's lanes once beforehand, not
 counted, for it may keep the prompts that it has read. Those of more lanes are not played beforehand: their
 pace is, if anything, told too low.
+
+Where calls are slow, fewer steps are played. With the fewest, one step a lane is played beforehand, and the
+time goes to the user's schedule, for more different replies tell more of their length. Where even these take
+too long, other schedules are left out.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import ceil
+from math import sqrt
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from cli.bench import calls_of, equal_replies, timed_rollout
-from cli.timed_rollout import ClientMeter, Setting, World
+from cli.timed_rollout import ClientMeter, Setting, Steps, World
 from envs.answering import Answerer
 from envs.episode import Ask, Judge, Rewrite
 from mutators.registry import load_mutators
@@ -41,6 +46,8 @@ _SHARE_ALONE = 0.25
 """Of the time that is left, for `sequential`."""
 ROLES_ASKED = 4
 """Queries that each role is timed with."""
+_Z = 1.96
+"""Standard errors to either side of a mean that hold it in 95 % of cases."""
 TEXTS = 32
 """Texts that the encoder is timed with, in one request."""
 
@@ -59,32 +66,48 @@ class PlannedRollout(NamedTuple):
 
 
 def plan(
-    wanted: Setting, steps: int, *, is_ours: bool, alone: int = ALONE_STEPS, more: int = 0
+    wanted: Setting,
+    steps: int,
+    *,
+    is_ours: bool,
+    alone: int = ALONE_STEPS,
+    more: int = 0,
+    most: int | None = None,
 ) -> list[PlannedRollout]:
     """The rollouts that are played: the warm-up, `sequential`, `phased`, `lanes`, `lanes` with more lanes.
 
     Args:
-        wanted: lanes, workers and seed.
+        wanted: lanes, workers and seed, and the user's schedule.
         steps: of each lane.
         is_ours: whether the server was started for this, and has no memory of prompts: a few steps then load
             what this process needs for a step.
         alone: steps of `sequential` in all, about.
         more: lanes that are tried, too, with about as many steps in all; no more than `wanted`: none.
+        most: steps of each lane that the user wants [`steps`].
     """
-    lanes = wanted.num_processes
+    lanes, most = wanted.num_processes, most or steps
     few = min(lanes, ALONE_LANES, alone)
-    phased, in_lanes = (
-        PlannedRollout(replace(wanted, schedule=schedule), steps) for schedule in ("phased", "lanes")
-    )
+    own = min(most, 2 * steps - 1) if steps == FEWEST and not is_ours else steps
+    by_lanes, by_phases = replace(wanted, schedule="lanes"), replace(wanted, schedule="phased")
+    phased = PlannedRollout(by_phases, own if wanted.schedule == "phased" else steps)
+    in_lanes = PlannedRollout(by_lanes, steps if wanted.schedule == "phased" else own)
     warm_up = (
-        PlannedRollout(replace(wanted, schedule="lanes", num_processes=1), FEWEST) if is_ours else in_lanes
+        PlannedRollout(replace(by_lanes, num_processes=1), FEWEST)
+        if is_ours
+        else PlannedRollout(by_lanes, 2 * steps - own)
     )
     apart = replace(wanted, schedule="sequential", num_processes=few, max_workers=1)
     parts = [warm_up, PlannedRollout(apart, max(1, alone // few)), phased, in_lanes]
     if more > lanes:
-        fewer = max(FEWEST, ceil(steps * lanes / more))
+        fewer = max(FEWEST, steps * lanes // more)
         parts.append(PlannedRollout(replace(wanted, schedule="lanes", num_processes=more), fewer))
     return parts
+
+
+def most_cost(wanted: Setting, steps: int, cost: Callable[[PlannedRollout], int]) -> int:
+    """The most that the rollouts of a plan cost, however many slots the server has and however slow it is."""
+    plans = (plan(wanted, steps, is_ours=False, more=more) for more in range(MOST_LANES + 1))
+    return max(sum(map(cost, parts)) for parts in plans)
 
 
 def more_lanes(slots: int | None) -> int:
@@ -111,16 +134,29 @@ class Speed(NamedTuple):
 def fit(
     wanted: Setting, steps: int, *, is_ours: bool, speed: Speed, left_s: float, more: int
 ) -> list[PlannedRollout]:
-    """The plan with as many steps as the time allows, though never fewer than tell anything."""
+    """The plan with as many steps as the time allows, though never fewer than tell anything.
+
+    Where these take too long, more lanes and the schedules that are not the user's are left out, one by one.
+    """
     alone = min(ALONE_STEPS, max(FEWEST_ALONE, int(_SHARE_ALONE * left_s / speed.step_s)))
     plans = (
-        plan(wanted, fewer, is_ours=is_ours, alone=alone, more=more)
+        plan(wanted, fewer, is_ours=is_ours, alone=alone, more=more, most=steps)
         for fewer in range(steps, min(steps, FEWEST) - 1, -1)
     )
     for parts in plans:
         if speed.seconds(parts) <= left_s:
-            break
-    return parts
+            return parts
+    warm_up, *timed = parts
+    spare = [part for part in timed if not _is_of_user(part, wanted)]
+    while spare and speed.seconds([warm_up, *timed]) > left_s:
+        timed.remove(spare.pop())
+    return [warm_up, *timed]
+
+
+def _is_of_user(part: PlannedRollout, wanted: Setting) -> bool:
+    """Whether a rollout is what the user means to run; `sequential` is as fast with any number of lanes."""
+    lanes = {wanted.num_processes, *([part.setting.num_processes] if wanted.schedule == "sequential" else ())}
+    return part.setting.schedule == wanted.schedule and part.setting.num_processes in lanes
 
 
 def play(world: World, connection: Connection, parts: Sequence[PlannedRollout]) -> list[dict[str, Any]]:
@@ -135,16 +171,31 @@ def play(world: World, connection: Connection, parts: Sequence[PlannedRollout]) 
     warm_up, *timed = parts
     tell(f"warming up, not counted: {warm_up.setting} ...")
     timed_rollout(world, meter, connection, *warm_up)
-    rows, replies = [], []
+    rows, replies, lengths = [], [], []
     for part in timed:
         tell(f"{part.setting} ...")
         row, steps = timed_rollout(world, meter, connection, *part)
         rows.append(row)
         replies.append(calls_of(steps, by_model))
-    together = rows[1:]
+        lengths.append(_tokens(steps))
+    together = [row for row in rows if row["schedule"] != "sequential"] or rows
     tokens = sum(row["completion_tokens"] for row in together) / sum(row["env_steps"] for row in together)
-    equal = [equal_replies({}, {}), *(equal_replies(replies[0], each) for each in replies[1:])]
-    return [_forecast(row, tokens) | same for row, same in zip(rows, equal, strict=True)]
+    margin = _margin(max(lengths, key=len))
+    alone = replies[0] if rows[0]["schedule"] == "sequential" else {}
+    equal = [equal_replies({} if each is alone else alone, each) for each in replies]
+    return [_forecast(row, tokens) | {"margin": margin} | same for row, same in zip(rows, equal, strict=True)]
+
+
+def _tokens(steps: Steps) -> list[int]:
+    """Of each step's replies."""
+    return [info["usage"]["completion_tokens"] for row in steps for info, _ in row]
+
+
+def _margin(tokens: Sequence[int]) -> float | None:
+    """How far off the mean of these lengths may be, as a share of it (95 %); None: there are none."""
+    if not any(tokens) or len(tokens) < FEWEST:
+        return None
+    return _Z * stdev(tokens) / sqrt(len(tokens)) / mean(tokens)
 
 
 def _forecast(row: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any]:
@@ -153,8 +204,8 @@ def _forecast(row: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any]:
     pace = tokens_per_s / tokens_per_step if tokens_per_s and tokens_per_step else row["env_steps_per_s"]
     names = ("schedule", "num_processes", "env_steps", "unscored_steps", "wall_s", "cpu_ms_per_step")
     return {name: row[name] for name in names} | {
-        "env_steps_per_s": round(pace, 3),
-        "tokens_per_s": round(tokens_per_s, 2) or None,
+        "env_steps_per_s": pace,
+        "tokens_per_s": tokens_per_s or None,
     }
 
 
@@ -162,7 +213,8 @@ def time_roles(world: World, connection: Connection) -> list[dict[str, Any]]:
     """Each role's calls one after another: rewordings by a model, answers, and a judge's verdicts.
 
     Returns:
-        For each role its model, seconds a call, and tokens of replies a second (None: not told).
+        For each role its model, seconds a call, tokens of replies a second (None: not told), and how many
+        calls of it a step makes on the mean: mutators are drawn alike, and those by rule call no model.
 
     Raises:
         OllamaError: a call failed; RunStoppedError: a judge's did.
@@ -173,7 +225,8 @@ def time_roles(world: World, connection: Connection) -> list[dict[str, Any]]:
     answerer = Answerer(
         models=config.models, dispatcher=dispatcher, encoder=parts["encoder"], scorer=parts["scorer"]
     )
-    by_model = [each for each in load_mutators(mission.mutators) if each.kind == "model"]
+    mutators = load_mutators(mission.mutators)
+    by_model = [each for each in mutators if each.kind == "model"]
     queries = _cycled(world.queries, ROLES_ASKED)
     answers: list[Completion] = []
 
@@ -194,8 +247,10 @@ def time_roles(world: World, connection: Connection) -> list[dict[str, Any]]:
     roles.append(("target", config.models.target, ask))
     if world.judged:
         roles.append(("judge", world.roles.judge or "", judge))
+    per_step = {"mutator": len(by_model) / len(mutators)}
     return [
-        {"role": role, "model": model, **_timed_calls(connection, queries, call)}
+        {"role": role, "model": model, "per_step": per_step.get(role, 1.0)}
+        | _timed_calls(connection, queries, call)
         for role, model, call in roles
     ]
 

@@ -73,9 +73,14 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
     _check_not_itself(config)
     source = open_source(run, config.rewording)
     source.load()  # what is wrong with it is said before anything is asked
-    rewriting = replace(config.server, target_model=config.server.mutator_model or config.server.target_model)
+    rewriting = replace(
+        config.server,
+        target_model=config.server.mutator_model or config.server.target_model,
+        judge_model=None,
+        call_attempts=1,  # a client waits meanwhile
+    )
     with (
-        connect(replace(rewriting, judge_model=None), named_by="--mutator-model", waits=False) as connection,
+        connect(rewriting, named_by="--mutator-model", waits=False) as connection,
         PlanRunner[Any, Any](lambda call: call(), SIDE_BY_SIDE) as runner,
         ExitStack() as stack,
     ):

@@ -285,7 +285,7 @@ def measure(
         "env_steps": env_steps,
         "unscored_steps": sum(info["unscored"] for row in rollout.steps for info, _ in row),
         "wall_s": round(wall_s, 3),
-        "env_steps_per_s": round(env_steps / wall_s, 3),
+        "env_steps_per_s": env_steps / wall_s,
         "busy_slots": None if busy_s is None else round(busy_s / wall_s, 4),
         "max_in_flight": counted.max_in_flight,
         "llm_calls": counted.calls,

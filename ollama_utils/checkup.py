@@ -4,22 +4,24 @@
 no more, was displaced by the others. `burst` asks a few questions alone, twice each, and then the same ones
 many at a time, until calls wait: `Capacity` then names the slots, as in every run, unless the service seconds
 over the wall seconds, which can be no more than the slots, show that there are more; and the replies are held
-against the first. Nothing here pulls, deletes or unloads a model, or carries a `keep_alive`.
+against the first. Where calls are slow, fewer are asked at once. Nothing here pulls, deletes or unloads a
+model, or carries a `keep_alive`.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher, account_totals
-from ollama_utils.errors import BadReplyError
+from ollama_utils.errors import BadReplyError, BadRequestError
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.swaps import Loads
-from ollama_utils.types import Call, Completion, Usage, short_name
+from ollama_utils.types import Call, Completion, Inventory, Usage, short_name
 
 AT_ONCE = (4, 16, 32)
 """Calls at once in a burst: more as long as no call waits, which is to be seen from 1 to some 24 slots."""
@@ -38,6 +40,29 @@ class Residency:
     there is only one model."""
     load_s: float
     """The longest that a call waited for its model to be loaded; 0 where none did, or that is not told."""
+
+
+def find_inventories(
+    dispatcher: Dispatcher,
+    available: Iterable[str] = (),
+    report: Callable[[str], None] = lambda _line: None,
+) -> dict[str, Inventory]:
+    """What each server tells of itself, by host; where one does not, the models that are known to be there.
+
+    Args:
+        dispatcher: of the servers.
+        available: the models that they have.
+        report: is called with what went wrong.
+
+    Raises:
+        OllamaError: a server does not answer.
+    """
+    try:
+        return dispatcher.inventories()
+    except (BadRequestError, BadReplyError) as error:
+        report(f"{type(error).__name__}: {error}")
+        untold = Inventory(version=None, pulled=dict.fromkeys(available), loaded=None)
+        return dict.fromkeys(dispatcher.hosts, untold)
 
 
 def residency_calls(models: int) -> int:
@@ -76,7 +101,7 @@ def check_residency(
     load_s = max(usage.load_s for usage in usages.values())
     if len(asks) == 1 or len(dispatcher.hosts) > 1:
         return Residency(displaced=None, load_s=load_s)
-    there = next(iter(dispatcher.inventories().values())).loaded
+    there = next(iter(find_inventories(dispatcher).values())).loaded
     missing = set() if there is None else asks.keys() - set(map(short_name, there))
     again = {model: ask() for model, ask in asks.items()}
     loaded_again = {model for model, usage in again.items() if loads.waited(model, usage)}
@@ -132,21 +157,29 @@ def burst_calls(questions: int) -> int:
     return _ALONE * questions + _TIMES * sum(AT_ONCE)
 
 
-def burst(dispatcher: Dispatcher, questions: Sequence[Call]) -> Burst:
+def fewest_burst_calls(questions: int) -> int:
+    """How many calls `burst` makes, however slow they are."""
+    return _ALONE * questions + _TIMES * AT_ONCE[0]
+
+
+def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = math.inf) -> Burst:
     """Ask questions alone, twice each, and many at once; the slots stand in `dispatcher.capacities()` then.
 
     Args:
         dispatcher: remembers no replies (`cache_size` 0).
         questions: of one model, repeatable.
+        most_s: seconds that it may take; more calls at once are not tried where they would take longer,
+            though the fewest are.
 
     Raises:
         OllamaError: a call failed.
     """
+    end_s = time.monotonic() + most_s
     began_s = time.monotonic()
     alone = [_reply(dispatcher, question) for question in [*questions] * _ALONE]
     alone_s = time.monotonic() - began_s
     first, second = alone[: len(questions)], alone[len(questions) :]
-    for at_once in AT_ONCE:
+    for at_once, more in zip(AT_ONCE, (*AT_ONCE[1:], math.inf), strict=True):
         numbers = [number % len(questions) for number in range(_TIMES * at_once)]
         before_s, began_s = account_totals(dispatcher)["busy_s"], time.monotonic()
         full = _together(dispatcher, [questions[number] for number in numbers], at_once)
@@ -154,6 +187,8 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call]) -> Burst:
         busy = (account_totals(dispatcher)["busy_s"] - before_s) / full_s
         slots = slots_of(dispatcher, questions[0].model)
         if slots is not None and slots <= at_once and round(busy) <= slots:
+            break
+        if time.monotonic() + full_s * more / at_once > end_s:  # as long as if none could be served besides
             break
     return Burst(
         model=questions[0].model,

@@ -405,7 +405,8 @@ def connect(
         except (OllamaError, ValueError) as error:
             raise UserError(str(error)) from error
         if not (config.target_model or stand_in):
-            _say(f"target model: {roles.target}, the only one at {', '.join(hosts)}")
+            role = named_by.removeprefix("--").replace("-", " ")
+            _say(f"{role}: {roles.target}, the only one at {', '.join(hosts)}")
         is_simulated = engine.is_simulator if engine else is_simulator
         yield Connection(
             dispatcher=dispatcher,

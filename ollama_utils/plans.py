@@ -163,7 +163,7 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
     def submit(self, plan: Plan[Item, Value, Result]) -> Future[Result]:
         """Play a plan, which comes after those that are here already; its result is the future's.
 
-        After `stop` the future is cancelled at once.
+        Once the future is cancelled, the plan begins nothing more. After `stop` it is cancelled at once.
         """
         playing: _Playing[Item, Value, Result] = _Playing(next(self._numbers), plan)
         with self._lock:
@@ -230,7 +230,7 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
         """The next item, as its plan and its place in the batch; None: this worker ends. The lock is held."""
         while self._ready:
             playing = self._ready[0]
-            if playing.is_opened:
+            if playing.is_opened and not playing.future.cancelled():
                 index = playing.take()
                 if not playing.has_item:
                     heapq.heappop(self._ready)
@@ -260,9 +260,10 @@ class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item
             self._go_on(playing)
 
     def _go_on(self, playing: _Playing[Any, Any, Any]) -> None:
-        """Let a plan yield its next batch, or end. The lock is held."""
-        playing.go_on()
-        if playing.has_item:
+        """Let a plan yield its next batch, or end; one that was cancelled ends. The lock is held."""
+        if not playing.future.cancelled():
+            playing.go_on()
+        if playing.has_item and not playing.future.cancelled():
             heapq.heappush(self._ready, playing)
         else:
             self._finish(playing)

@@ -7,7 +7,8 @@ What was done to a request is told in the headers of its reply: `X-Mutagym-Adopt
 value for each text of the message, by comma, percent-encoded in UTF-8.
 
 A request is sent to the server that was named, once, and nowhere else: no redirection is followed. It carries
-a mark, by which it is refused where it comes back.
+a mark, by which it is refused where it comes back. That of a web page is not reworded, for a rewording calls
+models before the server has seen who asks.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 from aiohttp import web
@@ -46,7 +48,8 @@ MARK = "X-Mutagym-Proxy"
 TOLD = "X-Mutagym-"
 """What the headers of replies that tell of a rewording begin with."""
 MOST_BODY_BYTES = 2**26
-"""Bytes of a request that is reworded, images and all; others are passed on as they come."""
+"""Bytes of a request that may be reworded, images and all: a longer one is refused. What is never reworded is
+passed on as it comes, at any length."""
 MOST_TOLD_BYTES = 2**11
 """Bytes of such a header's value; clients read headers of 8 KiB, all of them together in 16."""
 _OF_A_CONNECTION = frozenset(
@@ -58,6 +61,8 @@ _OF_A_CONNECTION = frozenset(
 """Headers that are no part of a message, but of the connection it comes by (RFC 9110, 7.6.1)."""
 _LOCAL_NAMES = (".localhost", ".local", ".internal")
 """Ends of names that no page on the internet has: those that Ollama takes for this machine's, too."""
+_APPS = frozenset({"app", "file", "tauri", "vscode-webview", "vscode-file"})
+"""Schemes of the origins of programs with a page inside: those that Ollama serves."""
 _MOST_ERROR_CHARS = 300
 _PASSED_ON = frozenset({2, 4, 5})
 """Hundreds of the statuses that are passed on."""
@@ -175,7 +180,7 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
                 total=None, sock_connect=min(CONNECT_S, self._timeout_s), sock_read=self._timeout_s
             ),
             auto_decompress=False,
-            trust_env=not is_loopback(base),
+            proxy=_proxy_of_environment(base),  # `trust_env` would send the passwords of ~/.netrc, too
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         )
@@ -215,7 +220,7 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse what came back, and pages of the internet that call this machine by a name of theirs.
 
-        `Origin`, by which a server tells pages from programs, is passed on to it.
+        `Origin`, by which a server tells other pages from programs, is passed on to it.
         """
         if MARK in request.headers:
             text = "this request came through a mutagym proxy before: it would go in a circle"
@@ -229,30 +234,30 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         if speaks_openai(self.upstream) and not path.startswith("/v1/"):
             text = f"the server at {server_url(self.upstream)} speaks OpenAI's API alone: ask for /v1/..."
             return _refusal(request, 501, text)
+        unread = request.content if request.can_read_body else None
         if request.method != "POST" or path not in {*CHATS, *PROMPTS}:
-            return await self._pass_on(request, request.content if request.can_read_body else None, {})
-        raw = await request.read()
-        body, told = await self._reworded(path, raw, plain="Content-Encoding" not in request.headers)
-        return await self._pass_on(request, body, told)
+            return await self._pass_on(request, unread, {})
+        why = _why_not(request)
+        if self._reword is None or why:
+            return await self._pass_on(request, unread, _headers([ProxyRewording(text="", why=why or "off")]))
+        return await self._pass_on(request, *await self._reworded(self._reword, path, await request.read()))
 
-    async def _reworded(self, path: str, raw: bytes, *, plain: bool) -> tuple[bytes, dict[str, str]]:
+    async def _reworded(self, reword: Reword, path: str, raw: bytes) -> tuple[bytes, dict[str, str]]:
         """The body that is sent on, and what the headers tell of it."""
-        if self._reword is None:
-            return raw, _headers([ProxyRewording(text="", why="off")])
         try:
-            found = find_user_text(path, raw) if plain else None
+            found = find_user_text(path, raw)
         except ValueError:  # the server says what is wrong with it
             found = None
         if found is None:
             return raw, _headers([ProxyRewording(text="", why="no user text")])
-        made = await asyncio.gather(*(self._reworded_text(self._reword, text) for text in found.texts))
+        made = await asyncio.gather(*(self._reworded_text(reword, text) for text in found.texts))
         texts = tuple(each.text for each in made)
         return raw if texts == found.texts else found.reworded(texts), _headers(made)
 
     async def _reworded_text(self, reword: Reword, text: str) -> ProxyRewording:
+        """What became of a text; a rewording that nobody waits for any more is cancelled."""
         try:
-            begun = asyncio.wrap_future(reword(text))
-            return await asyncio.wait_for(asyncio.shield(begun), self._timeout_s)
+            return await asyncio.wait_for(asyncio.wrap_future(reword(text)), self._timeout_s)
         except TimeoutError:
             return ProxyRewording(text=text, why="late")
         except Exception as error:  # noqa: BLE001 - whatever it was: the user's question is asked all the same
@@ -297,6 +302,30 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
             headers["Content-Length"] = str(len(body))
         url = URL(_joined(self.upstream, request.rel_url.raw_path_qs), encoded=True)
         return self._session.request(request.method, url, data=body, headers=headers, allow_redirects=False)
+
+
+def _why_not(request: web.Request) -> str:
+    """Why a request is passed on unread, in a word; empty where it may be reworded."""
+    origin = request.headers.get("Origin")
+    if origin is not None and not _is_local_origin(origin):
+        return "web page"
+    return "no user text" if "Content-Encoding" in request.headers else ""
+
+
+def _is_local_origin(origin: str) -> bool:
+    """Whether an `Origin` is a page of this machine's or a program's, such as Ollama serves unasked."""
+    try:
+        return urlsplit(origin).scheme in _APPS or is_loopback(origin)
+    except ValueError:
+        return False
+
+
+def _proxy_of_environment(url: str) -> str | None:
+    """The proxy that HTTP_PROXY, HTTPS_PROXY and NO_PROXY name for a server; this machine has none."""
+    parts = urlsplit(url)
+    if is_loopback(url) or proxy_bypass(parts.netloc):
+        return None
+    return getproxies().get(parts.scheme)
 
 
 def _joined(upstream: str, path: str) -> str:

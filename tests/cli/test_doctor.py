@@ -15,16 +15,16 @@ from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.ollama_utils.scripted import ScriptedServer
 
-SMALL = ("--num-steps", "2", "--seconds", "2")
 FEW = ("--num-processes", "2")
 ONE = ("--target-model", "sim-model")
 TWO = ("--target-model", "sim-target", "--mutator-model", "sim-mutator")
 SCHEDULES = ["sequential", "phased", "lanes"]
 
 
-def _found(folder: Path, host: str, *flags: str) -> dict[str, Any]:
+def _found(folder: Path, host: str, *flags: str, num_steps: int = 2, seconds: float = 6) -> dict[str, Any]:
     path = folder / "found.json"
-    assert execute(("doctor", "--ollama-host", host, *SMALL, *flags, "--json", str(path))) == 0
+    small = ("--num-steps", str(num_steps), "--seconds", str(seconds))
+    assert execute(("doctor", "--ollama-host", host, *small, *flags, "--json", str(path))) == 0
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -39,7 +39,7 @@ def roomy() -> Iterator[EmbeddedServer]:
 def test_it_names_the_slots_and_forecasts_every_schedule(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = _found(tmp_path, "embedded", *FEW, "--slots", "4", "--time-scale", "0.2")
+    found = _found(tmp_path, "embedded", *FEW, "--slots", "4", "--time-scale", "0.2", seconds=15)
     (row,) = found["slots"]
     assert row["host"] == "embedded"
     assert row["slots"] == found["burst"]["slots"] > 1
@@ -95,12 +95,26 @@ def test_advice_that_was_not_tried_has_no_number(
 
 
 def test_advice_that_was_tried_has_the_gain_that_was_measured(roomy: EmbeddedServer, tmp_path: Path) -> None:
-    found = _found(tmp_path, roomy.host, *ONE, *FEW, "--schedule", "sequential")
+    found = _found(tmp_path, roomy.host, *ONE, *FEW, "--schedule", "sequential", seconds=15)
     first = found["advice"][0]
     paces = {(each["schedule"], each["num_processes"]): each["env_steps_per_s"] for each in found["forecast"]}
     best = max(paces, key=paces.__getitem__)
     assert f"--schedule {best[0]}" in first["do"]
     assert first["gain"] == pytest.approx(paces[best] / paces["sequential", 2], rel=0.01)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_where_no_time_is_left_the_users_schedule_alone_is_played_and_that_is_said(
+    roomy: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], schedule: str
+) -> None:
+    flags = (*ONE, *FEW, "--schedule", schedule)
+    found = _found(tmp_path, roomy.host, *flags, num_steps=8, seconds=0.001)
+    assert [each["schedule"] for each in found["forecast"]] == [schedule]
+    assert found["calls"]["sent"] <= found["calls"]["announced"]
+    shown = capsys.readouterr().out
+    assert "a longer --seconds tells more" in shown
+    assert all(name in found["shortened"] for name in SCHEDULES if name != schedule)
+    assert ("at most 3 of 8 steps" in shown) == (schedule != "sequential")
 
 
 def test_over_openai_s_wire_what_the_server_does_not_tell_is_said_to_be_untold(

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from ollama_utils.checkup import burst, burst_calls, check_residency, residency_calls
+from ollama_utils.checkup import (
+    burst,
+    burst_calls,
+    check_residency,
+    fewest_burst_calls,
+    residency_calls,
+)
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from tests.ollama_utils.scripted import ScriptedServer
 
 QUESTIONS = [
     Call(model="sim-model", prompt=f"Question {k}?", options={"temperature": 0, "seed": 0}) for k in range(2)
@@ -32,6 +39,23 @@ def test_a_server_that_tells_its_slots_is_believed(simulator: EmbeddedServer) ->
     with Dispatcher([f"openai:{simulator.host}/v1"], cache_size=0) as dispatcher:
         dispatcher.models()
         assert burst(dispatcher, QUESTIONS).slots == 16
+
+
+def test_a_burst_that_has_no_time_makes_the_fewest_calls(simulator: EmbeddedServer) -> None:
+    with Dispatcher([simulator.host], cache_size=0) as dispatcher:
+        assert burst(dispatcher, QUESTIONS, most_s=0).at_once <= 4
+        assert account_totals(dispatcher)["calls"] == fewest_burst_calls(len(QUESTIONS))
+
+
+def test_a_server_that_does_not_tell_what_is_in_memory_displaces_nobody_that_is_known() -> None:
+    """It knows no /api/ps, and tells of no time."""
+    said = {"model": "m", "response": "Yes.", "message": {"content": "Yes."}, "done": True, "version": "1"}
+    with (
+        ScriptedServer(lambda body: (200, said if body else {"models": 7})) as server,
+        Dispatcher([server.host], cache_size=0) as dispatcher,
+    ):
+        assert check_residency(dispatcher, ["a", "b"]).displaced is None
+        assert account_totals(dispatcher)["calls"] == residency_calls(2)
 
 
 @pytest.mark.parametrize(

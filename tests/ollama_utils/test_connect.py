@@ -140,7 +140,9 @@ def test_the_only_model_that_is_pulled_is_taken_and_named(
     ):
         assert (connection.roles.target, connection.roles.mutator) == ("tiny", "tiny")
         assert connection.roles_of(ServerConfig()).target == "tiny"
-    assert f"target model: tiny, the only one at {server.host}\n" in capsys.readouterr().err
+        assert f"target model: tiny, the only one at {server.host}\n" in capsys.readouterr().err
+        with connect(ServerConfig(ollama_host=(server.host,)), named_by="--judge-model"):
+            assert f"judge model: tiny, the only one at {server.host}\n" in capsys.readouterr().err
 
 
 def test_where_there_are_several_they_are_listed_with_the_flag_that_chooses() -> None:

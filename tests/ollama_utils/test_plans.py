@@ -112,6 +112,27 @@ def test_plans_are_submitted_one_by_one_and_one_that_fails_leaves_the_others() -
     assert runner.submit(echo([[5]])).cancelled()
 
 
+def test_a_plan_that_is_cancelled_begins_no_further_batch() -> None:
+    begun: list[int] = []
+    under_way, cancelled = threading.Event(), threading.Event()
+
+    def do(item: int) -> int:
+        begun.append(item)
+        under_way.set()
+        assert cancelled.wait(10)
+        return item
+
+    with PlanRunner(do, 1) as runner:
+        first, unopened = runner.submit(echo([[1, 2], [3]])), runner.submit(echo([[4]]))
+        last = runner.submit(echo([[5]]))
+        assert under_way.wait(10)
+        assert first.cancel()
+        assert unopened.cancel()
+        cancelled.set()
+        assert last.result(10) == [[5]]
+    assert begun == [1, 5]
+
+
 def test_stopping_cancels_what_is_not_finished_and_waits_for_nothing() -> None:
     begun, let_go = threading.Event(), threading.Event()
 

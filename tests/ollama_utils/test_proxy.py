@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -64,7 +66,7 @@ def url(simulator: EmbeddedServer) -> Iterator[str]:
 
 @contextmanager
 def raw_server(reply: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that answers each connection's first bytes with these; and what it was sent.
+    """A server that answers each connection's request with these; and what it was sent.
 
     Args:
         reply: all that it says.
@@ -80,7 +82,7 @@ def raw_server(reply: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[
             except OSError:
                 return
             with connection:
-                heard.append(connection.recv(65536))
+                heard.append(whole_request(connection))
                 connection.sendall(reply)
                 if hold and not connection.recv(1):
                     heard.append(b"hung up")
@@ -93,6 +95,18 @@ def raw_server(reply: bytes, *, hold: bool = False) -> Iterator[tuple[str, list[
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(10)
+
+
+def whole_request(connection: socket.socket) -> bytes:
+    """The head of a request, and as many bytes of its body as it says."""
+    said = b""
+    while b"\r\n\r\n" not in said and (more := connection.recv(65536)):
+        said += more
+    head, _, body = said.partition(b"\r\n\r\n")
+    length = re.search(rb"(?i)content-length: (\d+)", head)
+    while length and len(body) < int(length[1]) and (more := connection.recv(65536)):
+        body += more
+    return head + b"\r\n\r\n" + body
 
 
 def untimed(reply: Any) -> dict[str, Any]:  # noqa: ANN401 - a response of ollama's
@@ -240,6 +254,62 @@ def test_a_rewording_that_fails_or_comes_too_late_is_done_without(
         assert reply.json()["response"] == direct.json()["response"]
         assert (reply.headers["X-Mutagym-Adopted"], reply.headers["X-Mutagym-Why"]) == ("false", why)
     assert "not reworded: RuntimeError: no\\x1b[2J luck" in capsys.readouterr().err
+
+
+def test_a_rewording_that_nobody_waits_for_is_cancelled(simulator: EmbeddedServer) -> None:
+    late, left = Future[ProxyRewording](), Future[ProxyRewording]()
+    asked = {"model": "sim-target", "prompt": TEXT, "stream": False}
+    with proxy(simulator.host, lambda _text: late, 0.3) as host:
+        post(f"{host}/api/generate", json=asked)
+    with proxy(simulator.host, lambda _text: left) as host:
+        with pytest.raises(httpx.ReadTimeout):
+            post(f"{host}/api/generate", json=asked, timeout=0.3)
+        until(left.cancelled)
+    assert late.cancelled()
+
+
+PAGES = [
+    "http://example.org",
+    "https://localhost.example.org",
+    "null",
+    "",
+    "http://[",
+    "chrome-extension://x",
+]
+OURS = ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:1", "app://obsidian.md", "tauri://x"]
+
+
+@pytest.mark.parametrize(("origin", "reworded"), [(o, False) for o in PAGES] + [(o, True) for o in OURS])
+def test_a_web_page_spends_no_rewording_and_is_left_to_the_server(origin: str, *, reworded: bool) -> None:
+    begun: list[str] = []
+
+    def reword(text: str) -> Future[ProxyRewording]:
+        begun.append(text)
+        return done(MADE)
+
+    with ScriptedServer(lambda _body: (200, {})) as server, proxy(server.host, reword) as host:
+        asked = {"model": "m", "prompt": TEXT}
+        reply = post(f"{host}/api/generate", json=asked, headers={"Origin": origin})
+        assert server.bodies[-1]["prompt"] == (REWORDED if reworded else TEXT)
+    assert begun == ([TEXT] if reworded else [])
+    assert reply.headers.get("X-Mutagym-Why") == (None if reworded else "web page")
+
+
+@pytest.mark.parametrize("named", [{}, {"Authorization": "Bearer k"}], ids=["none", "the client's own"])
+def test_no_password_of_netrc_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
+) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine model.invalid login user password secret\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    with raw_server(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}") as (gateway, heard):
+        monkeypatch.setenv("http_proxy", gateway)
+        with proxy("http://model.invalid:11434", None) as host:
+            reply = post(f"{host}/api/chat", content=b"{}", headers=named)
+    assert reply.status_code == 200
+    assert b"POST http://model.invalid:11434/api/chat" in heard[-1]
+    assert re.findall(rb"(?i)authorization: (.*)\r", heard[-1]) == [each.encode() for each in named.values()]
 
 
 @pytest.mark.parametrize(
@@ -419,6 +489,15 @@ def test_a_request_that_is_too_long_to_be_reworded_is_refused(url: str) -> None:
     body = b'{"prompt": "' + b"x" * 2**26 + b'"}'
     reply = post(f"{url}/api/generate", content=body)
     assert (reply.status_code, reply.json()) == (413, {"error": "the proxy reads requests of at most 64 MiB"})
+
+
+def test_what_is_never_reworded_is_passed_on_at_any_length() -> None:
+    body = b'{"prompt": "' + b"x" * 2**26 + b'"}'
+    answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+    with raw_server(answer) as (host, heard), proxy(host, None) as listens:
+        assert post(f"{listens}/api/chat", content=body, timeout=60).status_code == 200
+    assert heard[-1].endswith(body[-100:])
+    assert len(heard[-1]) > len(body)
 
 
 def test_before_an_openai_server_only_its_own_api_is_served(simulator: EmbeddedServer) -> None:
