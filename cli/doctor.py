@@ -408,7 +408,7 @@ def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
         "Forecast", "schedule", "lanes", "played", "steps/s", "±", "gain", "tokens/s", "CPU ms", "equal"
     )
     paces = {row["schedule"]: row["env_steps_per_s"] for row in report["forecast"]}
-    alone = paces.get("sequential")
+    base = paces.get("sequential")
     for row in report["forecast"]:
         table.add_row(
             row["schedule"],
@@ -416,7 +416,7 @@ def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
             str(row["env_steps"]),
             number(row["env_steps_per_s"], "{:.3g}"),
             number(None if row["margin"] is None else 100 * row["margin"], "{:.0f} %"),
-            number(alone and row["env_steps_per_s"] / alone, "{:.2f}"),
+            number(base and row["env_steps_per_s"] / base, "{:.2f}"),
             number(row["tokens_per_s"], "{:.3g}"),
             number(row["cpu_ms_per_step"], "{:.1f}"),
             "-"
