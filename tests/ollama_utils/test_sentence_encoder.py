@@ -31,6 +31,9 @@ TEXTS = [
     "I am a nurse, and I want to know " + "which dose of this is safe for a child " * 2,
     "A longer question about the history of siege engines and their crews, " * 3,
 ]
+CPU = Path("/proc/cpuinfo").read_text("utf-8") if Path("/proc/cpuinfo").exists() else ""
+SATURATES = "avx2" in CPU and "vnni" not in CPU
+"""Whether sums of 8-bit products saturate: a text of no words, which no query is, is then less exact."""
 
 
 @pytest.fixture(scope="session", params=["in 8 bits", "by torch"])
@@ -102,12 +105,11 @@ def test_the_rows_are_those_of_sentence_transformers(
     expected = plain.encode(TEXTS, normalize_embeddings=True)
     rows = minilm.encode(TEXTS)
     if minilm is sentence_encoder:
-        # Without VNNI sums saturate: a text of no words, which no query is, then has .97, a question .994.
         blank, *worded = (rows * expected).sum(axis=1)
-        assert blank > 0.96
+        assert blank > (0.96 if SATURATES else 0.98)
         assert min(worded) > 0.99
         np.testing.assert_allclose(rows[1:] @ rows[1:].T, expected[1:] @ expected[1:].T, atol=0.02)
-        np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=0.04)
+        np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=0.04 if SATURATES else 0.02)
     else:
         np.testing.assert_allclose(rows, expected, atol=1e-5)
 
