@@ -138,7 +138,7 @@ def _check(run: Path, config: RescoreConfig) -> None:
     RecordedRun(run).check_not_written()
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag)
-        check_outside(path, flag, run)
+        check_outside(run, path, flag)
     check_cache(config.cache)
     with as_user_error(ValueError):
         check_reward(config.reward)
@@ -158,9 +158,8 @@ def _lines(folders: Sequence[Path], say: Callable[[str], None] = lambda _text: N
             if not line.get("guard"):
                 yield line
         if torn:
-            say(
-                f"note: line {read + 1} of {str(folder / 'transitions.jsonl')!r} is torn, and the last that is read"
-            )
+            place = str(folder / "transitions.jsonl")
+            say(f"note: line {torn[0]} of {place!r} is torn: nothing is read from there on")
         if missing := run.missing_lines(read):
             say(f"note: {missing}")
 
