@@ -160,16 +160,17 @@ def _of_missions(run: Path, keys: Collection[str]) -> dict[str, Any]:
     missions = RecordedRun(run).read_json(MISSIONS)
     found: dict[str, Any] = {}
     for key in sorted(keys):
-        told = {name: each[key] for name, each in missions.items() if isinstance(each, dict) and key in each}
-        first = next(iter(told), None)
-        other = next((name for name in told if told[name] != told[first]), None)
-        if other is not None:
-            raise UserError(
-                f"the missions of {str(run)!r} differ in --{key}: {told[first]!r} in {first!r}, "
-                f"{told[other]!r} in {other!r}; say which with --{key}"
-            )
-        if first is not None:
-            found[key] = told[first]
+        told = [
+            (name, each[key]) for name, each in missions.items() if isinstance(each, dict) and key in each
+        ]
+        for name, value in told:
+            first, before = told[0]
+            if value != before:
+                raise UserError(
+                    f"the missions of {str(run)!r} differ in --{key}: {before!r} in {first!r}, {value!r} in "
+                    f"{name!r}; say which with --{key}"
+                )
+            found[key] = value
     return found
 
 
