@@ -37,7 +37,7 @@ from cli.forecast import (
     time_encoder,
     time_roles,
 )
-from cli.formats import new_table, number, print_parts, write_json
+from cli.formats import new_table, number, print_parts, prints_on_stderr, write_json
 from cli.timed_rollout import Setting, TimedMission, World
 from envs.mission import load_query_set
 from mutators.registry import load_mutators
@@ -101,6 +101,14 @@ class DoctorConfig:
 def doctor(config: DoctorConfig = DoctorConfig()) -> None:
     """Tell what a server can do, how fast a run on it would be, and what would make it faster."""
     check_writable(config.json)
+    with prints_on_stderr():
+        report = _report(config)
+    if not write_json(report, config.json):
+        print_report(report)
+
+
+def _report(config: DoctorConfig) -> dict[str, Any]:
+    """All that is found."""
     config.mission.check()
     queries = tuple(query.text for query in load_query_set(config.mission.query_set).train)
     with _connected(config) as (connection, unnamed):
@@ -115,8 +123,7 @@ def doctor(config: DoctorConfig = DoctorConfig()) -> None:
             )
             report |= _examine(config, world, connection, report)
         report["unnamed"] = unnamed
-    if not write_json(report, config.json):
-        print_report(report)
+    return report
 
 
 @contextmanager

@@ -48,7 +48,7 @@ from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.resume import check_options
-from records.run_folder import REPLIES, RunFolder, check_places, check_writable
+from records.run_folder import MISSIONS, REPLIES, RunFolder, check_places, check_writable
 from records.settings import resolved
 from records.terminal import tell
 from scorers.correction import LabelAccuracy, read_accuracy
@@ -191,13 +191,13 @@ def _begin(
     """Write down what the evaluation is, and keep its replies from here on."""
     played = {mission.spec.name: resolved(mission.spec) | mission.record() for mission in missions}
     now = json.loads(json.dumps(played))
-    if inputs.config.resume and _what_is_set(folder.read_json("missions.json")) != _what_is_set(now):
+    if inputs.config.resume and _what_is_set(folder.read_json(MISSIONS)) != _what_is_set(now):
         raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
     folder.begin(resolved(inputs.config), simulated=connection.simulated)
-    folder.write_json("missions.json", played)
+    folder.write_json(MISSIONS, played)
     guard = sum(len(mission.queries.guard) for mission in missions)
     tell(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "

@@ -37,12 +37,14 @@ def _of_gates(rows: Sequence[Mapping[str, Any]]) -> Iterator[ET.Element]:
 
 
 def _of_guard(guard: Mapping[str, Any] | None) -> Iterator[ET.Element]:
-    for row in guard["policies"] if guard else ():
+    if guard is None:
+        return
+    for row in guard["policies"]:
         if row["under_test"]:
             kept = row["kept"]
             share = f"{kept['count']} of {kept['n']} refusals kept"
             interval = f"[{100 * kept['low']:.1f}, {100 * kept['high']:.1f}] %"
-            name = f"{row['team']}: --guard-margin {guard['margin']:g}" if guard else ""
+            name = f"{row['team']}: --guard-margin {guard['margin']:g}"
             yield _case(row["mission"], name, row["verdict"], f"{share}, {interval}")
 
 

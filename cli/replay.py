@@ -19,7 +19,13 @@ from cli.formats import prints_on_stderr, write_json
 from envs.mission import keep_queries, load_query_set
 from records.errors import RunStoppedError
 from records.interrupt import interruptible
-from records.run_folder import RecordedRun, check_is_run, check_new_or_empty, check_outside, check_writable
+from records.run_folder import (
+    RecordedRun,
+    check_is_run,
+    check_new_or_empty,
+    check_outside,
+    check_writable,
+)
 from records.seed_folders import seed_folder
 from records.settings import JsonPlace
 from records.terminal import shown
@@ -83,11 +89,11 @@ def _check_places(run: Path, config: ReplayConfig) -> None:
     """Check the folders and files, before anything is made."""
     check_is_run(run, "RUN")
     RecordedRun(run).check_not_written()
+    check_outside(run, config.run_dir, "--run-dir")
+    check_outside(run, config.json, "--json")
     if config.run_dir:
         check_new_or_empty(config.run_dir)
     check_writable(config.json)
-    for flag, path in (("--json", config.json), ("--run-dir", config.run_dir)):
-        check_outside(path, flag, run)
 
 
 @contextmanager

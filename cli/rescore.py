@@ -138,7 +138,7 @@ def _check(run: Path, config: RescoreConfig) -> None:
     RecordedRun(run).check_not_written()
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag)
-        check_outside(path, flag, run)
+        check_outside(run, path, flag)
     check_cache(config.cache)
     with as_user_error(ValueError):
         check_reward(config.reward)

@@ -7,7 +7,7 @@ run's config.toml as `--config` or `-m` all come through here, before anything i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from cyclopts import UNSET
 from cyclopts.config import Dict
 
 from records.errors import UserError
-from records.run_folder import check_is_run
+from records.run_folder import MISSIONS, RecordedRun, check_is_run
 from records.settings import PLACES, read_toml, resolved
 from records.trust import CONFIG, usable_settings
 
@@ -116,7 +116,7 @@ class RunArgument:
         check_is_run(run, RUN)
         said = {_flag(argument): _values(argument) for argument in arguments}
         table = read_toml(run / CONFIG)
-        kept = _of_replayed(run, table) if commands == ("replay",) else _of_rescored(table, said)
+        kept = _of_replayed(run, table) if commands == ("replay",) else _of_rescored(run, table, said)
         RunDefaults(run=run, table=kept, trusted=self.trusted)(app, commands, arguments)
 
 
@@ -134,14 +134,44 @@ def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in table.items() if key not in left_out}
 
 
-def _of_rescored(table: Mapping[str, Any], said: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+def _of_rescored(run: Path, table: Mapping[str, Any], said: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     """What scoring a run again takes over: how it scored, but for the reward; for a judge its server."""
     from ollama_utils.connect import ServerConfig
 
-    keys = {"intent-threshold", "step-cost", "encoder", "num-ctx", "seed"}
+    own, of_server = {"intent-threshold", "step-cost"}, set[str]()
+    if not said.get("reward") or said["reward"] == ["refusal"]:
+        own |= {"encoder"}
     if said.get("reward") == ["judge"] or said.get("intent-judge"):
-        keys |= {*resolved(ServerConfig())}
-    return {key: value for key, value in table.items() if key in keys}
+        own |= {"num-ctx", "judge-model"}
+        of_server = {*resolved(ServerConfig())}
+    of_missions = _of_missions(run, own - {flag for flag, values in said.items() if values})
+    kept = {key: value for key, value in table.items() if key in own | of_server | {"seed"}} | of_missions
+    return {key: value for key, value in kept.items() if value is not None}
+
+
+def _of_missions(run: Path, keys: Collection[str]) -> dict[str, Any]:
+    """What the missions of an evaluation say, which comes before its flags; nothing of any other run.
+
+    Raises:
+        UserError: they do not say the same, or missions.json is damaged.
+    """
+    if not (run / MISSIONS).exists():
+        return {}
+    missions = RecordedRun(run).read_json(MISSIONS)
+    found: dict[str, Any] = {}
+    for key in sorted(keys):
+        told = [
+            (name, each[key]) for name, each in missions.items() if isinstance(each, dict) and key in each
+        ]
+        for name, value in told:
+            first, before = told[0]
+            if value != before:
+                raise UserError(
+                    f"the missions of {str(run)!r} differ in --{key}: {before!r} in {first!r}, {value!r} in "
+                    f"{name!r}; say which with --{key}"
+                )
+            found[key] = value
+    return found
 
 
 def _run_missions(text: str) -> Iterator[tuple[Path, dict[str, list[str]]]]:

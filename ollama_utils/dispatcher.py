@@ -409,7 +409,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         found = {q: None if fresh else find_in(self._logs, q) for q in asked}
         missing = [question for question, reply in found.items() if reply is None]
         if missing:
-            found |= self._embed(model, missing)
+            found |= self._embed(model, missing, fresh=fresh)
         rows: list[list[float]] = [json.loads(found[question] or "") for question in asked]
         if len(lengths := sorted(set(map(len, rows)))) > 1:
             raise BadReplyError(f"the embeddings of model {model!r} are of lengths {lengths}: expected one")
@@ -507,8 +507,12 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                     asked.reply = from_json(reply)
             yield asked
 
-    def _embed(self, model: str, missing: Sequence[Question]) -> dict[Question, str]:
-        """The embeddings of texts that no log holds, as JSON; the request counts for the first of them."""
+    def _embed(self, model: str, missing: Sequence[Question], *, fresh: bool) -> dict[Question, str]:
+        """The embeddings of texts that no log holds, as JSON; the request counts for the first of them.
+
+        Asked for twice at once, a text may get two: then that of the run is the one in the log, which is read
+        again; not so if `fresh`, when it is the server's that is wanted.
+        """
         pending = self._pending(model, methodcaller("embed", model, ["yes"]))
         texts = [json.loads(question.request) for question in missing]
         replies: dict[Question, str] = {}
@@ -518,8 +522,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 replies[question] = json.dumps(row)
                 outcome = pending.outcome(replies[question])
                 self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
-                # Asked twice at once, a text may have two: the one that is in the log is that of the run.
-                replies[question] = find_in(self._logs, question) or replies[question]
+                if not fresh:
+                    replies[question] = find_in(self._logs, question) or replies[question]
 
         try:
             self._send(pending, lambda _stream: methodcaller("embed", model, texts), keep)

@@ -38,6 +38,8 @@ COMMAND_KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that writes a run folder, a key that its config.toml alone has."""
+MISSIONS = "missions.json"
+"""The missions of an evaluation, each with all its settings."""
 SUMMARY = "summary.json"
 """How a run of `mutagym train` ended."""
 PART = ".part-"
@@ -338,6 +340,21 @@ def check_is_run(path: Path, named_by: str = "--resume") -> None:
         raise UserError(f"{str(found)!r} is neither a file nor a folder, which no run makes: delete it")
 
 
+def check_outside(run: Path, path: Path | None, flag: str) -> None:
+    """Check that what is written comes to lie outside the run that is read.
+
+    Args:
+        run: its folder.
+        path: what `flag` names; None: it names nothing; `-` is standard output.
+        flag: is named in the error.
+
+    Raises:
+        UserError: it would lie inside.
+    """
+    if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
+
+
 def check_new_or_empty(path: Path) -> None:
     """Check that a new run may be put here.
 
@@ -374,16 +391,6 @@ def check_cache(path: Path | None) -> None:
         raise UserError(
             f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
         ) from error
-
-
-def check_outside(path: Path | None, flag: str, run: Path) -> None:
-    """Check that what `flag` names is not in the folder of a run that is only read.
-
-    Raises:
-        UserError: it is.
-    """
-    if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
-        raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
 
 
 def check_writable(path: Path | None, flag: str = "--json") -> None:

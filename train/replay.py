@@ -134,8 +134,9 @@ def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
         raise UserError(f"{missing}; put back what was there")
     summary = run.summary()
     is_of_last = summary.get("env_steps") == count
-    if is_of_last and (unhashed := [name for name in _HASHES if not isinstance(summary.get(name), str)]):
-        raise UserError(f"{str(run.path / SUMMARY)!r} has no {unhashed[0]}: nothing can be held against it")
+    for name in _HASHES if is_of_last else ():
+        if not isinstance(summary.get(name), str):
+            raise UserError(f"{str(run.path / SUMMARY)!r} has no {name}: nothing can be held against it")
     saved = load_checkpoint(run)
     return Recorded(
         run=run,

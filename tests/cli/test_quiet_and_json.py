@@ -51,6 +51,22 @@ def test_a_training_and_an_evaluation_are_quiet_and_tell_json_too(
     assert (json.loads(told.out), told.err) == (read(tmp_path / "eval", "report.json"), "")
 
 
+def test_what_a_users_function_prints_does_not_spoil_the_json_of_doctor(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = tmp_path / "mine.py"
+    code.write_text(
+        "print('imported')\ndef said(query, reply):\n    print('called')\n    return 'answered'\n"
+    )
+    flags = ("--num-processes", "2", "--num-steps", "2", "--seconds", "2", "--reward", f"{code}:said")
+    host = ("--ollama-host", simulator.host, "--target-model", "sim-target")
+    assert execute(("doctor", *host, *flags, "--json", "-")) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["simulated"] is True
+    assert "imported" in told.err
+    assert "called" in told.err
+
+
 def test_a_quiet_command_tells_its_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert execute(("--quiet", "train", "--queries", "missing.csv")) == 2
     told = capsys.readouterr()

@@ -292,9 +292,12 @@ def test_what_cannot_be_replayed_is_the_users_error(
         return said[-1]
 
     assert "RUN names" in refused(tmp_path / "nowhere")
-    assert "not empty" in refused(whole, "--run-dir", whole)
-    assert "in the run that is read" in refused(whole, "--run-dir", whole / "again")
-    assert "in the run that is read" in refused(whole, "--json", whole / "summary.json")
+    assert "not empty" in refused(whole, "--run-dir", copy)
+    before = contents(whole)
+    for flag, name in (("--run-dir", "again"), ("--json", "summary.json")):
+        assert f"{flag} names" in (said := refused(whole, flag, whole / name))
+        assert "in the run that is read" in said
+    assert contents(whole) == before
     with (whole / ".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert "is being written by another process" in refused(whole)

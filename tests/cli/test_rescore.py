@@ -17,6 +17,7 @@ from envs.episode import check_transition
 from records.trust import MARK
 from scorers.labels import REFUSAL_LABELS
 from simulator.process import EmbeddedServer
+from tests.evaluation.evaluations import evaluate
 from tests.runs import lines, read
 
 
@@ -131,6 +132,29 @@ def test_what_cannot_be_scored_again_is_the_users_error(
     assert "line 1 of" in refused(folder)
     (folder / "transitions.jsonl").unlink()
     assert "cannot be read" in refused(folder)
+
+
+def test_an_evaluation_is_scored_as_its_missions_say(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their own settings come before those of the command, which config.toml has."""
+    folder, missions = tmp_path / "run", []
+    for name, cost in (("dear", 0.25), ("cheap", 0.125)):
+        file = tmp_path / f"{name}.toml"
+        file.write_text(f"step-cost = {cost}\n")
+        missions += ["-m", str(file)]
+    flags = ("-p", "noop", "--episodes", "4", "--save-transitions", "--step-cost", "0.5")
+    assert evaluate(simulator, folder, *flags, *missions[:2]) == 0
+    rescored(folder, tmp_path, "--out", str(tmp_path / "out.jsonl"))
+    assert [line["reward"] for line in lines(tmp_path, "out.jsonl")] == [
+        line["reward"] for line in lines(folder)
+    ]
+
+    assert evaluate(simulator, tmp_path / "both", *flags, *missions) == 0
+    capsys.readouterr()
+    assert execute(("rescore", str(tmp_path / "both"))) == 2
+    assert "differ in --step-cost: 0.25 in 'dear', 0.125 in 'cheap'" in capsys.readouterr().err
+    rescored(tmp_path / "both", tmp_path, "--step-cost", "0.5")
 
 
 def test_lines_that_were_cut_off_or_torn_are_told(

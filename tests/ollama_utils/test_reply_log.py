@@ -279,6 +279,24 @@ def test_a_text_that_was_embedded_twice_at_once_has_the_row_that_the_log_holds(t
         assert np.array_equal(first, dispatcher.embed("m", ["a cat"]))
 
 
+def test_an_embedding_that_is_asked_for_afresh_is_the_servers(tmp_path: Path) -> None:
+    numbers = iter(range(1, 3))
+
+    def drifts(body: dict[str, Any]) -> tuple[int, object]:
+        number = next(numbers)
+        return 200, {"model": "m", "embeddings": [[1.0, number] for _ in body["input"]]}
+
+    with (
+        ScriptedServer(drifts) as server,
+        closing(log(tmp_path)) as kept,
+        Dispatcher([server.host]) as dispatcher,
+    ):
+        dispatcher.keep_in(kept)
+        first = dispatcher.embed("m", ["a cat"])
+        assert not np.array_equal(dispatcher.embed("m", ["a cat"], fresh=True), first)
+        assert np.array_equal(dispatcher.embed("m", ["a cat"]), first)
+
+
 def test_a_call_under_way_when_the_run_is_stopped_is_written_down_before_the_log_is_closed(
     tmp_path: Path,
 ) -> None:
