@@ -86,12 +86,15 @@ def _residency(report: Mapping[str, Any]) -> Iterator[Advice]:
 
 
 def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advice]:
-    """More slots than the server has."""
+    """More slots than the server has; not where those that it has make no run faster."""
     wanted = min(lanes, ADVISED_SLOTS)
     few = [each for each in report["slots"] if each["slots"] and each["slots"] < wanted]
     if not few:
         return
     slots = few[0]["slots"]
+    gain = _by_slots(report["forecast"])
+    if slots > 1 and gain is not None and gain < NOTABLE:
+        return
     full, alone = (report["burst"][f"tokens_per_s_{each}"] for each in ("full", "alone"))
     brought = (
         f"the {slots} there are write {full / alone:.2g} times the tokens of one call alone"
@@ -105,6 +108,14 @@ def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advi
         why=f"{few[0]['model']} has {slots} {'slot' if slots == 1 else 'slots'} for {lanes} lanes; {brought}"
         ": start it so, and run doctor again",
     )
+
+
+def _by_slots(forecast: Sequence[Mapping[str, Any]]) -> float | None:
+    """How many times as fast as one call after another the best schedule is; None: not both were played."""
+    paces = [(row["schedule"] == "sequential", row["env_steps_per_s"]) for row in forecast]
+    alone = [pace for is_alone, pace in paces if is_alone]
+    together = [pace for is_alone, pace in paces if not is_alone]
+    return max(together) / alone[0] if alone and together else None
 
 
 def _mutator(report: Mapping[str, Any]) -> Iterator[Advice]:

@@ -42,6 +42,7 @@ from cli.timed_rollout import Setting, TimedMission, World
 from envs.mission import load_query_set
 from mutators.registry import load_mutators
 from ollama_utils.checkup import (
+    AT_ONCE,
     Burst,
     burst,
     burst_calls,
@@ -387,7 +388,8 @@ def _memory(residency: Mapping[str, Any]) -> str:
 def _slots_said(each: Mapping[str, Any], at_once: int) -> str:
     slots, least, most = each["slots"], each["least_slots"], each["most_slots"]
     if slots is None:
-        return f"not known: of {at_once} calls at once none was seen to wait"
+        more = "; a longer --seconds asks more at once" if at_once < AT_ONCE[-1] else ""
+        return f"not known: of {at_once} calls at once none was seen to wait{more}"
     spread = "" if least == most else f" ({least} to {most})"
     return f"serves {slots}{spread} {'call' if slots == 1 else 'calls'} at once"
 

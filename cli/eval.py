@@ -126,7 +126,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
                     folder,
                     path=config.json,
                     form=config.format,
-                    print_tables=lambda: print_tables(told),
+                    print_tables=lambda: print_tables(told, folder.closing_message),
                 )
             if config.gate.junit:
                 write_junit(config.gate.junit, told)
@@ -294,9 +294,9 @@ FITS = (
 )
 
 
-def print_tables(report: Mapping[str, Any]) -> None:
-    """Print the report for people on stdout, as `print_parts` does."""
-    print_parts(_all(report), report["problems"], simulated=report["simulated"])
+def print_tables(report: Mapping[str, Any], *last: str) -> None:
+    """Print the report for people on stdout, as `print_parts` does, and `last` below it."""
+    print_parts(_all(report), [*report["problems"], *last], simulated=report["simulated"])
 
 
 def _all(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:

@@ -108,7 +108,8 @@ class Health:
             silent_s = self._clock() - self._silent_since_s
             if not self._under_way or silent_s < max(SILENT_S, _LONGER * self._longest_s):
                 return False
-            if not self._leave("not a byte comes from it", since_s=self._silent_since_s):
+            yet = "" if self._has_answered else " yet: it may be loading a model"
+            if not self._leave(f"not a byte comes from it{yet}", since_s=self._silent_since_s):
                 return False
             self._learn(silent_s)  # if it is none, so short a silence is not taken for an outage again
             return True

@@ -230,12 +230,10 @@ class RunFolder(RecordedRun):
 
     @property
     def closing_message(self) -> str:
-        """Where it is and how to look at it: the last three lines that a command prints."""
-        return (
-            f"run folder: {self.path}\n"
-            f"look at it: tensorboard --logdir {self.path}\n"
-            f"        or: mutagym report {self.path}"
-        )
+        """Where it is and how to look at it: the last lines that a command prints."""
+        ways = [f"tensorboard --logdir {self.path}"] if self.tensorboard.is_dir() else []
+        ways += [f"mutagym report {self.path}"]
+        return f"run folder: {self.path}\nlook at it: " + "\n        or: ".join(ways)
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
         """Write `name` as indented JSON; returns its path."""

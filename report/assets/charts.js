@@ -79,11 +79,11 @@ function drawPanel(target, chart, panel, axis, names, hidden) {
   if (!points.length) return target.replaceChildren(el("p", { class: "says" }, "Nothing to show."));
   const paint = (point) => color(names.indexOf(point.name));
   const [least, most] = [d3.min(points, (p) => p.value), d3.max(points, (p) => p.value)];
-  const room = (most - least || Math.abs(most) || 1) * 0.6;
-  // A band may be endless where little is known: it is cut, so that the line can be read.
+  const band = points.filter((p) => p.low !== null && p.high !== null);
+  // A band may be endless where little is known: what is wider than usual is cut, so that the line can be read.
+  const room = Math.max((most - least || Math.abs(most) || 1) * 0.6, d3.median(band, (p) => p.high - p.low) ?? 0);
   const domain = panel.percent ? [0, 1] : chart.domain ?? [Math.max(least - room, d3.min(points, (p) => p.low ?? p.value)), Math.min(most + room, d3.max(points, (p) => p.high ?? p.value))];
   if (domain[0] === domain[1]) [domain[0], domain[1]] = [domain[0] - Math.abs(most || 1) / 2, domain[1] + Math.abs(most || 1) / 2];
-  const band = points.filter((p) => p.low !== null && p.high !== null);
   const clip = (value) => Math.min(domain[1], Math.max(domain[0], value));
   const few = points.length / panel.series.length <= 12;
   plot(target, `${chart.title}: ${panel.title}, over ${chart.axes[axis]}`, {

@@ -58,13 +58,16 @@ def _row(schedule: str, steps: int, pace: float) -> dict[str, Any]:
     return {"schedule": schedule, "num_processes": 16, "env_steps": steps, "env_steps_per_s": pace}
 
 
-def _advice(*rows: dict[str, Any], schedule: str, per_step: float = 1.0) -> list[Advice]:
+def _advice(
+    *rows: dict[str, Any], schedule: str, per_step: float = 1.0, slots: int | None = None
+) -> list[Advice]:
     roles = ({"role": role, "model": "m", "call_s": 1.0} for role in ("mutator", "target"))
     shares = (per_step, 1.0)
     report = {
         "forecast": rows,
         "residency": {"displaced": [], "models": ["m"]},
-        "slots": [],
+        "slots": [{"model": "m", "slots": slots}],
+        "burst": {"tokens_per_s_full": 60.0, "tokens_per_s_alone": 40.0},
         "alone": [role | {"per_step": share} for role, share in zip(roles, shares, strict=True)],
     }
     return advise(report, schedule=schedule, slots_setting="--slots ")
@@ -88,3 +91,12 @@ def test_rewordings_count_as_often_as_a_step_makes_them(per_step: float, said: s
     found = _advice(_row("lanes", 128, 1.0), schedule="lanes", per_step=per_step)
     assert [each.do for each in found] == (["a smaller --mutator-model"] if said else [])
     assert all(said in each.why for each in found)
+
+
+@pytest.mark.parametrize(("slots", "gain", "told"), [(4, 1.04, False), (4, 2.0, True), (1, 1.0, True)])
+def test_more_slots_are_advised_unless_those_there_are_bring_nothing(
+    slots: int, gain: float, *, told: bool
+) -> None:
+    rows = _row("sequential", 32, 1.0), _row("lanes", 128, gain)
+    found = _advice(*rows, schedule="lanes", per_step=0, slots=slots)
+    assert [each.do for each in found] == (["--slots 8"] if told else [])

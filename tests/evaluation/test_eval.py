@@ -156,8 +156,10 @@ def test_the_training_queries_are_played_only_where_they_are_asked_for_and_are_n
     assert sides["held-out"]
     assert not sides["held-out"] & sides["train"]
     capsys.readouterr()
-    evaluate.run(*told, "--split", "train", "--format", "table")
-    assert f"{len(sides['train'])} TRAINING queries" in capsys.readouterr().out
+    path = evaluate.run(*told, "--split", "train", "--format", "table")
+    shown = capsys.readouterr().out
+    assert f"{len(sides['train'])} TRAINING queries" in shown
+    assert shown.endswith(f"run folder: {path}\nlook at it: mutagym report {path}\n")
 
 
 def test_the_agents_of_an_episode_share_the_query_and_each_have_their_own_plan(evaluate: Evaluations) -> None:

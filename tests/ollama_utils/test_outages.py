@@ -194,7 +194,16 @@ def test_a_silence_much_longer_than_any_before_makes_an_outage(clock: Clock) -> 
     assert not health.has_fallen_silent(), "it was silent for nearly as long before"
     clock.now_s += SILENT_S
     assert health.has_fallen_silent()
+    assert health.why == "not a byte comes from it"
     assert health.back() == 2.5 * SILENT_S
+
+
+def test_a_server_that_has_not_answered_yet_may_be_loading_a_model(clock: Clock) -> None:
+    health = Health(clock)
+    health.sent()
+    clock.now_s += SILENT_S
+    assert health.has_fallen_silent()
+    assert "may be loading a model" in health.why
 
 
 def test_a_slow_server_is_taken_for_an_absent_one_a_few_times_at_most(clock: Clock) -> None:
