@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from train.recorder import Recorder
 
 SIMULATED = "SIMULATED: these figures are of the simulator, not of a model\n"
+TOO_SHORT = (
+    "(no episode is counted: one counts that began --max-steps steps of its lane before the end, or earlier; "
+    "a longer run, --num-env-steps, tells its success, and so does mutagym eval)\n"
+)
 ENDS = 8
 """The start and the end of a run are its first and last eighth of rollouts."""
 
@@ -177,6 +181,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
         _line("refusals", summary, "refusal", "scored_steps"),
         _line("  corrected", summary, "refusal_corrected", "scored_steps") if corrected else "",
         "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
+        TOO_SHORT if not summary["episodes_start"] + summary["episodes_end"] else "",
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
         f"{alarm}\n" if alarm else "",

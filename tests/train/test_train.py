@@ -63,6 +63,17 @@ def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     assert summary["env_steps"] == len(steps) == 64
     assert summary["unscored_rate"] == 0
     assert "first rollouts" in shown
+    assert "no episode is counted" not in shown
+
+
+def test_where_lanes_had_fewer_steps_than_an_episode_the_table_says_why_it_tells_no_success(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ("--num-processes", "4", "--num-steps", "4", "--num-env-steps", "16", "--encoder", "hashing:64")
+    assert train(simulator.host, tmp_path / "run", *WORLD, *few) == 0
+    summary = read(tmp_path / "run", "summary.json")
+    assert summary["episodes_start"] == summary["episodes_end"] == 0
+    assert "no episode is counted" in capsys.readouterr().out
 
 
 WAYS = {
