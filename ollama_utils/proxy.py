@@ -193,8 +193,11 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
     async def _check_no_loop(self) -> None:
         """Send a request with the mark: whatever the server is called, it is no proxy if it answers that."""
         url = URL(_joined(self.upstream, "/v1/models" if speaks_openai(self.upstream) else "/api/version"))
+        soon = aiohttp.ClientTimeout(total=min(CONNECT_S, self._timeout_s))
         with suppress(aiohttp.ClientError, OSError):  # not there now: that is said when it is asked
-            async with self._session.get(url, headers={MARK: "1"}, allow_redirects=False) as reply:
+            async with self._session.get(
+                url, headers={MARK: "1"}, allow_redirects=False, timeout=soon
+            ) as reply:
                 if MARK in reply.headers:
                     raise ProxyError(
                         f"{self.upstream} leads to a mutagym proxy, and requests would go in a circle: name "
