@@ -92,12 +92,12 @@ def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advi
     if not few:
         return
     slots = few[0]["slots"]
-    gain = _by_slots(report["forecast"])
+    gain = _gain_over_sequential(report["forecast"])
     if slots > 1 and gain is not None and gain < NOTABLE:
         return
     full, alone = (report["burst"][f"tokens_per_s_{each}"] for each in ("full", "alone"))
     brought = (
-        f"the {slots} there are write {full / alone:.2g} times the tokens of one call alone"
+        f"with these, calls at once get {full / alone:.2g} times the tokens/s of one call alone"
         if slots > 1 and full and alone
         else "what slots bring depends on the machine, much on most GPUs and little on a CPU"
     )
@@ -110,7 +110,7 @@ def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advi
     )
 
 
-def _by_slots(forecast: Sequence[Mapping[str, Any]]) -> float | None:
+def _gain_over_sequential(forecast: Sequence[Mapping[str, Any]]) -> float | None:
     """How many times as fast as one call after another the best schedule is; None: not both were played."""
     paces = [(row["schedule"] == "sequential", row["env_steps_per_s"]) for row in forecast]
     alone = [pace for is_alone, pace in paces if is_alone]

@@ -23,6 +23,7 @@ from cli.formats import (
     p_value,
     percent,
     print_parts,
+    prints_on_stderr,
     with_interval,
     write_report,
 )
@@ -48,7 +49,7 @@ from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.resume import check_options
-from records.run_folder import MISSIONS, REPLIES, RunFolder, check_places, check_writable
+from records.run_folder import MISSIONS, REPLIES, SUMMARY, RunFolder, check_places, check_writable
 from records.settings import resolved
 from records.terminal import tell
 from scorers.correction import LabelAccuracy, read_accuracy
@@ -93,7 +94,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
     with interruptible() as interrupt, connect(inputs.specs[0].server(config.server)) as connection:
         opened = RunFolder.of("eval", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
         with opened as folder, ExitStack() as stack:
-            stack.enter_context(redirect_stdout(sys.stderr))  # policies may print; stdout is the report's
+            stack.enter_context(prints_on_stderr())
             findings, most = connection.findings(config.jobs), inputs.most_calls
             progress = EvalProgress(CallMonitor(connection.dispatcher, findings=findings, most_calls=most))
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
@@ -238,7 +239,7 @@ def _run(evaluation: EvaluationRun, interrupt: Interrupt, replies: ReplyLog) -> 
         raise folder.reported(error) from error
     interrupt.allow(allowed=False)  # what came of it is written whole
     folder.write_json("results.json", results)
-    folder.write_json("summary.json", spent)
+    folder.write_json(SUMMARY, spent)
     return results
 
 

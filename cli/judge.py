@@ -11,17 +11,16 @@ XSTest's (`1_full_compliance`, `2_full_refusal`, `3_partial_refusal`), ours, or 
 from __future__ import annotations
 
 import csv
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import ExitStack, nullcontext, redirect_stdout
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cyclopts import Parameter
 
-from cli.formats import Progress, write_json
+from cli.formats import Progress, prints_on_stderr, write_json
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.run_folder import check_cache, check_writable
@@ -168,7 +167,7 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
         completion_column=config.completion_column,
         label_column=config.label_column,
     )
-    with redirect_stdout(sys.stderr) if config.json == STDOUT else nullcontext():
+    with prints_on_stderr():
         labels = _labels(samples, config)
     if config.out:
         _write(config.out, samples, labels)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
-from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.formats import Format, check_format
+from cli.formats import Format, check_format, prints_on_stderr
 from records.errors import UserError, as_user_error
 from records.run_folder import check_places
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share, absolute, with_flags
@@ -120,8 +118,7 @@ def load_task(config: SearchConfig) -> Task:
 
     if config.task is None and config.scorer is not None:
         raise UserError("--scorer scores the problems of a file of your own: name it with --task")
-    # A user's file may print; stdout is the report's.
-    with as_user_error(ValueError), redirect_stdout(sys.stderr):
+    with as_user_error(ValueError), prints_on_stderr():
         return bundled_task() if config.task is None else read_task(Path(config.task), config.scorer)
 
 

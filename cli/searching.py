@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol, TextIO, TypeVar
 
-from cli.formats import Parts, print_parts, write_report
+from cli.formats import Parts, print_parts, prints_on_stderr, write_report
 from cli.search_settings import CHANGED_SINCE, MAY_CHANGE, SearchConfig
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals
@@ -31,7 +31,7 @@ from records.interrupt import Interrupt, Interrupted, interruptible
 from records.json_lines import JsonLines
 from records.metrics import CallRates, MetricsWriter, TensorBoard
 from records.resume import check_fingerprints, check_options
-from records.run_folder import REPLIES, RunFolder
+from records.run_folder import REPLIES, SUMMARY, RunFolder
 from records.settings import resolved
 from records.terminal import tell
 from search.call_pool import callers_for
@@ -202,7 +202,7 @@ def open_session(
     server = connect(config.server, simulated_target=simulated_target, named_by=named_by)
     with interruptible() as interrupt, server as connection, ExitStack() as stack:
         stdout = sys.stdout
-        stack.enter_context(redirect_stdout(sys.stderr))  # a user's functions may print
+        stack.enter_context(prints_on_stderr())
         opened = RunFolder.of(command, resume=search.resume, run_dir=search.run_dir, seed=search.seed)
         folder = stack.enter_context(opened)
         yield SearchSession(
@@ -272,7 +272,7 @@ class SearchSession:
         }
         results = {"simulated": self.connection.simulated, **found.results}
         self.folder.write_json("results.json", results)
-        self.folder.write_json("summary.json", spent)
+        self.folder.write_json(SUMMARY, spent)
         for file, text in found.files.items():
             self.folder.write_text(file, text)
         return Found(results=results, spent=spent, failure=found.failure)

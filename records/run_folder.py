@@ -41,7 +41,7 @@ COMMAND_KEYS = {
 MISSIONS = "missions.json"
 """The missions of an evaluation, each with all its settings."""
 SUMMARY = "summary.json"
-"""How a run of `mutagym train` ended."""
+"""What a run came to, and what it cost."""
 PART = ".part-"
 """Begins the name of a file that is not whole yet."""
 

@@ -12,7 +12,7 @@ from envs.episode import check_transition
 from records.errors import UserError
 from records.json_lines import read_lines
 from records.reading import parse_toml, read_json_object, read_text
-from records.run_folder import COMMAND_KEYS, SERVERS
+from records.run_folder import COMMAND_KEYS, MISSIONS, SERVERS, SUMMARY
 from records.seed_folders import seed_folders
 from records.trust import CONFIG
 
@@ -108,7 +108,7 @@ def read_run(path: Path, name: str) -> RunFiles:
             "evolve, select and optimize"
         )
     run = RunFiles(path=path, name=name, command=command, config=config)
-    run.summary = run.attempt("Summary", lambda: read_json_object(path / "summary.json"), {})
+    run.summary = run.attempt("Summary", lambda: read_json_object(path / SUMMARY), {})
     if (path / SERVERS).exists():  # else by an earlier version
         run.servers = run.attempt("Servers", lambda: read_json_object(path / SERVERS), {})
     if command not in {"train", "eval"}:
@@ -117,6 +117,6 @@ def read_run(path: Path, name: str) -> RunFiles:
         most = MOST_RESULTS_BYTES
         run.results = run.attempt("Results", lambda: read_json_object(path / "results.json", most), {})
     if command == "eval":
-        run.missions = run.attempt("Missions", lambda: read_json_object(path / "missions.json"), {})
+        run.missions = run.attempt("Missions", lambda: read_json_object(path / MISSIONS), {})
         run.report = run.attempt("Report", lambda: read_json_object(path / "report.json", most), {})
     return run

@@ -17,7 +17,7 @@ from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
 from records.resume import check_fingerprints
-from records.run_folder import REPLIES, RunFolder
+from records.run_folder import REPLIES, SUMMARY, RunFolder
 from records.settings import resolved
 from records.terminal import one_line, tell
 from train.audit import Audit, open_audit
@@ -138,7 +138,7 @@ class TrainingRun:
             summary = summarise(
                 self.config, self.connection, learner, recorder, accuracy, stopped, self.replies
             )
-            folder.write_json("summary.json", summary)
+            folder.write_json(SUMMARY, summary)
             self._show_queries()
         except OSError as error:
             raise folder.reported(error) from ended or error

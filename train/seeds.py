@@ -26,7 +26,7 @@ from records.errors import RunStoppedError, one_line
 from records.interrupt import Interrupt, Interrupted, interruptible_thread
 from records.progress import ProgressDisplay
 from records.resume import check_options
-from records.run_folder import RunFolder
+from records.run_folder import SUMMARY, RunFolder
 from records.seed_folders import seed_folder
 from records.settings import resolved
 from records.terminal import shown, tell
@@ -64,7 +64,7 @@ def train_seeds(
     runs = _prepare_all(config, folder, queries, connection, interrupt, stack)
     outcomes, stopped = SeedThreads(runs, connection, accuracy).learn(interrupt)
     summary = summarise_seeds(config, connection, outcomes, stopped)
-    folder.write_json("summary.json", summary)
+    folder.write_json(SUMMARY, summary)
     gains = [(run["seed"], outcome.gain) for run, outcome in zip(summary["runs"], outcomes, strict=True)]
     gain = "".join(f"seed {seed}: {text}" for seed, text in gains if text)
     return folder, Outcome(summary=summary, stopped=stopped, gain=gain)
@@ -267,7 +267,7 @@ def _over_seeds(runs: Sequence[Summary], name: str, end: str) -> Summary:
 
 def print_seeds(summary: Summary, folder: RunFolder, gain: str) -> None:
     """Print it for a person, on stdout, with what is known of each seed's gain."""
-    from train.summary import SIMULATED, rates_line
+    from train.summary import SIMULATED, rates_line, why_no_success
 
     lines = [
         SIMULATED if summary["simulated"] else "",
@@ -278,6 +278,7 @@ def print_seeds(summary: Summary, folder: RunFolder, gain: str) -> None:
         lines.append(rates_line("  all seeds", summary, name) + "\n")
     lines += [
         "(95 % intervals: of a seed over its queries, of all over the seeds on these queries)\n",
+        why_no_success(summary["runs"]),
         gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']} · {summary['wall_s']:.0f} s\n",

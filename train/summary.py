@@ -181,7 +181,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
         _line("refusals", summary, "refusal", "scored_steps"),
         _line("  corrected", summary, "refusal_corrected", "scored_steps") if corrected else "",
         "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
-        TOO_SHORT if not summary["episodes_start"] + summary["episodes_end"] else "",
+        why_no_success([summary]),
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
         f"{alarm}\n" if alarm else "",
@@ -192,6 +192,11 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
         folder.closing_message,
     ]
     print(shown("".join(lines)))
+
+
+def why_no_success(runs: Iterable[Mapping[str, Any]]) -> str:
+    """The line that says why the table has no success rate; empty where an episode of any run is counted."""
+    return "" if any(run["episodes_start"] + run["episodes_end"] for run in runs) else TOO_SHORT
 
 
 def _line(title: str, summary: dict[str, Any], key: str, unit: str) -> str:

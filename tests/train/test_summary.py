@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scorers.correction import LabelAccuracy
-from train.summary import rates
+from train.summary import rates, why_no_success
 
 
 def step(
@@ -98,3 +98,13 @@ def test_a_run_that_never_got_a_score_has_no_rate() -> None:
     assert summary["success_rate_end"] is None
     assert summary["refusal_interval_end"] == [0.0, 1.0]
     assert summary["unscored_rate"] == 1.0
+
+
+def test_the_table_says_why_it_tells_no_success_where_no_seed_had_an_episode_that_counts() -> None:
+    def run(rows: int) -> dict[str, Any]:
+        return rates(
+            [step(row, "answered", over=True) for row in range(rows)], rows=rows, rollout=1, max_steps=3
+        )
+
+    assert "no episode is counted" in why_no_success([run(2), run(2)])
+    assert not why_no_success([run(2), run(3)])
