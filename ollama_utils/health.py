@@ -30,6 +30,7 @@ _LONGER = 2.0
 """... nor of one that is not so many times as long as the longest before that ended ..."""
 _LONGEST_S = 20.0
 """... of which no more than this counts: a server that was hung may be so again."""
+SILENT = "not a byte comes from it: it hangs, or reads long prompts"
 SILENT_SO_FAR = "not a byte has come from it yet: it may be loading a model"
 
 
@@ -109,7 +110,7 @@ class Health:
             silent_s = self._clock() - self._silent_since_s
             if not self._under_way or silent_s < max(SILENT_S, _LONGER * self._longest_s):
                 return False
-            why = "not a byte comes from it" if self._has_answered else SILENT_SO_FAR
+            why = SILENT if self._has_answered else SILENT_SO_FAR
             if not self._leave(why, since_s=self._silent_since_s):
                 return False
             self._learn(silent_s)  # if it is none, so short a silence is not taken for an outage again

@@ -11,6 +11,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain, count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -181,13 +182,15 @@ class RunFolder(RecordedRun):
     def of(cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int | str) -> Self:
         """The run to resume, else the folder that the user named, else `runs/<command>-<time>-<seed>`.
 
-        Of several seeds `seed` is a word.
+        Of several seeds `seed` is a word. Runs that begin in the same second are numbered: `…-2`.
 
         Raises:
             UserError: see RunFolder.
         """
         named = resume or run_dir
-        new = Path("runs") / f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+        name = f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+        names = chain([name], (f"{name}-{number}" for number in count(2)))
+        new = next(path for path in map(Path("runs").joinpath, names) if not path.exists())
         return cls(named or new, resume=resume is not None)
 
     def open_lines(

@@ -120,7 +120,7 @@ def test_no_more_model_calls_are_under_way_than_max_workers(encoder: Encoder, mo
     seen: list[int] = []
     lock = threading.Condition()
 
-    def reply(body: dict[str, object]) -> tuple[int, object]:
+    def reply(_body: dict[str, object]) -> tuple[int, object]:
         with lock:
             under_way[0] += 1
             seen.append(under_way[0])
@@ -128,7 +128,7 @@ def test_no_more_model_calls_are_under_way_than_max_workers(encoder: Encoder, mo
             lock.wait_for(lambda: under_way[0] >= most or len(seen) > most, timeout=10)
         with lock:
             under_way[0] -= 1
-        return 200, SAID | {"response": f"Here is how: {body['prompt']}"}
+        return 200, SAID | {"message": {"role": "assistant", "content": "Here is how."}}
 
     with ScriptedServer(reply) as server, Dispatcher([server.host]) as dispatcher:
         lanes = [make_env(dispatcher, encoder) for _ in range(8)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +16,7 @@ SAID = {"model": "m", "created_at": "2025-01-01T00:00:00Z", "response": "Yes.", 
 
 
 class ScriptedServer:
-    """Listens on loopback, remembers the bodies it got, and answers by the handler."""
+    """Listens on loopback, keeps the bodies it gets, and answers by a handler; its error fails the test."""
 
     def __init__(self, handler: Handler) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -31,11 +32,23 @@ class ScriptedServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+        if self._server.failures:
+            raise AssertionError("the handler failed") from self._server.failures[0]
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self.failures: list[BaseException] = []
+
+    def handle_error(self, *_: object) -> None:
+        """Keep what a handler raised for the test; a client that is gone is none of it."""
+        failure = sys.exception()
+        if failure is not None and not isinstance(failure, ConnectionError):
+            self.failures.append(failure)
 
 
 def _handler_class(script: ScriptedServer, handler: Handler) -> type[BaseHTTPRequestHandler]:

@@ -19,8 +19,9 @@ from tests.ollama_utils.threads import wait_until
 
 
 def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setattr("ollama_utils.health._FEW", 1)  # calls back off before each further absence
     with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
         embedded, dispatcher = connection.embedded, connection.dispatcher
         assert embedded is not None

@@ -20,7 +20,7 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
-from ollama_utils.health import SILENT_S, Health
+from ollama_utils.health import SILENT, SILENT_S, Health
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import ReplyLog, question_of
 from ollama_utils.types import Call
@@ -194,7 +194,7 @@ def test_a_silence_much_longer_than_any_before_makes_an_outage(clock: Clock) -> 
     assert not health.has_fallen_silent(), "it was silent for nearly as long before"
     clock.now_s += SILENT_S
     assert health.has_fallen_silent()
-    assert health.why == "not a byte comes from it"
+    assert health.why == SILENT
     assert health.back() == 2.5 * SILENT_S
 
 

@@ -45,6 +45,18 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run")
 
 
+def test_runs_that_begin_in_the_same_second_do_not_want_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("time.strftime", lambda _format: "20250101-000000")
+    folders = [RunFolder.of("eval", resume=None, run_dir=None, seed=7) for _ in range(3)]
+    names = [folder.path.name for folder in folders]
+    assert names == ["eval-20250101-000000-7", "eval-20250101-000000-7-2", "eval-20250101-000000-7-3"]
+    for folder in folders:
+        folder.close()
+
+
 def test_a_config_written_as_toml_reads_back(tmp_path: Path) -> None:
     table = {"a": 1, "b": 0.5, "c": 'say "hi"\n', "d": ["x", "é"], "e": True, "f": [], "g": "C:\\new"}
     folder = RunFolder(tmp_path / "run")

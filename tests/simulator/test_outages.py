@@ -114,7 +114,7 @@ def test_a_new_outage_takes_the_place_of_the_old_one_and_of_its_end(
     server.set_outage("hang", at="all")
     with pytest.raises(httpx.ReadTimeout):
         httpx.get(server.host, timeout=0.6, trust_env=False, verify=TLS)
-    # A GET, which is sent at once: a POST's body may meet the reset first, and reading then finds only an end.
+    # A GET, sent at once: the body of a POST may meet the reset first, and reading then finds only an end.
     held = pool.submit(httpx.get, server.host, timeout=60, trust_env=False, verify=TLS)
     server.set_outage("drop", at="all")
     with pytest.raises(httpx.ReadError):

@@ -148,7 +148,7 @@ def test_ctrl_c_ends_all_saved_and_all_go_on(
         assert calls[0] == calls[1]
 
 
-@pytest.mark.parametrize("written", [36, 48])
+@pytest.mark.parametrize("written", [36, pytest.param(48, marks=pytest.mark.soak)])
 def test_a_look_whose_calls_were_cancelled_is_made_again(
     simulator: EmbeddedServer, tmp_path: Path, written: int
 ) -> None:
