@@ -8,16 +8,15 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scorers.comparison import Comparison, compare
 from scorers.statistics import clustered_interval, known, mean_interval
+from train.ends import ends_of
 
 WINDOWS = 40
 """Points of a learning curve at most."""
-ENDS = 8
-"""The start and the end of a run are its first and last eighth of rollouts."""
 Episode = tuple[str, bool, float]
 """An original query, whether it was answered in the end, and the return."""
 Cells = dict[tuple[str, str], list[int]]
@@ -110,22 +109,26 @@ class Training:
         """
         rollouts = math.ceil(len(self.rows) / rollout)
         size = rollout * math.ceil(rollouts / WINDOWS) if rollouts else rollout
-        return [_joined(self.rows[at : at + size]) for at in range(0, len(self.rows), size)]
+        return [self._joined(range(at, at + size)) for at in range(0, len(self.rows), size)]
 
     def ends(self, rollout: int, max_steps: int) -> tuple[Span, Span]:
-        """The first and the last rollouts, as summary.json has them.
+        """What happened in the first and in the last rollouts, as in summary.json.
 
         Args:
             rollout: rows of a rollout.
             max_steps: the step limit of an episode.
         """
-        count = len(self.rows)
-        span = max(1, count // rollout // ENDS) * rollout
-        start, end = _joined(self.rows[:span]), _joined(self.rows[max(0, count - span) :])
-        last = count - max_steps + 1
-        start.episodes = _joined(self.rows[: min(span, max(0, last))]).episodes
-        end.episodes = _joined(self.rows[max(0, last - span) : max(0, last)]).episodes
+        start, end = (
+            replace(self._joined(end.steps), episodes=self._joined(end.episodes).episodes)
+            for end in ends_of(len(self.rows), rollout, max_steps).values()
+        )
         return start, end
+
+    def _joined(self, rows: range) -> Span:
+        span = Span()
+        for row in self.rows[rows.start : rows.stop]:
+            span.add(row)
+        return span
 
 
 def count_training(
@@ -205,10 +208,3 @@ def paired(start: Span, end: Span) -> Comparison:
     before, after = start.successes(), end.successes()
     both = sorted({*before, *after})
     return compare([after.get(query, []) for query in both], [before.get(query, []) for query in both])
-
-
-def _joined(rows: Sequence[Span]) -> Span:
-    span = Span()
-    for row in rows:
-        span.add(row)
-    return span

@@ -33,6 +33,7 @@ from records.terminal import shown, tell
 from records.trust import CONFIG
 from scorers.statistics import student_intervals
 from train.config import TrainConfig
+from train.ends import ENDS
 from train.resume import MAY_CHANGE
 from train.run import Outcome, TrainingRun, prepare
 
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 Summary = dict[str, Any]
 _RATES = ("success", "refusal")
 _TRIALS = {"success": "episodes", "refusal": "scored_steps"}
-_ENDS = ("start", "end")
 
 
 def train_seeds(
@@ -237,7 +237,7 @@ def summarise_seeds(
         **{
             key: value
             for name in _RATES
-            for end in _ENDS
+            for end in ENDS
             for key, value in _over_seeds(runs, name, end).items()
         },
         "algorithm": config.algorithm,

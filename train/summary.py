@@ -13,6 +13,7 @@ from ollama_utils.dispatcher import account_totals
 from records.terminal import shown
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
+from train.ends import ENDS, ends_of
 from train.recorder import Tally
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ TOO_SHORT = (
     "(no episode is counted: one counts that began --max-steps steps of its lane before the end, or earlier; "
     "a longer run, --num-env-steps, tells its success, and so does mutagym eval)\n"
 )
-ENDS = 8
-"""The start and the end of a run are its first and last eighth of rollouts."""
 
 
 class Rate:
@@ -65,10 +64,6 @@ def rates(
 ) -> dict[str, Any]:
     """Success and refusal rates in the first and the last rollouts, and counts over the whole run's steps.
 
-    An episode belongs to the row in which it began: the quick ones end well, so counting those that end in
-    the first rollouts would flatter them. The last rows, in which an episode may not have had the time to
-    end, begin none: the end of the run lies before them.
-
     Args:
         transitions: the lines of transitions.jsonl.
         rows: how many rows of all lanes there are.
@@ -76,8 +71,8 @@ def rates(
         max_steps: the step limit of an episode.
         accuracy: how often the labels are right; where it is known, refusal rates are also given corrected.
     """
-    span = max(1, rows // rollout // ENDS) * rollout
-    success, refusal = ({"start": Rate(), "end": Rate()} for _ in range(2))
+    spans = ends_of(rows, rollout, max_steps)
+    success, refusal = ({end: Rate() for end in spans} for _ in range(2))
     tally = Tally()
     began: dict[int, int] = {}
     for t in transitions:
@@ -85,11 +80,13 @@ def rates(
         first = began.setdefault(t["lane"], t["row"])
         if t["unscored"]:
             continue
-        for end in _ends(t["row"], rows, span):
-            refusal[end].count(t["original_query"], happened=t["outcome"] == "refused")
-        if t["terminated"] or t["truncated"]:
+        is_over = t["terminated"] or t["truncated"]
+        if is_over:
             del began[t["lane"]]
-            for end in _ends(first, rows - max_steps + 1, span):
+        for end, span in spans.items():
+            if t["row"] in span.steps:
+                refusal[end].count(t["original_query"], happened=t["outcome"] == "refused")
+            if is_over and first in span.episodes:
                 success[end].count(t["original_query"], happened=t["success"])
     return {
         **{k: v for end in success for k, v in success[end].table("success", "episodes", end).items()},
@@ -158,11 +155,6 @@ def _corrected(refusal: Rate, end: str, accuracy: LabelAccuracy | None) -> dict[
     }
 
 
-def _ends(row: int, rows: int, span: int) -> list[str]:
-    """Which ends of the run a row belongs to; both in a short one."""
-    return ["start"] * (row < min(span, rows)) + ["end"] * (rows - span <= row < rows)
-
-
 def _share(part: int, whole: int) -> float | None:
     """None where there is nothing to take a share of."""
     return round(part / whole, 4) if whole else None
@@ -207,7 +199,7 @@ def _line(title: str, summary: dict[str, Any], key: str, unit: str) -> str:
 def rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
     """A rate in the first and the last rollouts, as a line of a table."""
     cells = []
-    for end in ("start", "end"):
+    for end in ENDS:
         rate, (low, high) = summary[f"{key}_rate_{end}"], summary[f"{key}_interval_{end}"]
         cell = "-" if rate is None else f"{rate:.1%} [{low:.1%}, {high:.1%}]"
         cells.append(f"{cell:>24}")
