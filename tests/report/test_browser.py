@@ -114,6 +114,7 @@ def test_filters_and_search_narrow_the_transitions(page: Page, folder: Path) -> 
 def test_a_rewording_is_compared_with_the_original_word_by_word(page: Page, folder: Path) -> None:
     opened(page, folder / "one.html", "[data-steps]")
     page.get_by_role("searchbox").fill("May I ask you something? Why do recipes")
+    page.get_by_text("1 of 48 transitions, in 1 episodes").wait_for()
     page.locator(".listing tbody tr").first.click()
     box = page.get_by_role("region", name="The rewording, compared with the original")
     box.locator("ins").first.wait_for()
@@ -172,6 +173,7 @@ def test_runs_are_compared_and_chosen(page: Page, folder: Path) -> None:
     page.get_by_role("combobox", name="Details of run").select_option("eval-finished")
     assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
     page.get_by_role("link", name="train-tensors").click()
+    page.get_by_role("heading", name="train-tensors", level=2).wait_for()
     assert page.locator("section.run:visible h2").all_inner_texts() == ["train-tensors"]
     page.goto("about:blank")
     page.goto((folder / "several.html").as_uri() + "#run-2")
@@ -203,5 +205,6 @@ def test_a_chart_can_be_read_as_a_table(page: Page, folder: Path) -> None:
     figure = page.locator("figure").first
     figure.get_by_text("The same as a table").click()
     table = figure.get_by_role("table")
+    table.locator("tbody tr").first.wait_for()
     assert table.locator("thead th").all_inner_texts()[:3] == ["panel", "series", "env steps"]
     assert table.locator("tbody tr").count() == 12
