@@ -7,6 +7,7 @@ for the gain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,7 @@ def _residency(report: Mapping[str, Any]) -> Iterator[Advice]:
 
 def _slots(report: Mapping[str, Any], lanes: int, setting: str) -> Iterator[Advice]:
     """More slots than the server has; not where those that it has make no run faster."""
+    lanes = math.ceil(lanes / max(1, len(report["slots"])))  # of each server
     wanted = min(lanes, ADVISED_SLOTS)
     few = [each for each in report["slots"] if each["slots"] and each["slots"] < wanted]
     if not few:

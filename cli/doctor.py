@@ -40,7 +40,6 @@ from cli.forecast import (
 from cli.formats import new_table, number, print_parts, prints_on_stderr, write_json
 from cli.timed_rollout import Setting, TimedMission, World
 from envs.mission import load_query_set
-from mutators.registry import load_mutators
 from ollama_utils.checkup import (
     AT_ONCE,
     Burst,
@@ -72,8 +71,6 @@ _SHARE_BURST = 0.25
 """Of --seconds, for a burst."""
 _MODELS_SHOWN = 20
 _GIB = 2**30
-_JUDGED = 2
-"""Calls of a verdict at most: it may be mended once."""
 
 
 @Parameter(name="*")
@@ -205,8 +202,7 @@ def _speed(alone: Sequence[Mapping[str, Any]], showed: Burst, lanes: int) -> Spe
 
 def most_calls(config: DoctorConfig, world: World, embedding: str | None) -> int:
     """The most calls that are made; one that fails is tried again, which is not counted."""
-    words = any(each.kind == "model" for each in load_mutators(world.mission.mutators))
-    per_step = words + 1 + _JUDGED * world.judged + 2 * bool(embedding)
+    per_step = world.mission.most_calls_a_step + 2 * bool(embedding)
 
     def calls(part: PlannedRollout) -> int:
         begun = part.setting.num_processes + 1 if embedding else 0
@@ -214,7 +210,7 @@ def most_calls(config: DoctorConfig, world: World, embedding: str | None) -> int
 
     return (
         residency_calls(len(world.models) + bool(embedding))
-        + 1  # whether a short reply has words
+        + 2  # whether a short reply has words, and a shorter one
         + burst_calls(QUESTIONS)
         + ROLES_ASKED * per_step
         + most_cost(_wanted(config), config.num_steps, calls)
@@ -266,7 +262,9 @@ def _questions(world: World, connection: Connection, runner: Mapping[str, Any], 
         return asked
     burst_s = (time.monotonic() - began_s) * fewest_burst_calls(QUESTIONS)
     if burst_s > most_s:
-        tokens = min(tokens, max(_SHORTEST, int(tokens * most_s / burst_s)))
+        fewer = min(tokens, max(_SHORTEST, int(tokens * most_s / burst_s)))
+        again = connection.dispatcher.generate(_of_length(asked[0], fewer))
+        tokens = tokens if isinstance(again.error, BadReplyError) else fewer
     return [_of_length(each, tokens) for each in asked]
 
 
@@ -314,8 +312,8 @@ def _slots(connection: Connection, showed: Burst) -> list[dict[str, Any]]:
         for (host, model), found in connection.dispatcher.capacities().items()
         if model == short_name(showed.model)
     ]
-    if len(rows) == 1:
-        rows[0]["slots"] = showed.slots
+    if len(rows) == 1 and showed.slots is not None:
+        rows[0] |= {"slots": showed.slots, "most_slots": max(showed.slots, rows[0]["most_slots"] or 0)}
     return rows
 
 
@@ -354,6 +352,8 @@ def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
     yield (
         f"equal requests: {shown['equal_alone']} of {shown['asked_alone']} got equal replies alone, "
         f"{shown['equal_full']} of {shown['asked_full']} with so many at once"
+        if shown["asked_alone"]
+        else "equal requests: not known, for no reply of the burst had words"
     )
     yield f"encoder: {report['models']['encoder']}, {report['encoder_texts_per_s']:.3g} texts/s"
 

@@ -18,10 +18,9 @@ too long, other schedules are left out.
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import sqrt
-from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from cli.bench import calls_of, equal_replies, timed_rollout
@@ -31,9 +30,11 @@ from envs.episode import Ask, Judge, Rewrite
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection
 from ollama_utils.dispatcher import account_totals
+from ollama_utils.errors import BadReplyError, OllamaError
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError
 from records.terminal import tell
+from scorers.statistics import known, mean_interval
 
 FEWEST = 2
 """Steps of each lane: with one, no lane would be ahead of another."""
@@ -46,8 +47,6 @@ _SHARE_ALONE = 0.25
 """Of the time that is left, for `sequential`."""
 ROLES_ASKED = 4
 """Queries that each role is timed with."""
-_Z = 1.96
-"""Standard errors to either side of a mean that hold it in 95 % of cases."""
 TEXTS = 32
 """Texts that the encoder is timed with, in one request."""
 
@@ -177,25 +176,28 @@ def play(world: World, connection: Connection, parts: Sequence[PlannedRollout]) 
         row, steps = timed_rollout(world, meter, connection, *part)
         rows.append(row)
         replies.append(calls_of(steps, by_model))
-        lengths.append(_tokens(steps))
+        lengths.append(_lengths(steps))
     together = [row for row in rows if row["schedule"] != "sequential"] or rows
     tokens = sum(row["completion_tokens"] for row in together) / sum(row["env_steps"] for row in together)
-    margin = _margin(max(lengths, key=len))
+    margin = _margin(max(lengths, key=lambda by_query: sum(map(len, by_query))))
     alone = replies[0] if rows[0]["schedule"] == "sequential" else {}
     equal = [equal_replies({} if each is alone else alone, each) for each in replies]
     return [_forecast(row, tokens) | {"margin": margin} | same for row, same in zip(rows, equal, strict=True)]
 
 
-def _tokens(steps: Steps) -> list[int]:
-    """Of each step's replies."""
-    return [info["usage"]["completion_tokens"] for row in steps for info, _ in row]
+def _lengths(steps: Steps) -> list[list[int]]:
+    """The tokens of each step's replies, those of one query together: they are alike."""
+    by_query: defaultdict[str, list[int]] = defaultdict(list)
+    for row in steps:
+        for info, _ in row:
+            by_query[info["original_query"]].append(info["usage"]["completion_tokens"])
+    return list(by_query.values())
 
 
-def _margin(tokens: Sequence[int]) -> float | None:
-    """How far off the mean of these lengths may be, as a share of it (95 %); None: there are none."""
-    if not any(tokens) or len(tokens) < FEWEST:
-        return None
-    return _Z * stdev(tokens) / sqrt(len(tokens)) / mean(tokens)
+def _margin(by_query: Sequence[Sequence[int]]) -> float | None:
+    """How far off the mean of these lengths may be, as a share of it (95 %); None: they do not tell."""
+    mean, low, high = mean_interval(by_query)
+    return known(max(mean - low, high - mean) / mean) if mean else None
 
 
 def _forecast(row: Mapping[str, Any], tokens_per_step: float) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def time_roles(world: World, connection: Connection) -> list[dict[str, Any]]:
         calls of it a step makes on the mean: mutators are drawn alike, and those by rule call no model.
 
     Raises:
-        OllamaError: a call failed; RunStoppedError: a judge's did.
+        OllamaError: a call failed, or all replies of a role were no good; RunStoppedError: all verdicts were.
         ValueError: the encoder is no good.
     """
     dispatcher, mission = connection.dispatcher, world.mission
@@ -228,18 +230,20 @@ def time_roles(world: World, connection: Connection) -> list[dict[str, Any]]:
     mutators = load_mutators(mission.mutators)
     by_model = [each for each in mutators if each.kind == "model"]
     queries = _cycled(world.queries, ROLES_ASKED)
-    answers: list[Completion] = []
+    answered: list[tuple[str, Completion]] = []
 
     def reword(place: int, query: str) -> Completion:
         mutator = by_model[place % len(by_model)]
         return answerer.answer_one(Rewrite(mutator=mutator, query=query, earlier=(), seed=place))  # type: ignore[return-value] # of a Rewrite
 
     def ask(_place: int, query: str) -> Completion:
-        answers.append(answerer.answer_one(Ask(query=query, seed=0)))  # type: ignore[arg-type] # of an Ask
-        return answers[-1]
+        reply: Completion = answerer.answer_one(Ask(query=query, seed=0))  # type: ignore[assignment] # of an Ask
+        answered.extend([] if reply.error else [(query, reply)])
+        return reply
 
-    def judge(place: int, query: str) -> object:
-        return answerer.answer_one(Judge(original=query, query=query, reply=answers[place], similarity=1.0))
+    def judge(place: int, _query: str) -> object:
+        query, reply = answered[place % len(answered)]
+        return answerer.answer_one(Judge(original=query, query=query, reply=reply, similarity=1.0))
 
     roles: list[tuple[str, str, Callable[[int, str], object]]] = []
     if by_model:
@@ -258,11 +262,16 @@ def time_roles(world: World, connection: Connection) -> list[dict[str, Any]]:
 def _timed_calls(
     connection: Connection, queries: Sequence[str], call: Callable[[int, str], object]
 ) -> dict[str, Any]:
+    """What one role's calls took; a reply that is no good takes as long as another."""
     before, began_s = account_totals(connection.dispatcher), time.perf_counter()
+    errors = []
     for place, query in enumerate(queries):
         error = getattr(call(place, query), "error", None)
-        if error is not None:
-            raise error if isinstance(error, Exception) else RunStoppedError(str(error))
+        if isinstance(error, OllamaError) and not isinstance(error, BadReplyError):
+            raise error
+        errors += [] if error is None else [error]
+    if len(errors) == len(queries):
+        raise errors[0] if isinstance(errors[0], OllamaError) else RunStoppedError(str(errors[0]))
     wall_s = time.perf_counter() - began_s
     after = account_totals(connection.dispatcher)
     tokens = after["completion_tokens"] - before["completion_tokens"]

@@ -25,6 +25,7 @@ from records.run_folder import (
     check_new_or_empty,
     check_outside,
     check_writable,
+    unwritten,
 )
 from records.seed_folders import seed_folder
 from records.settings import JsonPlace
@@ -62,7 +63,12 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
 
     _check_places(run, config)
     replays = []
-    with prints_on_stderr(), interruptible() as interrupt, _folder(config.run_dir) as folder:
+    with (
+        unwritten(run),
+        prints_on_stderr(),
+        interruptible() as interrupt,
+        _folder(config.run_dir) as folder,
+    ):
         config.mission.check()
         queries = load_query_set(config.mission.query_set)
         queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
@@ -88,7 +94,6 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
 def _check_places(run: Path, config: ReplayConfig) -> None:
     """Check the folders and files, before anything is made."""
     check_is_run(run, "RUN")
-    RecordedRun(run).check_not_written()
     check_outside(run, config.run_dir, "--run-dir")
     check_outside(run, config.json, "--json")
     if config.run_dir:

@@ -25,7 +25,14 @@ from envs.episode import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.run_folder import RecordedRun, check_cache, check_is_run, check_outside, check_writable
+from records.run_folder import (
+    RecordedRun,
+    check_cache,
+    check_is_run,
+    check_outside,
+    check_writable,
+    unwritten,
+)
 from records.seed_folders import seed_folders
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share
 from records.terminal import one_line, tell
@@ -114,8 +121,13 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
             made here, --trust-run uses the code, hosts and files that it names.
         config: By what they are scored.
     """
+    _check(run, config)
+    with unwritten(run):
+        _rescore(run, config)
+
+
+def _rescore(run: Path, config: RescoreConfig) -> None:
     with prints_on_stderr():
-        _check(run, config)
         folders = seed_folders(run) or [run]
         cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(folders, tell)]
         different = list(dict.fromkeys(case for case in cases if case))
@@ -127,7 +139,7 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
     if config.out:
         _write(config.out, _lines(folders), verdicts)
     if not write_json(report, config.json):
-        _print(report, simulated=RecordedRun(run).summary().get("simulated") is True)
+        _print(report, simulated=report["simulated"])
     if not report["steps"]["both"]:
         raise RunStoppedError(f"none of {len(different)} replies could be scored: see the lines above")
 
@@ -135,7 +147,6 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
 def _check(run: Path, config: RescoreConfig) -> None:
     """Check what can be checked before the work is done."""
     check_is_run(run, "RUN")
-    RecordedRun(run).check_not_written()
     for flag, path in (("--json", config.json), ("--out", config.out)):
         check_writable(path, flag)
         check_outside(run, path, flag)
@@ -245,6 +256,7 @@ def _report(
     queries = [line["original_query"] for line in old]
     return {
         "run": str(run),
+        "simulated": RecordedRun(run).simulated,
         "reward": config.reward,
         "steps": {
             "all": len(verdicts),

@@ -380,17 +380,18 @@ def forget_peak() -> None:
 
 
 def peak_rss_mib() -> float | None:
-    """The most memory that this process and its workers held, in MiB; None without /proc.
+    """The most memory that this process and its workers held, in MiB; None where /proc does not tell.
 
     Of each process what it holds now, where a page that n processes share counts 1/n (its PSS), and what it
     held more at its peak.
     """
-    if not _PROC.is_dir():
+    try:
+        kib = sum(
+            _kib(pid, "smaps_rollup", "Pss") + _kib(pid, "status", "VmHWM") - _kib(pid, "status", "VmRSS")
+            for pid in (os.getpid(), *_worker_pids())
+        )
+    except (OSError, LookupError):  # no /proc, or a sandbox's, which lacks some files
         return None
-    kib = sum(
-        _kib(pid, "smaps_rollup", "Pss") + _kib(pid, "status", "VmHWM") - _kib(pid, "status", "VmRSS")
-        for pid in (os.getpid(), *_worker_pids())
-    )
     return kib / _KIB_PER_MIB
 
 
@@ -401,8 +402,8 @@ def _worker_pids() -> list[int]:
 
 
 def _kib(pid: int, file: str, key: str) -> int:
-    line = next(line for line in _read(pid, file).splitlines() if line.startswith(f"{key}:"))
-    return int(line.split()[1])
+    told = dict(line.split(":", 1) for line in _read(pid, file).splitlines() if ":" in line)
+    return int(told[key].split()[0])
 
 
 def _read(pid: int, file: str) -> str:

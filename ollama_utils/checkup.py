@@ -102,6 +102,8 @@ def check_residency(
     if len(asks) == 1 or len(dispatcher.hosts) > 1:
         return Residency(displaced=None, load_s=load_s)
     there = next(iter(find_inventories(dispatcher).values())).loaded
+    if there is not None and [*asks][-1] not in map(short_name, there):  # no other was called after it
+        return Residency(displaced=None, load_s=load_s)  # models leave at once (OLLAMA_KEEP_ALIVE=0)
     missing = set() if there is None else asks.keys() - set(map(short_name, there))
     again = {model: ask() for model, ask in asks.items()}
     loaded_again = {model for model, usage in again.items() if loads.waited(model, usage)}
@@ -113,11 +115,7 @@ def check_residency(
 
 
 def _usage_of(dispatcher: Dispatcher, call: Call) -> Usage:
-    """What a call cost; a reply without a word is one, too."""
-    reply = dispatcher.generate(call)
-    if reply.error and not isinstance(reply.error, BadReplyError):
-        raise reply.error
-    return reply.usage or Usage()
+    return _whole_or_wordless(dispatcher, call).usage or Usage()
 
 
 def _usage_of_embedding(dispatcher: Dispatcher, model: str) -> Usage:
@@ -145,11 +143,11 @@ class Burst:
     equal_alone: int
     """Questions that were answered alone twice in the same words ..."""
     asked_alone: int
-    """... of so many."""
+    """... of so many whose replies had words."""
     equal_full: int
     """Replies in company that were the words of the first reply alone ..."""
     asked_full: int
-    """... of so many."""
+    """... of so many whose replies had words."""
 
 
 def burst_calls(questions: int) -> int:
@@ -172,13 +170,16 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
             though the fewest are.
 
     Raises:
-        OllamaError: a call failed.
+        OllamaError: a call failed; BadReplyError: no question that was asked alone got a word.
     """
     end_s = time.monotonic() + most_s
     began_s = time.monotonic()
-    alone = [_reply(dispatcher, question) for question in [*questions] * _ALONE]
+    alone = [_whole_or_wordless(dispatcher, question) for question in [*questions] * _ALONE]
     alone_s = time.monotonic() - began_s
+    if all(reply.error for reply in alone):  # nothing is counted then
+        raise alone[0].error or BadReplyError
     first, second = alone[: len(questions)], alone[len(questions) :]
+    twice = _both_worded(first, second)
     for at_once, more in zip(AT_ONCE, (*AT_ONCE[1:], math.inf), strict=True):
         numbers = [number % len(questions) for number in range(_TIMES * at_once)]
         before_s, began_s = account_totals(dispatcher)["busy_s"], time.monotonic()
@@ -190,6 +191,7 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
             break
         if time.monotonic() + full_s * more / at_once > end_s:  # as long as if none could be served besides
             break
+    beside = _both_worded([first[number] for number in numbers], full)
     return Burst(
         model=questions[0].model,
         at_once=dispatcher.max_in_flight_seen,
@@ -197,10 +199,10 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
         busy_slots=busy,
         tokens_per_s_alone=_speed(alone, alone_s),
         tokens_per_s_full=_speed(full, full_s),
-        equal_alone=sum(one.text == other.text for one, other in zip(first, second, strict=True)),
-        asked_alone=len(first),
-        equal_full=sum(first[number].text == reply.text for number, reply in zip(numbers, full, strict=True)),
-        asked_full=len(full),
+        equal_alone=sum(one.text == other.text for one, other in twice),
+        asked_alone=len(twice),
+        equal_full=sum(one.text == other.text for one, other in beside),
+        asked_full=len(beside),
     )
 
 
@@ -210,16 +212,24 @@ def slots_of(dispatcher: Dispatcher, model: str) -> int | None:
     return None if not found or None in found else sum(filter(None, found))
 
 
-def _reply(dispatcher: Dispatcher, call: Call) -> Completion:
+def _whole_or_wordless(dispatcher: Dispatcher, call: Call) -> Completion:
+    """A reply; one without a word costs as much as another, and is one, too."""
     reply = dispatcher.generate(call)
-    if reply.error:
+    if reply.error and not isinstance(reply.error, BadReplyError):
         raise reply.error
     return reply
 
 
+def _both_worded(
+    ones: Sequence[Completion], others: Sequence[Completion]
+) -> list[tuple[Completion, Completion]]:
+    pairs = zip(ones, others, strict=True)
+    return [(one, other) for one, other in pairs if one.error is None and other.error is None]
+
+
 def _together(dispatcher: Dispatcher, calls: Sequence[Call], at_once: int) -> list[Completion]:
     try:
-        return map_parallel(lambda call: _reply(dispatcher, call), calls, at_once)
+        return map_parallel(partial(_whole_or_wordless, dispatcher), calls, at_once)
     except ParallelError as error:
         raise error.__cause__ or error from None
 

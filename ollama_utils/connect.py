@@ -11,6 +11,7 @@ read off them in other modules.
 
 import contextlib
 import difflib
+import math
 import os
 import sys
 import textwrap
@@ -291,7 +292,8 @@ class Connection:
             apart_s: see `Findings`.
         """
         slots = self.embedded.settings.slots if self.embedded else None
-        return Findings(lanes, self.slots_setting, apart_s=apart_s, slots=slots)
+        of_each = math.ceil(lanes / len(self.servers))
+        return Findings(of_each, self.slots_setting, apart_s=apart_s, slots=slots)
 
     @property
     def slots_setting(self) -> str:

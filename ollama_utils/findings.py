@@ -21,7 +21,7 @@ class Findings:
     """Reports what is found, once and when it changes.
 
     Args:
-        lanes: environments that run side by side.
+        lanes: environments that run side by side, of each server.
         setting: what gives a server more slots.
         apart_s: seconds between two looks that count: the estimate from a few short calls jumps about.
         slots: those that each model has, where that is known; then nothing is estimated.

@@ -22,6 +22,7 @@ from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
 from records.json_lines import JsonLines, OnTorn, read_lines
 from records.reading import MOST_BYTES, read_json_object
+from records.seed_folders import seed_folders
 from records.settings import STDOUT
 from records.trust import CONFIG, MARK, marks_for, written_in
 
@@ -45,6 +46,10 @@ SUMMARY = "summary.json"
 """What a run came to, and what it cost."""
 PART = ".part-"
 """Begins the name of a file that is not whole yet."""
+
+
+def _in_use(path: Path) -> str:
+    return f"run folder {str(path)!r} is in use by another process: wait for it, or stop it"
 
 
 class RecordedRun:
@@ -123,23 +128,40 @@ class RecordedRun:
         """
         return self.read_json(SUMMARY) if (self.path / SUMMARY).exists() else {}
 
-    def check_not_written(self) -> None:
-        """Check that no process writes the folder just now.
+    @property
+    def simulated(self) -> bool:
+        """Whether its servers are the simulator, which a run also says that was killed.
 
         Raises:
-            UserError: one does.
+            UserError: a file is damaged.
         """
-        import fcntl
+        told = self.read_json(SERVERS) if (self.path / SERVERS).exists() else self.summary()
+        return told.get("simulated") is True
 
-        try:
-            with (self.path / LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # FileLock itself would write the file
-        except BlockingIOError:
-            raise UserError(
-                f"run folder {str(self.path)!r} is being written by another process: wait for it, or stop it"
-            ) from None
-        except OSError:  # a copy that came without its lock
-            return
+
+@contextlib.contextmanager
+def unwritten(run: Path) -> Iterator[None]:
+    """Within `with`: no process writes the run, or the run of one of its seeds; many may read it.
+
+    Raises:
+        UserError: one writes it just now.
+    """
+    with contextlib.ExitStack() as held:
+        for path in (run, *seed_folders(run)):
+            _lock_for_reading(path, held)
+        yield
+
+
+def _lock_for_reading(path: Path, held: contextlib.ExitStack) -> None:
+    import fcntl
+
+    try:
+        lock = held.enter_context((path / LOCK).open("rb"))
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # FileLock itself would write the file
+    except BlockingIOError:
+        raise UserError(_in_use(path)) from None
+    except OSError:  # a copy that came without its lock
+        return
 
 
 class RunFolder(RecordedRun):
@@ -168,9 +190,7 @@ class RunFolder(RecordedRun):
             self._lock.acquire(timeout=0)
             check(path)  # another process may have been faster
         except Timeout as error:
-            raise UserError(
-                f"run folder {str(path)!r} is being written by another process: wait for it, or stop it"
-            ) from error
+            raise UserError(_in_use(path)) from error
         except UserError:
             self._lock.release()
             raise

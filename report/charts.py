@@ -165,7 +165,7 @@ def evaluation_charts(report: Mapping[str, Any]) -> Iterator[Chart]:
                 "title": title,
                 "percent": percent,
                 "rows": [
-                    [name, row[measure][key], row[measure]["low"], row[measure]["high"]]
+                    [name, *(_number(row[measure][each]) for each in (key, "low", "high"))]
                     for name, row in zip(names, rows, strict=True)
                 ],
             }
@@ -274,6 +274,11 @@ def optimization_charts(metrics: Sequence[Mapping[str, Any]]) -> Iterator[Chart]
             "Fitness of the population": ("population/best_fitness", "population/mean_fitness"),
         },
     )
+
+
+def _number(value: Any) -> float | None:  # noqa: ANN401 - whatever a file holds
+    """It as a number; None where it is not known."""
+    return None if value is None else float(value)
 
 
 def _of_metrics(

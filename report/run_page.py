@@ -82,7 +82,7 @@ def _evaluation(page: RunPage, run: RunFiles, most: int) -> None:
     if run.report:
         page.headline += run.attempt("Tables", lambda: list(tables.evaluation_tables(run.report)), [])
         page.charts += run.attempt("Charts", lambda: list(charts.evaluation_charts(run.report)), [])
-        run.notes += map(str, run.report.get("problems", []))
+        run.notes += run.attempt("Problems", lambda: list(map(str, run.report.get("problems", []))), [])
     if run.config.get("save-transitions"):
         categories = _categories(run)
         run.attempt("Heat map", lambda: _add_cells(page, run, categories), None)

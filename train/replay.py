@@ -148,7 +148,7 @@ def read_recorded(run: RecordedRun, lanes: int) -> Recorded:
         saved_sha256=_saved_sha256(run, saved) if saved else None,
         file_sha256=_file_sha256(run) if is_of_last else None,
         unscored=unscored,
-        simulated=summary.get("simulated") is True,
+        simulated=run.simulated,
     )
 
 

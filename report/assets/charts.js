@@ -160,7 +160,7 @@ function forest(place, chart) {
   const panels = chart.panels.map((panel) => [panel, el("div", {})]);
   const draw = () => {
     for (const [panel, target] of panels) {
-      const rows = panel.rows.filter(([, value]) => value !== null).map(([name, value, low, high]) => ({ name: plain(name), value, low: low ?? value, high: high ?? value }));
+      const rows = panel.rows.filter(([, value]) => value !== null).map(([name, value, low, high]) => ({ name: plain(name), value, low, high }));
       plot(target, `${chart.title}: ${panel.title}`, {
         width: Math.max(280, target.clientWidth),
         height: 46 + rows.length * 28,
@@ -169,7 +169,7 @@ function forest(place, chart) {
         y: { label: null, domain: rows.map((row) => row.name), tickSize: 0 },
         marks: [
           Plot.axisY({ label: null, tickSize: 0, lineWidth: 9, textOverflow: "ellipsis-end" }),
-          Plot.ruleY(rows, { y: "name", x1: "low", x2: "high", stroke: "var(--c0)", strokeWidth: 2 }),
+          Plot.ruleY(rows.filter((row) => row.low !== null && row.high !== null), { y: "name", x1: "low", x2: "high", stroke: "var(--c0)", strokeWidth: 2 }),
           Plot.dot(rows, { y: "name", x: "value", fill: "var(--c0)", r: 4.5 }),
           Plot.tip(rows, Plot.pointerY({ y: "name", x: "value", title: (r) => pointTitle({ ...r, x: 0 }, panel, "").replace("\n 0", "") })),
         ],
@@ -208,7 +208,8 @@ function slots(place, chart, id) {
   const names = chart.lanes.map((lane) => `${servers.size > 1 ? `${plain(lane.server).replace(/^https?:\/\//, "")} ` : ""}${plain(lane.model)} ${lane.number}`);
   const short = (name) => (name.length > 24 ? `…${name.slice(-23)}` : name);
   const parts = chart.lanes[0].busy.length;
-  let [from, length] = [chart.span_s / 3, Math.min(chart.span_s, Math.max(chart.span_s / 200, (chart.span_s * 60 * chart.lanes.length) / chart.count / 8))];
+  let length = Math.min(chart.span_s, Math.max(chart.span_s / 200, (chart.span_s * 60 * chart.lanes.length) / chart.count / 8));
+  let from = (chart.span_s - length) / 3;
   const margin = Math.min(150, 16 + 6.4 * d3.max(names, (name) => short(name).length));
 
   const drawOverview = () => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
 from mmap import PAGESIZE, mmap
 from pathlib import Path
@@ -32,6 +33,18 @@ def test_a_peak_is_remembered_until_it_is_forgotten() -> None:
     forget_peak()
     assert held > before + 60
     assert _peak() < held - 30  # not held against `before`: a process that ends leaves us its shared pages
+
+
+def test_where_a_sandbox_does_not_tell_of_memory_it_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.timed_rollout._PROC", tmp_path)
+    assert peak_rss_mib() is None
+    own = tmp_path / str(os.getpid())
+    own.mkdir()
+    (own / "smaps_rollup").write_text("Pss: 1 kB\n")
+    (own / "status").write_text("Name: python\n")
+    assert peak_rss_mib() is None
 
 
 def test_the_cpu_time_and_the_memory_of_worker_processes_count() -> None:

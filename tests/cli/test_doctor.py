@@ -153,6 +153,24 @@ def test_a_server_that_answers_equal_requests_unequally_and_tells_nothing(
     assert "\x1b" not in shown
 
 
+def test_what_a_run_would_count_as_unscored_does_not_end_it(tmp_path: Path) -> None:
+    """A model that thinks for long leaves some replies without a word."""
+    thinks = ("--target-model", "sim-thinker", "--mutator-model", "sim-model", "--num-predict", "128")
+    shape = ("--reply-tokens", "lognormal:mean=60,sigma=1.0", "--time-scale", "0.01")
+    found = _found(tmp_path, "embedded", *FEW, *thinks, *shape)
+    assert all(each["env_steps_per_s"] > 0 for each in found["forecast"])
+    assert sum(each["unscored_steps"] for each in found["forecast"]) > 0
+
+
+def test_slots_are_enough_where_each_server_has_as_many_as_its_part_of_the_lanes(tmp_path: Path) -> None:
+    with EmbeddedServer(Settings(slots=2, time_scale=0.01)) as one, EmbeddedServer(one.settings) as other:
+        hosts = (f"openai:{each.host}/v1" for each in (one, other))
+        flags = ("--ollama-host", next(hosts), *ONE, "--num-processes", "4")
+        found = _found(tmp_path, next(hosts), *flags)
+    assert [each["slots"] for each in found["slots"]] == [2, 2]
+    assert not [each["do"] for each in found["advice"] if "slots" in each["why"]]
+
+
 def test_where_no_model_is_named_it_tells_what_it_can(
     roomy: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -300,7 +300,7 @@ def test_what_cannot_be_replayed_is_the_users_error(
     assert contents(whole) == before
     with (whole / ".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert "is being written by another process" in refused(whole)
+        assert "is in use by another process" in refused(whole)
     (copy / "replies.sqlite").unlink()
     assert "without its replies" in refused(copy)
     (copy / "transitions.jsonl").write_text("")

@@ -14,6 +14,8 @@ import pytest
 from cli.formats import Progress
 from cli.main import execute
 from envs.episode import check_transition
+from records.errors import UserError
+from records.run_folder import RunFolder, unwritten
 from records.trust import MARK
 from scorers.labels import REFUSAL_LABELS
 from simulator.process import EmbeddedServer
@@ -168,6 +170,23 @@ def test_lines_that_were_cut_off_or_torn_are_told(
     said = capsys.readouterr().err
     assert "note: line 9 of" in said
     assert f"has 8 whole lines, and summary.json counts {len(written)}" in said
+
+
+def test_of_a_run_that_was_killed_it_is_said_that_it_is_simulated(
+    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(trained_run, tmp_path / "copy"))
+    (folder / "summary.json").unlink()
+    assert rescored(folder, tmp_path)["simulated"] is True
+    assert execute(("rescore", str(folder))) == 0
+    assert "SIMULATED" in capsys.readouterr().out
+
+
+def test_while_it_is_read_no_process_goes_on_with_the_run(trained_run: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained_run, tmp_path / "copy"))
+    with unwritten(folder), unwritten(folder), pytest.raises(UserError, match="in use by another process"):
+        RunFolder(folder, resume=True)
+    RunFolder(folder, resume=True).close()
 
 
 @pytest.mark.parametrize("threads", [1, 8])

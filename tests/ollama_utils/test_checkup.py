@@ -12,6 +12,7 @@ from ollama_utils.checkup import (
     residency_calls,
 )
 from ollama_utils.dispatcher import Dispatcher, account_totals
+from ollama_utils.errors import BadReplyError
 from ollama_utils.types import Call
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -33,6 +34,21 @@ def test_a_burst_names_the_slots(slots: int) -> None:
     assert showed.busy_slots < slots + 0.5  # no server serves for longer than its slots are there
     assert sent <= burst_calls(len(QUESTIONS))
     assert (showed.equal_alone, showed.equal_full) == (showed.asked_alone, showed.asked_full)
+
+
+def test_replies_without_a_word_are_calls_that_tell_nothing_of_equal_requests() -> None:
+    """A model that thinks first has not come to words where replies are short."""
+    options = {"temperature": 0, "seed": 0}
+    short, whole = (
+        Call(model="sim-thinker", prompt="Why?", options=options | {"num_predict": tokens})
+        for tokens in (2, 900)
+    )
+    with EmbeddedServer(Settings(slots=2)) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
+        showed = burst(dispatcher, [short, whole])
+        with pytest.raises(BadReplyError):
+            burst(dispatcher, [short])
+    assert showed.tokens_per_s_full
+    assert (showed.asked_alone, showed.asked_full) == (1, showed.at_once * 3 // 2)
 
 
 def test_a_server_that_tells_its_slots_is_believed(simulator: EmbeddedServer) -> None:
@@ -72,6 +88,12 @@ def test_models_without_room_for_all_displace_each_other(
     assert found.displaced is not None
     assert len(found.displaced) == displaced
     assert calls == residency_calls(len(models) + (embedding is not None))
+
+
+def test_where_models_leave_at_once_none_had_to_leave_for_another() -> None:
+    settings = Settings(time_scale=0, keep_alive="0")
+    with EmbeddedServer(settings) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
+        assert check_residency(dispatcher, ["sim-target", "sim-mutator"]).displaced is None
 
 
 def test_one_model_is_called_once_and_displaces_nobody(dispatcher: Dispatcher) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -178,6 +179,17 @@ def test_runs_are_compared_and_chosen(page: Page, folder: Path) -> None:
     page.goto("about:blank")
     page.goto((folder / "several.html").as_uri() + "#run-2")
     assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
+
+
+def test_the_calls_that_are_drawn_at_first_lie_within_the_run(page: Page, folder: Path) -> None:
+    opened(page, folder / "one.html", "figure")
+    told = page.get_by_role("status").filter(has_text="calls from").inner_text()
+    begin, end = (float(each) for each in re.findall(r"([0-9.]+) s", told))
+    span_s = page.evaluate(
+        "JSON.parse(document.querySelector('script[type=\"application/json\"]').textContent)"
+        ".runs[0].charts.find((chart) => chart.kind === 'slots').span_s"
+    )
+    assert 0 <= begin < end <= span_s + 0.005
 
 
 def test_what_was_not_looked_at_is_printed(page: Page, folder: Path) -> None:

@@ -122,6 +122,12 @@ def test_the_last_transitions_are_kept_where_there_are_many(tmp_path: Path) -> N
             '{"rates": [{"mission": 1}]}',
             "Tables: left out, a file is damaged",
         ),
+        (
+            "eval-finished",
+            "report.json",
+            '{"rates": [], "comparisons": [], "problems": null}',
+            "Problems: left out, a file is damaged",
+        ),
         ("evolve-finished", "results.json", '{"held_out": 3}', "Tables: left out, a file is damaged"),
         ("select-finished", "results.json", '{"combinations": {}}', "Tables: left out, a file is damaged"),
         ("optimize-finished", "metrics.jsonl", '{"step": "x"}\n', "slots"),

@@ -163,7 +163,7 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
 
 def test_two_processes_cannot_write_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunFolder(run, resume=True):
-        assert "is being written by another process" in refusal(capsys, "--resume", str(run))
+        assert "is in use by another process" in refusal(capsys, "--resume", str(run))
     assert execute(("train", "--resume", str(run))) == 0
 
 
