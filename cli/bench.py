@@ -382,6 +382,8 @@ def _print_table(rows: Sequence[dict[str, Any]], world: World, connection: Conne
     from rich.console import Console
     from rich.table import Table
 
+    from cli.tables import print_table
+
     columns = COLUMNS | (OF_CLIENT if connection.embedded else OF_REPLIES)
     table = Table(title=f"{shown(_what(rows, world, connection))}: one rollout under each schedule")
     for key, title in columns.items():
@@ -391,7 +393,7 @@ def _print_table(rows: Sequence[dict[str, Any]], world: World, connection: Conne
     console = Console(markup=False, emoji=False)
     if not console.is_terminal:
         console.width = WIDTH
-    console.print(table)
+    print_table(table, console)
 
 
 def _what(rows: Sequence[dict[str, Any]], world: World, connection: Connection) -> str:

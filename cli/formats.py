@@ -35,7 +35,7 @@ Parts = Iterable[tuple[Sequence["Table"], str]]
 
 
 def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) -> None:
-    """Print tables on stdout, `WIDTH` columns wide where there is no terminal.
+    """Print tables on stdout, `WIDTH` columns wide where there is no terminal; no name or number is cut.
 
     Args:
         parts: the tables; those without rows are left out.
@@ -43,6 +43,8 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
         simulated: whether the figures come from the simulator, which is said first.
     """
     from rich.console import Console
+
+    from cli.tables import print_table
 
     console = Console(markup=False, emoji=False, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -53,7 +55,7 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
         for tables, says in parts:
             for table in tables:
                 if table.row_count:
-                    console.print(table)
+                    print_table(table, console)
             if any(table.row_count for table in tables):
                 console.print(shown(f"{says}\n"))
         for line in problems:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, MissingArgumentError
 from cyclopts.config import Dict
 
 from cli.run_defaults import RunArgument, RunDefaults, RunMissions
@@ -179,6 +179,14 @@ def run(app: App, tokens: list[str]) -> int:
     return code
 
 
+def _needed(error: MissingArgumentError) -> str:
+    """What is missing; a flag without its value is named by the error itself."""
+    if error.argument is None or error.argument.tokens or error.keyword:
+        return str(error)
+    command = " ".join(error.command_chain or ())
+    return f"{command} needs {error.argument.name}: mutagym {command} --help tells what that is"
+
+
 @contextmanager
 def _stderr(*, silent: bool) -> Iterator[None]:
     """Whoever writes to stderr within `with` (progress, notes, warnings) is heard, or not."""
@@ -193,6 +201,8 @@ def _call(app: App, tokens: list[str]) -> None:
     """Parse the tokens and call what they name; a value that a config refuses is the user's error."""
     try:
         command, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    except MissingArgumentError as error:
+        raise UserError(_needed(error)) from error
     except CycloptsError:
         raise
     except ValueError as error:

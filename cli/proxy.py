@@ -169,7 +169,7 @@ def _reworded(context: EpisodeContext, source: RunSource, text: str) -> Plan[Cal
     (made,) = yield [partial(episode.reword, action)]
     if made.error:
         tell(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
-    why = "failed" if made.error else made.rejected
+    why = "failed" if made.error else made.rejected or ("unchanged" if made.query == text else "")
     return ProxyRewording(text=text if why else made.query, mutator=view.mutators[action], why=why)
 
 

@@ -16,6 +16,7 @@ from records.interrupt import interruptible
 from records.resume import check_options
 from records.run_folder import RunFolder, check_places
 from records.settings import MOST_SEED
+from records.terminal import tell
 from scorers.correction import read_accuracy
 from train.config import MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
 from train.resume import MAY_CHANGE
@@ -40,6 +41,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
         if not write_json(outcome.summary, config.json):
             _print(config, folder, outcome)
         if outcome.stopped:
+            tell(f"to go on: mutagym train --resume {folder.path}")
             raise outcome.stopped
 
 

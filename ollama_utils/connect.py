@@ -505,7 +505,7 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
     unset = type(config.simulator)
     slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
     if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
-        tell(f"note: {', '.join(hosts)} ignores the flags of the embedded simulator")
+        tell(f"note: {', '.join(hosts)} ignores what is set for the embedded simulator, here or in a run")
     for child in set(hosts) & set(CHILDREN):
         if len(hosts) > 1:
             raise UserError(f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}")

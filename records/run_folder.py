@@ -98,6 +98,10 @@ class RecordedRun:
         path = self.path / "transitions.jsonl"
         try:
             yield from read_lines(path, check, on_torn)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"{str(path)!r} is not there; an evaluation keeps its steps with --save-transitions alone"
+            ) from error
         except OSError as error:
             raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
         except ValueError as error:

@@ -44,7 +44,7 @@ class RunPage:
 
 
 SUMMARY = (
-    *("command", "success %, last eighth", "refusals %", "return"),
+    *("command", "success %, last rollouts", "refusals %", "return"),
     *("env steps", "model calls", "wall"),
 )
 """The columns of the table of several runs, behind the name."""
@@ -137,7 +137,8 @@ def _add_training(page: RunPage, run: RunFiles, categories: Mapping[str, str]) -
         run.notes.append("Learning curves: left out, no step was taken yet.")
         return
     windows = training.windows(rollout)
-    page.headline += tables.training_tables(*training.ends(rollout, max_steps))
+    overlap = training.overlap(rollout, max_steps)
+    page.headline += tables.training_tables(*training.ends(rollout, max_steps), overlap=overlap)
     page.charts += [charts.learning_curves(run.name, windows), *charts.training_charts(training, windows)]
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from report.run_files import RunFiles
 from report.training import Estimate, Span, paired
 
+SHARED = "The training is too short to have two ends: they have steps in common. "
 NONE = "\N{EN DASH}"
 """Where nothing is known."""
 OF_LAST = ", last process"
@@ -29,7 +30,7 @@ class PageTable:
     """What the numbers are."""
 
 
-def training_tables(start: Span, end: Span) -> list[PageTable]:
+def training_tables(start: Span, end: Span, *, overlap: bool) -> list[PageTable]:
     """How a training began and ended, and whether the difference can be chance."""
     measures = (
         ("Success, % of episodes", Span.success_rate, 100.0),
@@ -52,15 +53,16 @@ def training_tables(start: Span, end: Span) -> list[PageTable]:
     return [
         PageTable(
             caption="First and last rollouts",
-            columns=("measure", "first eighth", "n", "last eighth", "n"),
+            columns=("measure", "first rollouts", "n", "last rollouts", "n"),
             rows=rows,
-            says="With 95 % intervals that allow for trials of one query being alike. The policy explores "
+            says=f"{SHARED if overlap else ''}With 95 % intervals that allow for trials of one query being "
+            "alike. The policy explores "
             "while it learns: what it came to is for mutagym eval to say, on held-out queries.",
         ),
         PageTable(
             caption="Paired by query",
             columns=("difference", "points", "p", "better / worse", "queries"),
-            rows=[compared] if found.queries > 1 else [],
+            rows=[compared] if found.queries > 1 and not overlap else [],
             says=f"Over the queries that were met in both; {found.test}.",
         ),
     ]

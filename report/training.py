@@ -13,7 +13,7 @@ from typing import Any
 
 from scorers.comparison import Comparison, compare
 from scorers.statistics import clustered_interval, known, mean_interval
-from train.ends import ends_of
+from train.ends import ends_of, ends_overlap
 
 WINDOWS = 40
 """Points of a learning curve at most."""
@@ -112,7 +112,7 @@ class Training:
         return [self._joined(range(at, at + size)) for at in range(0, len(self.rows), size)]
 
     def ends(self, rollout: int, max_steps: int) -> tuple[Span, Span]:
-        """What happened in the first and in the last rollouts, as in summary.json.
+        """What happened in the first and in the last rollouts, as in summary.json; see `overlap`.
 
         Args:
             rollout: rows of a rollout.
@@ -123,6 +123,10 @@ class Training:
             for end in ends_of(len(self.rows), rollout, max_steps).values()
         )
         return start, end
+
+    def overlap(self, rollout: int, max_steps: int) -> bool:
+        """Whether both have steps in common."""
+        return ends_overlap(len(self.rows), rollout, max_steps)
 
     def _joined(self, rows: range) -> Span:
         span = Span()

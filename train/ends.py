@@ -1,4 +1,4 @@
-"""How a training began and ended: its first and its last rollouts, an eighth of all that there are.
+"""How a training began and ended: its first and its last rollouts, an eighth of all each, or one at least.
 
 An episode belongs to the row in which it began: the quick ones end well, so counting those that end in the
 first rollouts would flatter them. The last rows, in which an episode may not have had the time to end, begin
@@ -33,6 +33,12 @@ def ends_of(rows: int, rollout: int, max_steps: int) -> dict[str, End]:
     size = max(1, rows // rollout // _PART) * rollout
     steps, episodes = (_first_and_last(count, size) for count in (rows, max(0, rows - max_steps + 1)))
     return {name: End(*both) for name, both in zip(ENDS, zip(steps, episodes, strict=True), strict=True)}
+
+
+def ends_overlap(rows: int, rollout: int, max_steps: int) -> bool:
+    """Whether both ends have some of the same rows: the training is too short to compare them."""
+    start, end = ends_of(rows, rollout, max_steps).values()
+    return start.steps.stop > end.steps.start
 
 
 def _first_and_last(count: int, size: int) -> tuple[range, range]:

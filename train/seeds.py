@@ -267,7 +267,7 @@ def _over_seeds(runs: Sequence[Summary], name: str, end: str) -> Summary:
 
 def print_seeds(summary: Summary, folder: RunFolder, gain: str) -> None:
     """Print it for a person, on stdout, with what is known of each seed's gain."""
-    from train.summary import SIMULATED, rates_line, why_no_success
+    from train.summary import SIMULATED, notes_on_ends, rates_line
 
     lines = [
         SIMULATED if summary["simulated"] else "",
@@ -278,7 +278,7 @@ def print_seeds(summary: Summary, folder: RunFolder, gain: str) -> None:
         lines.append(rates_line("  all seeds", summary, name) + "\n")
     lines += [
         "(95 % intervals: of a seed over its queries, of all over the seeds on these queries)\n",
-        why_no_success(summary["runs"]),
+        notes_on_ends(summary["runs"]),
         gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']} · {summary['wall_s']:.0f} s\n",

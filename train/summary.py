@@ -6,14 +6,14 @@ The rates are counted from the run's transitions.jsonl, so that whoever has the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ollama_utils.dispatcher import account_totals
 from records.terminal import shown
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
-from train.ends import ENDS, ends_of
+from train.ends import ENDS, ends_of, ends_overlap
 from train.recorder import Tally
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ TOO_SHORT = (
     "(no episode is counted: one counts that began --max-steps steps of its lane before the end, or earlier; "
     "a longer run, --num-env-steps, tells its success, and so does mutagym eval)\n"
 )
+OVERLAP = "(the run is too short to have two ends: both columns have steps in common)\n"
 
 
 class Rate:
@@ -97,6 +98,7 @@ def rates(
         "judge_repairs": int(tally.parts["judge_repaired"]),
         "unscored_steps": tally.unscored,
         "unscored_rate": _share(tally.unscored, tally.scored + tally.unscored),
+        "ends_overlap": ends_overlap(rows, rollout, max_steps),
     }
 
 
@@ -112,7 +114,8 @@ def summarise(
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
     spent = replies.totals()
-    found = connection.dispatcher.capacities()
+    told = connection.embedded.settings.slots if connection.embedded else None
+    found = {key: told or each.slots for key, each in connection.dispatcher.capacities().items()}
     audit = recorder.audit
     return {
         "simulated": connection.simulated,
@@ -138,7 +141,7 @@ def summarise(
         "cache_hits": None if config.resume else int(account_totals(connection.dispatcher)["cache_hits"]),
         "retries": spent.retries,
         "completion_tokens": spent.completion_tokens,
-        "slots": {f"{model} at {host}": f.slots for (host, model), f in found.items() if f.slots},
+        "slots": {f"{model} at {host}": slots for (host, model), slots in found.items() if slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
     }
@@ -173,7 +176,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
         _line("refusals", summary, "refusal", "scored_steps"),
         _line("  corrected", summary, "refusal_corrected", "scored_steps") if corrected else "",
         "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
-        why_no_success([summary]),
+        notes_on_ends([summary]),
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
         f"{alarm}\n" if alarm else "",
@@ -186,14 +189,16 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
     print(shown("".join(lines)))
 
 
-def why_no_success(runs: Iterable[Mapping[str, Any]]) -> str:
-    """The line that says why the table has no success rate; empty where an episode of any run is counted."""
-    return "" if any(run["episodes_start"] + run["episodes_end"] for run in runs) else TOO_SHORT
+def notes_on_ends(runs: Sequence[Mapping[str, Any]]) -> str:
+    """Why the table has no success rate, or the same in both columns; empty where it has two of some run."""
+    if not any(run["episodes_start"] + run["episodes_end"] for run in runs):
+        return TOO_SHORT
+    return OVERLAP if all(run.get("ends_overlap") for run in runs) else ""
 
 
 def _line(title: str, summary: dict[str, Any], key: str, unit: str) -> str:
     counts = f"{summary[f'{unit}_start']}, {summary[f'{unit}_end']}"
-    return f"{rates_line(title, summary, key)}   of {counts} {unit}\n"
+    return f"{rates_line(title, summary, key)}   of {counts} {unit.replace('_', ' ')}\n"
 
 
 def rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:

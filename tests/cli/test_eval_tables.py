@@ -51,6 +51,21 @@ def test_the_tables_fit_110_columns_and_say_what_their_intervals_are(
     assert "…" not in out
 
 
+@pytest.mark.parametrize("columns", [50, 80])
+def test_in_a_narrow_terminal_no_name_and_no_number_is_cut(
+    columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tables are as wide as they must be, and the terminal wraps them; what explains them is as wide as it."""
+    wide = shown(capsys, full())
+    monkeypatch.setenv("COLUMNS", str(columns))
+    narrow = shown(capsys, full())
+    rows = [
+        line.split() for line in wide.splitlines() if line.startswith((" run ", " best_fixed ", " noop "))
+    ]
+    assert len(rows) > 12
+    assert [line.split() for line in narrow.splitlines() if line.split() in rows] == rows
+
+
 def test_what_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ValueError: [red]no[/red]" in shown(capsys, full())
 

@@ -133,7 +133,7 @@ def test_what_cannot_be_scored_again_is_the_users_error(
     (folder / "transitions.jsonl").write_text(json.dumps({"row": 0}) + "\n")
     assert "line 1 of" in refused(folder)
     (folder / "transitions.jsonl").unlink()
-    assert "cannot be read" in refused(folder)
+    assert "--save-transitions" in refused(folder)
 
 
 def test_an_evaluation_is_scored_as_its_missions_say(

@@ -23,6 +23,7 @@ def stopped(
     *earlier, line = capsys.readouterr().err.strip().splitlines()
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert line == f"mutagym: {summary['stopped']}"
+    assert earlier[-1] == f"to go on: mutagym train --resume {folder / 'run'}"
     return [*earlier, line], summary
 
 

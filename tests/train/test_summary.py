@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scorers.correction import LabelAccuracy
-from train.summary import rates, why_no_success
+from train.summary import notes_on_ends, rates
 
 
 def step(
@@ -106,5 +106,15 @@ def test_the_table_says_why_it_tells_no_success_where_no_seed_had_an_episode_tha
             [step(row, "answered", over=True) for row in range(rows)], rows=rows, rollout=1, max_steps=3
         )
 
-    assert "no episode is counted" in why_no_success([run(2), run(2)])
-    assert not why_no_success([run(2), run(3)])
+    assert "no episode is counted" in notes_on_ends([run(2), run(2)])
+    assert "no episode is counted" not in notes_on_ends([run(2), run(3)])
+
+
+def test_where_both_ends_have_the_same_steps_the_table_says_so() -> None:
+    def run(rows: int) -> dict[str, Any]:
+        steps = [step(row, "answered", over=True) for row in range(rows)]
+        return rates(steps, rows=rows, rollout=4, max_steps=1)
+
+    assert [run(rows)["ends_overlap"] for rows in (3, 4, 7, 8, 80)] == [True, True, True, False, False]
+    assert "in common" in notes_on_ends([run(7)])
+    assert not notes_on_ends([run(8)])
