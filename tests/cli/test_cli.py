@@ -53,6 +53,18 @@ def test_a_users_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert all(word in line for word in says), line
 
 
+@pytest.mark.parametrize(
+    ("arguments", "needed"), [(("ask", "why?"), "--policy"), (("proxy",), "RUN"), (("judge",), "FILE")]
+)
+def test_what_is_missing_is_named(
+    arguments: tuple[str, ...], needed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"mutagym: {arguments[0]} needs {needed}: ")
+    assert execute(("ask", "--policy")) == 2
+    assert "--policy requires an argument" in capsys.readouterr().err
+
+
 def test_a_model_that_is_not_pulled_is_named_with_the_way_to_pull_it(
     capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer
 ) -> None:

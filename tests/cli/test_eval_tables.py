@@ -55,7 +55,7 @@ def test_the_tables_fit_110_columns_and_say_what_their_intervals_are(
 def test_in_a_narrow_terminal_no_name_and_no_number_is_cut(
     columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The tables are as wide as they must be, and the terminal wraps them; what explains them is as wide as it."""
+    """The tables are as wide as they must be, and the terminal wraps them."""
     wide = shown(capsys, full())
     monkeypatch.setenv("COLUMNS", str(columns))
     narrow = shown(capsys, full())
