@@ -25,7 +25,7 @@ from records.run_folder import (
     check_new_or_empty,
     check_outside,
     check_writable,
-    unwritten,
+    read_lock,
 )
 from records.seed_folders import seed_folder
 from records.settings import JsonPlace
@@ -64,7 +64,7 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
     _check_places(run, config)
     replays = []
     with (
-        unwritten(run),
+        read_lock(run),
         prints_on_stderr(),
         interruptible() as interrupt,
         _folder(config.run_dir) as folder,

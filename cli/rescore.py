@@ -31,7 +31,7 @@ from records.run_folder import (
     check_is_run,
     check_outside,
     check_writable,
-    unwritten,
+    read_lock,
 )
 from records.seed_folders import seed_folders
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share
@@ -121,8 +121,9 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
             made here, --trust-run uses the code, hosts and files that it names.
         config: By what they are scored.
     """
-    _check(run, config)
-    with unwritten(run):
+    with prints_on_stderr():
+        _check(run, config)
+    with read_lock(run):
         _rescore(run, config)
 
 

@@ -115,7 +115,7 @@ def check_residency(
 
 
 def _usage_of(dispatcher: Dispatcher, call: Call) -> Usage:
-    return _whole_or_wordless(dispatcher, call).usage or Usage()
+    return _reply(dispatcher, call).usage or Usage()
 
 
 def _usage_of_embedding(dispatcher: Dispatcher, model: str) -> Usage:
@@ -174,12 +174,13 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
     """
     end_s = time.monotonic() + most_s
     began_s = time.monotonic()
-    alone = [_whole_or_wordless(dispatcher, question) for question in [*questions] * _ALONE]
+    alone = [_reply(dispatcher, question) for question in [*questions] * _ALONE]
     alone_s = time.monotonic() - began_s
-    if all(reply.error for reply in alone):  # nothing is counted then
-        raise alone[0].error or BadReplyError
+    errors = [reply.error for reply in alone if reply.error]
+    if len(errors) == len(alone):  # nothing is counted then
+        raise errors[0]
     first, second = alone[: len(questions)], alone[len(questions) :]
-    twice = _both_worded(first, second)
+    twice = _pairs_with_words(first, second)
     for at_once, more in zip(AT_ONCE, (*AT_ONCE[1:], math.inf), strict=True):
         numbers = [number % len(questions) for number in range(_TIMES * at_once)]
         before_s, began_s = account_totals(dispatcher)["busy_s"], time.monotonic()
@@ -191,7 +192,7 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
             break
         if time.monotonic() + full_s * more / at_once > end_s:  # as long as if none could be served besides
             break
-    beside = _both_worded([first[number] for number in numbers], full)
+    beside = _pairs_with_words([first[number] for number in numbers], full)
     return Burst(
         model=questions[0].model,
         at_once=dispatcher.max_in_flight_seen,
@@ -212,7 +213,7 @@ def slots_of(dispatcher: Dispatcher, model: str) -> int | None:
     return None if not found or None in found else sum(filter(None, found))
 
 
-def _whole_or_wordless(dispatcher: Dispatcher, call: Call) -> Completion:
+def _reply(dispatcher: Dispatcher, call: Call) -> Completion:
     """A reply; one without a word costs as much as another, and is one, too."""
     reply = dispatcher.generate(call)
     if reply.error and not isinstance(reply.error, BadReplyError):
@@ -220,7 +221,7 @@ def _whole_or_wordless(dispatcher: Dispatcher, call: Call) -> Completion:
     return reply
 
 
-def _both_worded(
+def _pairs_with_words(
     ones: Sequence[Completion], others: Sequence[Completion]
 ) -> list[tuple[Completion, Completion]]:
     pairs = zip(ones, others, strict=True)
@@ -229,7 +230,7 @@ def _both_worded(
 
 def _together(dispatcher: Dispatcher, calls: Sequence[Call], at_once: int) -> list[Completion]:
     try:
-        return map_parallel(partial(_whole_or_wordless, dispatcher), calls, at_once)
+        return map_parallel(partial(_reply, dispatcher), calls, at_once)
     except ParallelError as error:
         raise error.__cause__ or error from None
 

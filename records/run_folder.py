@@ -144,7 +144,7 @@ class RecordedRun:
 
 
 @contextlib.contextmanager
-def unwritten(run: Path) -> Iterator[None]:
+def read_lock(run: Path) -> Iterator[None]:
     """Within `with`: no process writes the run, or the run of one of its seeds; many may read it.
 
     Raises:
@@ -152,11 +152,11 @@ def unwritten(run: Path) -> Iterator[None]:
     """
     with contextlib.ExitStack() as held:
         for path in (run, *seed_folders(run)):
-            _lock_for_reading(path, held)
+            _share_lock(path, held)
         yield
 
 
-def _lock_for_reading(path: Path, held: contextlib.ExitStack) -> None:
+def _share_lock(path: Path, held: contextlib.ExitStack) -> None:
     import fcntl
 
     try:

@@ -51,16 +51,23 @@ def test_a_training_and_an_evaluation_are_quiet_and_tell_json_too(
     assert (json.loads(told.out), told.err) == (read(tmp_path / "eval", "report.json"), "")
 
 
-def test_what_a_users_function_prints_does_not_spoil_the_json_of_doctor(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("command", ["doctor", "rescore"])
+def test_what_a_users_function_prints_does_not_spoil_the_json(
+    simulator: EmbeddedServer,
+    trained_run: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
     code = tmp_path / "mine.py"
     code.write_text(
         "print('imported')\ndef said(query, reply):\n    print('called')\n    return 'answered'\n"
     )
-    flags = ("--num-processes", "2", "--num-steps", "2", "--seconds", "2", "--reward", f"{code}:said")
+    small = ("--num-processes", "2", "--num-steps", "2", "--seconds", "2")
     host = ("--ollama-host", simulator.host, "--target-model", "sim-target")
-    assert execute(("doctor", *host, *flags, "--json", "-")) == 0
+    flags = {"doctor": (*host, *small), "rescore": (str(trained_run),)}[command]
+    capsys.readouterr()
+    assert execute((command, *flags, "--reward", f"{code}:said", "--json", "-")) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["simulated"] is True
     assert "imported" in told.err

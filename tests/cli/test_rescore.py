@@ -15,7 +15,7 @@ from cli.formats import Progress
 from cli.main import execute
 from envs.episode import check_transition
 from records.errors import UserError
-from records.run_folder import RunFolder, unwritten
+from records.run_folder import RunFolder, read_lock
 from records.trust import MARK
 from scorers.labels import REFUSAL_LABELS
 from simulator.process import EmbeddedServer
@@ -184,7 +184,7 @@ def test_of_a_run_that_was_killed_it_is_said_that_it_is_simulated(
 
 def test_while_it_is_read_no_process_goes_on_with_the_run(trained_run: Path, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained_run, tmp_path / "copy"))
-    with unwritten(folder), unwritten(folder), pytest.raises(UserError, match="in use by another process"):
+    with read_lock(folder), read_lock(folder), pytest.raises(UserError, match="in use by another process"):
         RunFolder(folder, resume=True)
     RunFolder(folder, resume=True).close()
 
