@@ -1,1 +1,1 @@
-"""A server that speaks Ollama's HTTP API, with a clock and personas instead of weights."""
+"""An Ollama server without a model: deterministic, fast, learnable, failing on command."""

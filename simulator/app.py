@@ -1,85 +1,128 @@
-"""The application with its routes, and how it is served: until a signal, or until its parent is gone."""
+"""The application: its routes, those that control it, and how it is served."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from ipaddress import ip_address
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from simulator import openai_api
-from simulator.control import control_routes
-from simulator.guard import CONTROL, guard
-from simulator.routes import call_routes, listing_routes
-from simulator.settings import Settings
-from simulator.state import STATE, make_state
-from simulator.wire import ApiError, json_reply
+from simulator import ollama, openai
+from simulator.engine import Engine
+from simulator.faults import Fault, FaultPlan, Outage, Outages, parse, read_faults
+from simulator.replies import Composer, PromptTooLongError
+from simulator.serving import STATE, ApiError, State
+from simulator.settings import Settings, reply_length
+from simulator.world import load_world
 
 logger = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 2**22
-_TOO_LARGE = f"the simulator reads request bodies of at most {_MAX_BODY_BYTES >> 20} MiB"
-_TOO_DEEP = "the request is nested too deeply"
+_CONTROL = "/simulator/"
+_MOST_BODY_BYTES = 2**22
 _NO_ENDPOINT = {404: "404 page not found", 405: "405 method not allowed"}
+_SHUTDOWN_S, _WATCH_S = 1.0, 0.2
 
 
 def build_app(settings: Settings) -> web.Application:
-    """The application; its state is made when it starts, inside the event loop."""
-    app = web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[guard, _speak, _hold])
+    """The application.
+
+    Raises:
+        ValueError: the world's file or that of the faults cannot be used.
+    """
+    world = load_world(settings.world)
+    models = {ollama.full_name(name).lower(): model for name, model in world.file.models.items()}
+    faults = FaultPlan(settings.seed, read_faults(settings.faults) if settings.faults else [])
+    composer = Composer(
+        world=world,
+        models=models,
+        seed=settings.seed,
+        reply_length=reply_length(settings.reply_tokens),
+    )
 
     async def hold_state(app: web.Application) -> AsyncIterator[None]:
-        app[STATE] = make_state(settings)
+        """Inside the event loop, whose clock is the server's."""
+        one_slot = frozenset(name for name, model in models.items() if model.role == "embedding")
+        engine = Engine(settings, asyncio.get_running_loop().time, one_slot)
+        app[STATE] = State(
+            settings=settings,
+            models=models,
+            composer=composer,
+            engine=engine,
+            faults=faults,
+            outages=Outages(engine),
+        )
         yield
 
+    app = web.Application(client_max_size=_MOST_BODY_BYTES, middlewares=[_errors_as_json, _guard])
     app.cleanup_ctx.append(hold_state)
-    app.add_routes([*listing_routes(), *call_routes(), *control_routes()])
+    app.add_routes([*ollama.routes(), *openai.routes()])
+    app.add_routes([web.route("*", f"{_CONTROL}{{what}}", _control)])
     return app
 
 
 @web.middleware
-async def _speak(request: web.Request, handler: Handler) -> web.StreamResponse:
+async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Errors in the API's words: JSON from its endpoints, plain text where there is none."""
     try:
         return await handler(request)
     except ApiError as error:
         return _error(request, error.status, error.text)
-    except web.HTTPRequestEntityTooLarge:
-        return _error(request, 413, _TOO_LARGE)
-    except RecursionError:
-        return _error(request, 400, _TOO_DEEP)
+    except PromptTooLongError as error:
+        if request.path.startswith(openai.PATHS):
+            return web.json_response(error.body, status=400)
+        return _error(request, 400, json.dumps(error.body))  # as Ollama passes it on
     except web.HTTPException as error:
         error.text = _NO_ENDPOINT.get(error.status, error.reason)
         raise
-    except web.RequestPayloadError as error:
-        return _error(request, 400, " ".join(str(error).split()))
     except ConnectionError:
-        raise
+        return web.Response()  # nobody is there to read it
     except Exception as error:
         logger.exception("%s %s", request.method, request.path)
         return _error(request, 500, f"{type(error).__name__}: {error}")
 
 
 @web.middleware
-async def _hold(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let requests in when the server answers any; its control routes are always answered."""
-    if not request.path.startswith(CONTROL):
-        await request.app[STATE].outages.passed(request, "all")
+async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Control routes are for this machine alone; all others have to wait out an outage of all."""
+    if not request.path.startswith(_CONTROL):
+        await request.app[STATE].outages.passed(request, is_call=False)
+    elif not ip_address(request.remote or "::").is_loopback:
+        raise ApiError(403, f"routes under {_CONTROL} are for programs on the server's machine")
     return await handler(request)
 
 
 def _error(request: web.Request, status: int, text: str) -> web.Response:
-    """An error in the form of the API that was asked."""
-    is_openai = request.path.startswith(openai_api.PATHS)
-    return json_reply(openai_api.error_body(status, text) if is_openai else {"error": text}, status)
+    is_openai = request.path.startswith(openai.PATHS)
+    body = openai.error_body(status, text) if is_openai else {"error": text}
+    return web.json_response(body, status=status)
 
 
-_SHUTDOWN_S = 1.0
-_WATCH_S = 0.2
+async def _control(request: web.Request) -> web.Response:
+    """What the server saw, and what is to go wrong from now on."""
+    state, reply = request.app[STATE], {}
+    try:
+        payload = json.loads(await request.read() or b"null")
+        match request.method, request.match_info["what"]:
+            case ("GET" | "DELETE") as method, "stats":
+                reply = state.stats()
+                if method == "DELETE":
+                    state.reset()
+            case "POST", "faults":
+                state.faults = FaultPlan(state.settings.seed, parse(list[Fault], payload))
+            case "POST", "outage":
+                state.outages.set(None if payload is None else parse(Outage, payload))
+            case method, what:
+                raise ApiError(404, f"expected stats, faults or outage, got {method} {what}")
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, str(error)) from None
+    return web.json_response(reply)
 
 
 def run(settings: Settings, announce: Callable[[str], None], *, parent: int | None = None) -> None:
@@ -88,58 +131,33 @@ def run(settings: Settings, announce: Callable[[str], None], *, parent: int | No
     Args:
         settings: what to serve.
         announce: is called with the host (`http://address:port`) once the server listens.
-        parent: also leave when the process of this number is no longer the parent, as when it has died;
-            SIGINT is left as it is, for the caller to ignore.
+        parent: also leave when the process of this number is not the parent any more.
 
     Raises:
         OSError: the address or port cannot be had.
-        PersonaError: the persona file cannot be used.
+        ValueError: the world's file or that of the faults cannot be used.
     """
     asyncio.run(_serve(settings, announce, parent))
 
 
 async def _serve(settings: Settings, announce: Callable[[str], None], parent: int | None) -> None:
-    stop = _stop_on((signal.SIGINT, signal.SIGTERM) if parent is None else (signal.SIGTERM,))
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for name in (signal.SIGTERM,) if parent is not None else (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, stop.set)
     runner = web.AppRunner(
         build_app(settings),
         handler_cancellation=True,
         access_log=None,
-        logger=_http_logger(),
         shutdown_timeout=_SHUTDOWN_S,
     )
     await runner.setup()
     try:
         await web.TCPSite(runner, settings.bind, settings.port, backlog=1024).start()
-        announce(_host(runner.addresses[0]))
-        await _stopped_or_orphaned(stop, parent)
+        address, port = runner.addresses[0][:2]
+        address = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address, address)  # noqa: S104 - compared
+        announce(f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}")
+        while not stop.is_set() and parent in {None, os.getppid()}:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), None if parent is None else _WATCH_S)
     finally:
         await runner.cleanup()
-
-
-def _http_logger() -> logging.Logger:
-    """Logs nothing of requests that are not HTTP: their clients get an error. Our errors are logged above."""
-    logger = logging.getLogger("simulator.http")
-    logger.setLevel(logging.CRITICAL)
-    return logger
-
-
-def _stop_on(signals: Sequence[signal.Signals]) -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for name in signals:
-        loop.add_signal_handler(name, stop.set)
-    return stop
-
-
-async def _stopped_or_orphaned(stop: asyncio.Event, parent: int | None) -> None:
-    """Return at `stop`, or when another process has taken the place of `parent`."""
-    while not stop.is_set() and parent in {None, os.getppid()}:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), None if parent is None else _WATCH_S)
-
-
-def _host(address: tuple[str, int]) -> str:
-    name, port = address[:2]
-    if name == "0.0.0.0":  # noqa: S104 - compared, not bound
-        name = "127.0.0.1"
-    return f"http://[{'::1' if name == '::' else name}]:{port}" if ":" in name else f"http://{name}:{port}"

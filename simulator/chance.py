@@ -20,7 +20,7 @@ def digest_of(*parts: object) -> bytes:
 
 def share_of(digest: bytes, purpose: str) -> float:
     """A number in [0, 1) drawn from a digest; each purpose draws its own."""
-    drawn = blake2b(purpose.encode(), digest_size=8, key=digest).digest()
+    drawn = blake2b(purpose.encode("utf-8", "surrogatepass"), digest_size=8, key=digest).digest()
     return (int.from_bytes(drawn, "big") >> (64 - _BITS)) / _PLACES
 
 

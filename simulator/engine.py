@@ -1,620 +1,276 @@
-"""Loading and queueing: a call's way through the server, in virtual time that follows a clock.
+"""The clock of the server: a call waits for its model, then for a slot, and holds it for its time.
 
-A call waits for its model (`Server`), then for one of the model's slots, has its prompt read and its reply
-written (`simulator.decoding`), and leaves (`Turn`). All of it happens on an agenda: a slot passes on,
-and a model falls idle, at the very moment a call ends, not when anybody looks, so late wake-ups do not add up
-and a queue of n calls of s seconds on one slot ends after n * s. `Engine` brings the agenda up to the event
-loop's clock whenever somebody comes or goes and at the next moment due: the loop's timers decide only when a
-handler hears of a moment, never when the moment was.
-
-Models are loaded, swapped and unloaded as in `server/sched.go` of Ollama. A request whose model is loaded,
-with the runner options it asks for, uses it at once. All others wait in one queue, of which the first is
-served alone: its model is loaded if there is room; if not, a victim is chosen, the first waits until that
-victim has no request left, and everybody behind it waits too. Meanwhile requests for the victim still join
-it: a busy victim starves the queue, and one whose requests carry `keep_alive` is not even unloaded when it
-falls idle, since that overwrites the mark of a victim (ollama issue 17408).
-
-What is simplified: a model is in memory in full or not at all, of one size whatever its context; one model
-loads at a time, and a request that came while its model loads keeps its place in the queue. Left out: prompt
-caches, so that every prompt is read in full; and the one to three milliseconds that Ollama itself spends on a
-call, in whose place stands what this server spends on it.
+Calls take slots first come, first served. Moments are planned, not measured: when a call comes it
+is known when a slot is free for it and when it will end, so that a queue of n calls of s seconds on
+one slot ends after n * s however late the event loop wakes. When a client leaves, those behind it
+are planned anew. Models are loaded one at a time; where there is no room, the least recently used
+one goes, once its calls have ended.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakValueDictionary
 
-from simulator.agenda import Action, Agenda, Entry, Slots
-from simulator.counters import Clock, Counters, SlotUse
-from simulator.decoding import Batch, Machine, Sequence
-from simulator.keep_alive import FOR_EVER_S, keep_alive_s
-from simulator.profiles import Pace
-from simulator.wire import ApiError, Body
+from simulator.settings import Settings
 
-_LEAST_CONTEXT = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunnerOptions:
-    """The options that a model is loaded with; another value loads it anew."""
-
-    num_ctx: int = 4096
-    num_batch: int = 512
-    num_gpu: int = -1
-    main_gpu: int = 0
-    use_mmap: bool | None = None
-    num_thread: int = 0
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> RunnerOptions:
-        """Those among a request's options, whose types were checked; the rest at Ollama's defaults."""
-        names = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
-        given: dict[str, Any] = {name: int(options[name]) for name in names if options.get(name) is not None}
-        context = max(given.pop("num_ctx", cls.num_ctx), _LEAST_CONTEXT)
-        return cls(num_ctx=context, use_mmap=options.get("use_mmap"), **given)
-
-    def served_by(self, loaded: RunnerOptions) -> bool:
-        """Whether a model loaded with other options will do: any `num_gpu` does for one that is below 0."""
-        return loaded == self or (self.num_gpu < 0 and loaded == replace(self, num_gpu=loaded.num_gpu))
+TOKEN_S, _PROMPT_TOKEN_S = 0.004, 1e-6
+"""Seconds that a token takes to be written, and to be read, at a time scale of 1."""
+_INSTANT_S = 1e-9
+"""Less than a clock can tell."""
+_RUNNER_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
+"""The options that a model is loaded with: a change in any loads it anew."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    """What the server's environment sets."""
-
-    slots: int = 1
-    """Calls that each model serves at once: OLLAMA_NUM_PARALLEL."""
-    max_queue: int = 512
-    """Requests that may wait for a model to load, the one it loads for included: OLLAMA_MAX_QUEUE. With 0
-    one is taken at a time."""
-    max_loaded_models: float = 3
-    """Models in memory at once: OLLAMA_MAX_LOADED_MODELS."""
-    memory_gb: float = float("inf")
-    """What the models in memory may take together."""
-    keep_alive_s: float = 300.0
-    """Seconds that a model stays after its last use, when its requests do not say: OLLAMA_KEEP_ALIVE."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """What loading a model needs to know of it."""
-
-    size_gb: float = 4.0
-    one_slot: bool = False
-    """Whether it has one slot whatever the limits say, as models that only embed have."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Call:
-    """What a call asks of the server's time."""
-
-    model: str
-    prompt_tokens: int = 0
-    reply_tokens: int = 0
-    options: RunnerOptions = field(default_factory=RunnerOptions)
-    keep_alive_s: float | None = None
-    """Seconds that the model stays in memory afterwards; None leaves it to the server."""
-
-    @classmethod
-    def of(cls, model: str, body: Body, *, prompt_tokens: int = 0, reply_tokens: int = 0) -> Call:
-        """The call that a request asks for, whose options and `keep_alive` were checked."""
-        keep_alive = body.get("keep_alive")
-        return cls(
-            model=model,
-            prompt_tokens=prompt_tokens,
-            reply_tokens=reply_tokens,
-            options=RunnerOptions.of(body.get("options") or {}),
-            keep_alive_s=None if keep_alive is None else keep_alive_s(keep_alive),
-        )
+class BusyError(Exception):
+    """As many calls wait for a model to load as may."""
 
 
 @dataclass(eq=False, kw_only=True)
-class Runner:
-    """A model in memory, or on its way there."""
+class Turn:
+    """A call and its plan; moments in seconds on the server's clock."""
 
-    model: str
-    needs: Model
-    options: RunnerOptions
-    slots: Slots
-    batch: Batch
-    keep_alive_s: float
-    loading: bool = True
-    users: int = 0
-    """Requests that it has, waiting for a slot or in one."""
-    expires_s: float = 0.0
-    """When it is unloaded, as of its last use."""
-    expiry: Entry | None = None
+    arrived_s: float
+    loaded_s: float
+    """When the model was in memory for it."""
+    reading_s: float
+    """How long its prompt takes to be read."""
+    writing_s: float
+    """How long its tokens take to be written."""
+    started_s: float = math.nan
+    """When it gets its slot, as far as is known now."""
+    moved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Is set when its plan changes."""
 
+    @property
+    def read_s(self) -> float:
+        """When its prompt is read."""
+        return self.started_s + self.reading_s
 
-@dataclass(frozen=True, kw_only=True)
-class LoadedModel:
-    """A model in memory, as it is shown."""
-
-    model: str
-    num_ctx: int
-    stays_s: float
-    """Seconds for which it stays if nobody comes."""
+    @property
+    def due_s(self) -> float:
+        """When its last token is written."""
+        return self.read_s + self.writing_s
 
 
 @dataclass(eq=False)
-class ModelRequest:
-    """A call's request for its model in memory."""
+class Runner:
+    """A model in memory, with its slots and the calls on them in the order in which they came."""
 
-    call: Call
-    ready: Callable[[Runner], None]
-    """Is called with the loaded model, which is then to be given back with `release`."""
+    model: str
+    options: tuple[Any, ...]
+    slots: int
+    turns: list[Turn] = field(default_factory=list)
+    free_s: list[float] = field(default_factory=list)
+    """A heap: when each slot is free after all calls that are planned."""
+    ended_s: float = -math.inf
+    """When the last call ended."""
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def __post_init__(self) -> None:
+        self.free_s = [-math.inf] * self.slots
 
-BUSY = "server busy, please try again.  maximum pending requests exceeded"
-"""What the 503 says when the queue for loading is full."""
+    def enter(self, turn: Turn) -> None:
+        """Plan a call behind all others."""
+        self.idle.clear()
+        self.turns.append(turn)
+        self._plan(turn)
 
+    def leave(self, turn: Turn, now_s: float) -> None:
+        """Let a call go; one that is not over makes those behind it come sooner."""
+        self.turns.remove(turn)
+        self.ended_s = max(self.ended_s, min(turn.due_s, now_s))
+        if turn.due_s > now_s:
+            running = [each.due_s for each in self.turns if each.started_s <= now_s < each.due_s]
+            self.free_s = [*running, *[now_s] * (self.slots - len(running))]
+            heapq.heapify(self.free_s)
+            for waiting in self.turns:
+                if waiting.started_s > now_s:
+                    self._plan(waiting)
+                    waiting.moved.set()
+        if not self.turns:
+            self.idle.set()
 
-class Server:
-    """The models in memory, the requests that wait for one, and the machine that all calls share.
-
-    Args:
-        agenda: whose time it follows.
-        pace: how long everything takes.
-        limits: what the server's environment sets.
-        models: the models that are here, by full name.
-        counters: count what happens.
-    """
-
-    def __init__(
-        self, *, agenda: Agenda, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters
-    ) -> None:
-        self.agenda = agenda
-        self.counters = counters
-        self._pace = pace
-        self._limits = limits
-        self._slots = limits.slots
-        self._models = models
-        self._speed = 1.0
-        self._machines: WeakValueDictionary[int, Machine] = WeakValueDictionary()
-        self._machine = self._new_machine()
-        self._runners: dict[str, Runner] = {}
-        self._queue: list[ModelRequest] = []
-        self._load: Entry | None = None
-        self._load_left_s = self._load_since_s = 0.0
-        """Seconds of loading that were left at a moment, at the speed of the profile."""
-        self._victim: Runner | None = None
-
-    def waiting(self) -> dict[str, int]:
-        """How many requests wait for a model, and how many calls for a slot of a model in memory."""
-        waiting_for_slot = sum(runner.slots.waiting for runner in self._runners.values())
-        return {"waiting_for_load": len(self._queue), "waiting_for_slot": waiting_for_slot}
-
-    def loaded_models(self) -> list[LoadedModel]:
-        """The models in memory, also one on its way there; the longest to stay comes first."""
-        shown = [
-            LoadedModel(model=each.model, num_ctx=each.options.num_ctx, stays_s=self._stays_s(each))
-            for each in self._runners.values()
-        ]
-        return sorted(shown, key=lambda each: -each.stays_s)
-
-    def begin(self, call: Call, *, started: Action, arrived_s: float | None = None) -> Turn:
-        """Let a call in.
-
-        Args:
-            call: what it asks for.
-            started: is called when it holds a slot.
-            arrived_s: when it came; now when left out.
-
-        Raises:
-            ApiError: there is no room for the request, or none for the model.
-        """
-        now_s = self.agenda.now_s
-        turn = Turn(call, now_s if arrived_s is None else min(arrived_s, now_s), self, started)
-        self.request(turn.model_request)
-        return turn
-
-    def workplace(self, runner: Runner) -> tuple[Machine, Batch]:
-        """Where a call is worked on: with the model's other calls, or alone where nothing is shared."""
-        if self._pace.profile.shared:
-            return self._machine, runner.batch
-        return self._new_machine(), Batch(self._pace, runner.options.num_batch)
-
-    def request(self, request: ModelRequest) -> None:
-        """Use a model as soon as it can be; `ready` is called at once if it is loaded.
-
-        Raises:
-            ApiError: 503, too many wait; 500, the model is larger than the memory.
-        """
-        call = request.call
-        runner = self._runners.get(call.model)
-        if runner is not None and not runner.loading and call.options.served_by(runner.options):
-            self._use(runner, request)
-            return
-        size_gb, room_gb = self._models[call.model].size_gb, self._limits.memory_gb
-        if size_gb > room_gb:
-            text = f"model requires more system memory ({_gib(size_gb)}) than is available ({_gib(room_gb)})"
-            raise ApiError(500, text)
-        if len(self._queue) >= max(1, self._limits.max_queue):
-            raise ApiError(503, BUSY)
-        self._queue.append(request)
-        self._serve()
-
-    def withdraw(self, request: ModelRequest) -> None:
-        """Leave the queue; a load under way for this request is given up."""
-        if request not in self._queue:
-            return
-        if request is self._queue[0]:
-            if self._load is not None:
-                del self._runners[request.call.model]
-            self.agenda.cancel(self._load)
-            self._load = self._victim = None
-        self._queue.remove(request)
-        self._serve()
-
-    def release(self, runner: Runner) -> None:
-        """A request is done with a model."""
-        runner.users -= 1
-        if not runner.users:
-            self._idle(runner)
-
-    def expire(self, model: str) -> None:
-        """Unload a model as soon as it has no request: what `keep_alive: 0` without any words asks for."""
-        runner = self._runners.get(model)
-        if runner is not None and not runner.loading:
-            self._unload_when_idle(runner)
-
-    def resize(self, slots: int) -> None:
-        """Give every model `slots` slots from now on, but for those that have one."""
-        self._slots = slots
-        for runner in self._runners.values():
-            if not runner.needs.one_slot:
-                runner.slots.resize(slots)
-
-    def set_speed(self, speed: float) -> None:
-        """Work and load at another speed from now on, also what is under way: 1 is the profile's, 0 none."""
-        if self._load is not None:
-            self._load_left_s -= (self.agenda.now_s - self._load_since_s) * self._speed
-        self._speed = speed
-        for machine in list(self._machines.values()):
-            machine.set_speed(speed)
-        if self._load is not None:
-            self.agenda.cancel(self._load)
-            self._plan_load()
-
-    def _new_machine(self) -> Machine:
-        machine = Machine(self.agenda, self._speed)
-        self._machines[id(machine)] = machine
-        return machine
-
-    def _plan_load(self) -> None:
-        """Enter the end of the load, at no moment while everything stands still."""
-        self._load_since_s = self.agenda.now_s
-        wait_s = self._load_left_s / self._speed if self._speed else math.inf
-        self._load = self.agenda.at(self.agenda.now_s + wait_s, self._end_load)
-
-    def _serve(self) -> None:
-        """Serve the queue in order, up to the first request that must wait."""
-        while self._queue and self._load is None and self._victim is None:
-            request = self._queue[0]
-            runner = self._runners.get(request.call.model)
-            if runner is not None and request.call.options.served_by(runner.options):
-                self._queue.pop(0)
-                self._use(runner, request)
-            elif victim := runner or self._find_victim(request.call):
-                self._victim = victim
-                self._unload_when_idle(victim)
-            else:
-                self._begin_load(request.call)
-
-    def _find_victim(self, call: Call) -> Runner | None:
-        """The model to unload before another can be loaded, if there is no room for it."""
-        used_gb = sum(runner.needs.size_gb for runner in self._runners.values())
-        size_gb = self._models[call.model].size_gb
-        fits = used_gb + size_gb <= self._limits.memory_gb
-        if fits and len(self._runners) < self._limits.max_loaded_models:
-            return None
-        # The idle one with the shortest keep-alive, else the busy one with the shortest.
-        return min(self._runners.values(), key=lambda each: (each.users > 0, each.keep_alive_s, each.model))
-
-    def _begin_load(self, call: Call) -> None:
-        needs = self._models[call.model]
-        self._runners[call.model] = Runner(
-            model=call.model,
-            needs=needs,
-            options=call.options,
-            slots=Slots(1 if needs.one_slot else self._slots),
-            batch=Batch(self._pace, call.options.num_batch),
-            keep_alive_s=self._limits.keep_alive_s if call.keep_alive_s is None else call.keep_alive_s,
-        )
-        self._load_left_s = self._pace.load_s(needs.size_gb)
-        self._plan_load()
-
-    def _end_load(self) -> None:
-        self._load = None
-        request = self._queue[0]
-        self._runners[request.call.model].loading = False
-        self.counters.loads += 1
-        self._serve()
-
-    def _use(self, runner: Runner, request: ModelRequest) -> None:
-        runner.users += 1
-        self.agenda.cancel(runner.expiry)
-        if request.call.keep_alive_s is not None:
-            runner.keep_alive_s = request.call.keep_alive_s
-        request.ready(runner)
-
-    def _unload_when_idle(self, runner: Runner) -> None:
-        """Have a model unloaded as soon as it is idle."""
-        self.agenda.cancel(runner.expiry)
-        runner.keep_alive_s = 0.0
-        if not runner.users:
-            self._unload(runner)
-
-    def _idle(self, runner: Runner) -> None:
-        if runner.keep_alive_s <= 0:
-            self._unload(runner)
-            return
-        runner.expires_s = self.agenda.now_s + runner.keep_alive_s
-        if runner.keep_alive_s < FOR_EVER_S:
-            runner.expiry = self.agenda.at(runner.expires_s, lambda: self._unload(runner))
-
-    def _unload(self, runner: Runner) -> None:
-        del self._runners[runner.model]
-        if self._victim is not None:
-            self.counters.swaps += 1
-            self.agenda.at(self.agenda.now_s + self._pace.settle_s, self._go_on)
-
-    def _stays_s(self, runner: Runner) -> float:
-        if runner.loading or runner.users:
-            return runner.keep_alive_s
-        return runner.expires_s - self.agenda.now_s
-
-    def _go_on(self) -> None:
-        """There is room, or may be: whoever waited for it looks again."""
-        self._victim = None
-        self._serve()
-
-
-def _gib(size_gb: float) -> str:
-    """A size as Ollama writes it."""
-    return f"{size_gb * 1e9 / 2**30:.1f} GiB"
-
-
-class Turn:
-    """A call under way; its moments are seconds on the agenda's clock, not a number until they come.
-
-    Args:
-        call: what it asks for.
-        arrived_s: when the call came.
-        server: where it goes through.
-        started: is called when the call holds a slot.
-    """
-
-    def __init__(self, call: Call, arrived_s: float, server: Server, started: Action) -> None:
-        self.call = call
-        self.arrived_s = arrived_s
-        self.entered_s = server.agenda.now_s
-        """When it asked for its model: the server had read the request."""
-        self.loaded_s = math.nan
-        """When the model was in memory for it."""
-        self.started_s = math.nan
-        """When it got a slot."""
-        self.decoding_s = math.nan
-        """When its prompt was read and decoding began."""
-        self.due_s = math.nan
-        """When the last token was written and the slot passed on."""
-        self._server = server
-        self._started = started
-        self.model_request = ModelRequest(call, self._take_slot)
-        self._sequence = Sequence(call.prompt_tokens, call.reply_tokens, self._decode, self._end)
-        self._runner: Runner | None = None
-        self._work: tuple[Machine, Batch] | None = None
-        self._slot_use: SlotUse | None = None
-        self.over = False
-        """Whether it gave back its slot: at its end, or because its client left."""
-
-    @property
-    def load_s(self) -> float:
-        """Seconds for which it waited for its model."""
-        return self.loaded_s - self.entered_s
-
-    @property
-    def prefill_s(self) -> float:
-        """Seconds in its slot until the prompt was read."""
-        return self.decoding_s - self.started_s
-
-    @property
-    def decode_s(self) -> float:
-        """Seconds in which the reply was written."""
-        return self.due_s - self.decoding_s
-
-    @property
-    def total_s(self) -> float:
-        """Seconds from its arrival to its end; what the other three leave of it is the wait for a slot."""
-        return self.due_s - self.arrived_s
-
-    def mark(self, tokens: float, action: Action) -> None:
-        """Have an action called when so many tokens are written; at once when the call has ended.
-
-        Args:
-            tokens: parts of one too; more than the reply has means its end.
-            action: what is called; the call must hold a slot, or have ended.
-        """
-        if self.over or self._work is None:
-            action()
-        else:
-            machine, batch = self._work
-            machine.mark(batch, self._sequence, min(tokens, self.call.reply_tokens), action)
-
-    def leave(self) -> None:
-        """Give back the slot and the model, or the place in line for them; a second time does nothing."""
-        if self.over:
-            return
-        self.over = True
-        if self._runner is None:
-            self._server.withdraw(self.model_request)
-            return
-        if self._work is None or self._slot_use is None:
-            self._runner.slots.give_up(self)
-        else:
-            machine, batch = self._work
-            decoded = machine.remove(batch, self._sequence)
-            # Rounded first: 31.999999 tokens are 32.
-            self._server.counters.slot_freed(
-                self._slot_use, self._server.agenda.now_s, int(round(decoded, 6))
-            )
-            self._runner.slots.give_back()
-        self._server.release(self._runner)
-
-    def _take_slot(self, runner: Runner) -> None:
-        self._runner = runner
-        self.loaded_s = self._server.agenda.now_s
-        runner.slots.take(self, lambda: self._start(runner))
-
-    def _start(self, runner: Runner) -> None:
-        self.started_s = self._server.agenda.now_s
-        self._slot_use = SlotUse(self.call.model, self.started_s)
-        waited_s = self.started_s - self.loaded_s
-        self._server.counters.slot_taken(self._slot_use, load_wait_s=self.load_s, slot_wait_s=waited_s)
-        machine, batch = self._work = self._server.workplace(runner)
-        machine.add(batch, self._sequence)
-        self._started()
-
-    def _decode(self) -> None:
-        self.decoding_s = self._server.agenda.now_s
-
-    def _end(self) -> None:
-        self.due_s = self._server.agenda.now_s
-        self.leave()
-
-
-_LONGEST_S = 3600.0
-"""Event loops take no timer for a century."""
+    def _plan(self, turn: Turn) -> None:
+        turn.started_s = max(turn.loaded_s, self.free_s[0])
+        heapq.heapreplace(self.free_s, turn.due_s)
 
 
 class Engine:
-    """The slots and models of a server, and the clock they share.
+    """The models and slots of a server, and what was counted since the last reset.
 
     Args:
-        pace: how long everything takes.
-        limits: what the server's environment sets.
-        models: the models that are here, by full name.
-        counters: count what happens.
-        clock: seconds, the event loop's own.
+        settings: the server's.
+        clock: seconds, never going back.
+        one_slot: models that have one slot whatever is set, as those that only embed.
     """
 
     def __init__(
-        self, *, pace: Pace, limits: Limits, models: Mapping[str, Model], counters: Counters, clock: Clock
+        self, settings: Settings, clock: Callable[[], float], one_slot: frozenset[str]
     ) -> None:
-        self.slots = limits.slots
-        self.clock = clock
-        self._agenda = Agenda(clock())
-        self._server = Server(agenda=self._agenda, pace=pace, limits=limits, models=models, counters=counters)
-        self._timer: asyncio.TimerHandle | None = None
+        self.running = asyncio.Event()
+        """While it is not set, the server's clock stands still and no call ends."""
+        self.running.set()
+        self.runners: dict[str, Runner] = {}
+        """The models in memory, the least recently used first."""
+        self._settings, self._clock, self._one_slot = settings, clock, one_slot
+        self._stood_still_s = 0.0
+        self._stopped_s = math.nan
+        self._loader = asyncio.Lock()
+        self._loaded_s = -math.inf
+        """When the last load ended."""
+        self._waiting = 0
+        self._active: set[Turn] = set()
+        self.reset()
 
-    def loaded_models(self) -> list[LoadedModel]:
-        """The models in memory, the longest to stay first."""
-        with self._present():
-            return self._server.loaded_models()
+    def now_s(self) -> float:
+        """The server's clock."""
+        until_s = self._clock() if self.running.is_set() else self._stopped_s
+        return until_s - self._stood_still_s
 
-    def waiting(self) -> dict[str, int]:
-        """How many calls wait now, for a model and for a slot."""
-        with self._present():
-            return self._server.waiting()
+    def stop(self) -> None:
+        """Have everything stand still."""
+        if self.running.is_set():
+            self._stopped_s = self._clock()
+            self.running.clear()
 
-    def resize(self, slots: int) -> None:
-        """Give every model `slots` slots from now on, but for those that have one whatever is set."""
-        self.slots = slots
-        with self._present():
-            self._server.resize(slots)
+    def go_on(self) -> None:
+        """Have everything go on where it was."""
+        if not self.running.is_set():
+            self._stood_still_s += self._clock() - self._stopped_s
+            self.running.set()
 
-    def set_speed(self, speed: float) -> None:
-        """Work at another speed from now on: 1 is the profile's, 0 stands still."""
-        with self._present():
-            self._server.set_speed(speed)
+    def reset(self) -> None:
+        """Count from zero on; the slots of calls under way count from now."""
+        self._since_s = self.now_s()
+        self._busy_s = 0.0
+        self._loads = self._prompt_tokens = self._completion_tokens = 0
 
-    def unload(self, model: str) -> None:
-        """Unload a model as soon as no call uses it."""
-        with self._present():
-            self._server.expire(model)
-
-    async def load(self, call: Call) -> None:
-        """Bring a model into memory, for a call without words.
-
-        Raises:
-            ApiError: there is no room for the request, or none for the model.
-        """
-        loaded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def give_back(runner: Runner) -> None:
-            self._server.release(runner)
-            _settle(loaded)
-
-        request = ModelRequest(call, give_back)
-        try:
-            with self._present():
-                self._server.request(request)
-            await loaded
-        finally:
-            with self._present():
-                self._server.withdraw(request)
+    def stats(self) -> dict[str, Any]:
+        """What was counted since the last reset; durations in seconds."""
+        busy_s = self._busy_s + sum(map(self._held_s, self._active))
+        return {
+            "window_s": self.now_s()
+            - self._since_s,  # read last: no more is busy than there is time
+            "busy_slot_s": busy_s,
+            "loads": self._loads,
+            "prompt_tokens": self._prompt_tokens,
+            "completion_tokens": self._completion_tokens,
+        }
 
     @asynccontextmanager
-    async def turn(self, call: Call, *, arrived_s: float) -> AsyncIterator[Turn]:
-        """Hold one of the model's slots; leaving early gives it back at once, or the place in line.
+    async def turn(
+        self,
+        model: str,
+        options: Mapping[str, Any],
+        prompt_tokens: int,
+        tokens: int,
+        arrived_s: float,
+    ) -> AsyncIterator[Turn]:
+        """Hold one of the model's slots until the last token is written, or the caller leaves.
+
+        Args:
+            model: its full name.
+            options: the request's.
+            prompt_tokens: to be read.
+            tokens: to be written.
+            arrived_s: when the request came.
 
         Raises:
-            ApiError: there is no room for the request, or none for the model.
+            BusyError: too many wait for a model.
         """
-        started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._present():
-            turn = self._server.begin(call, started=partial(_settle, started), arrived_s=arrived_s)
+        runner, loaded_s = await self._in_memory(model, options, arrived_s)
+        scale = self._settings.time_scale
+        turn = Turn(
+            arrived_s=arrived_s,
+            loaded_s=loaded_s,
+            reading_s=prompt_tokens * _PROMPT_TOKEN_S * scale,
+            writing_s=tokens * TOKEN_S * scale,
+        )
+        runner.enter(turn)
+        self._active.add(turn)
         try:
-            await started
+            await self.reach(turn, 0.0)
             yield turn
+            await self.reach(turn, 1.0)
+            self._prompt_tokens += prompt_tokens
+            self._completion_tokens += tokens
         finally:
-            if not turn.over:
-                with self._present():
-                    turn.leave()
+            self._active.discard(turn)
+            self._busy_s += self._held_s(turn)
+            runner.leave(turn, self.now_s())
 
-    async def written(self, turn: Turn, tokens: float) -> None:
-        """Wait until so many tokens of a reply are written; all of them are its end."""
-        if turn.over:
-            return
-        reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        with self._present():
-            turn.mark(tokens, partial(_settle, reached))
-        await reached
+    async def reach(self, turn: Turn, share: float) -> None:
+        """Wait until a share of a call's tokens is written, whatever becomes of its plan."""
+        await self.running.wait()
+        while (left_s := turn.read_s + share * turn.writing_s - self.now_s()) > _INSTANT_S:
+            turn.moved.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(turn.moved.wait(), left_s)
+            await self.running.wait()
 
-    @contextmanager
-    def _present(self) -> Iterator[None]:
-        """Bring virtual time up to the clock, before and after what is done; then wait for what comes."""
-        self._agenda.advance(self.clock())
+    def unload(self, model: str) -> None:
+        """Let go of a model that no call uses."""
+        if model in self.runners and not self.runners[model].turns:
+            del self.runners[model]
+
+    def _held_s(self, turn: Turn) -> float:
+        """Seconds since the last reset for which a call has held its slot."""
+        until_s = min(turn.due_s, self.now_s())
+        return max(0.0, until_s - max(turn.started_s, self._since_s))
+
+    async def _in_memory(
+        self, model: str, options: Mapping[str, Any], arrived_s: float
+    ) -> tuple[Runner, float]:
+        """The model loaded with these options, and the moment from which on it is."""
+        wanted = tuple(options.get(name) for name in _RUNNER_OPTIONS)
+        if (runner := self._used(model, wanted)) is not None:
+            return runner, arrived_s
+        if self._waiting >= max(1, self._settings.max_queue):
+            raise BusyError
+        self._waiting += 1
         try:
-            yield
+            async with self._loader:
+                # Another call may have loaded it while this one waited.
+                if (runner := self._used(model, wanted)) is None:
+                    runner = await self._load(model, wanted, max(arrived_s, self._loaded_s))
+                return runner, max(arrived_s, self._loaded_s)
         finally:
-            self._agenda.advance(self._agenda.now_s)
-            self._wait()
+            self._waiting -= 1
 
-    def _wait(self) -> None:
-        """Set the timer for the next moment; one that is set for an earlier moment will look again."""
-        next_s = self._agenda.next_s()
-        if next_s == math.inf or (self._timer is not None and self._timer.when() <= next_s):
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_at(min(next_s, self._agenda.now_s + _LONGEST_S), self._wake)
+    def _used(self, model: str, wanted: tuple[Any, ...]) -> Runner | None:
+        """The model in memory, now the last used; None where it is not, or with other options."""
+        runner = self.runners.get(model)
+        if runner is None or runner.options != wanted:
+            return None
+        self.runners[model] = self.runners.pop(model)
+        return runner
 
-    def _wake(self) -> None:
-        self._timer = None
-        with self._present():
-            pass
-
-
-def _settle(future: asyncio.Future[None]) -> None:
-    """Wake whoever waits, unless it has left."""
-    if not future.done():
-        future.set_result(None)
+    async def _load(self, model: str, wanted: tuple[Any, ...], moment_s: float) -> Runner:
+        room = self._settings.max_loaded_models or math.inf
+        oldest = next(iter(self.runners), model) if len(self.runners) >= room else model
+        victim = self.runners.pop(model if model in self.runners else oldest, None)
+        try:
+            if victim is not None and victim.turns:
+                await victim.idle.wait()
+                moment_s = max(moment_s, victim.ended_s)
+            moment_s += self._settings.load_s * self._settings.time_scale
+            await self.running.wait()
+            while moment_s - self.now_s() > _INSTANT_S:
+                await asyncio.sleep(moment_s - self.now_s())
+                await self.running.wait()
+        except asyncio.CancelledError:  # the client left: nothing is loaded
+            self._loaded_s = max(self._loaded_s, self.now_s())
+            if victim is not None and victim.turns:
+                self.runners[victim.model] = victim
+            raise
+        self._loads += 1
+        self._loaded_s = moment_s
+        slots = 1 if model in self._one_slot else self._settings.slots
+        self.runners[model] = Runner(model, wanted, slots)
+        return self.runners[model]

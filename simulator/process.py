@@ -1,77 +1,190 @@
-"""The simulator as a process of its own, which ends when whoever started it ends."""
+"""Servers as processes of their own, which end with whoever started them; the simulator is one.
+
+`ChildServer` runs a module; `EmbeddedServer` is the simulator, with what can be asked of it.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import socket
-import threading
+import os
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import Any, Literal
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from threading import RLock, Timer
+from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
 import httpx
 
-from simulator.child import ChildError, ChildServer
-from simulator.names import FORMAT
-from simulator.settings import Settings
+from simulator.settings import FORMAT, Settings
 
-_REPLY_S = 10.0
+_ROOT = Path(__file__).resolve().parents[1]
+_END_S, _REPLY_S = 5.0, 10.0
+_MOST_READ = 2**20
+MOST_RESTARTS = 3
+"""How often a server that died is started again."""
 
 
-class SimulatorError(ChildError):
-    """The embedded simulator did not start, or does not answer."""
+class ChildError(RuntimeError):
+    """A server that was to run as a child process did not start, or does not answer."""
+
+
+class ChildServer:
+    """A module that serves in its own process, as a context manager.
+
+    The process announces on stdout where it listens, as one line of JSON with `host`, before the
+    constructor returns. It ignores Ctrl-C. It ends at `stop()`; it is given the number of this
+    process, and ends soon after this one has died, too.
+
+    Args:
+        module: is run, with `arguments`, a port (0 for any) and the number of this process.
+        arguments: the module's own.
+        what: the server in messages, as "embedded simulator".
+        start_s: seconds it may take until it listens.
+
+    Raises:
+        ChildError: it did not start; the message carries the last line it wrote on stderr.
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], *, what: str, start_s: float) -> None:
+        self._command = [sys.executable, "-P", "-m", module, *arguments]
+        self._what, self._start_s = what, start_s
+        self._lock = RLock()
+        self.restarts = 0
+        """How often it died and was started again."""
+        self.host = ""
+        self.start()
+
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, after `stop` or `kill` again at the same host.
+
+        Raises:
+            ChildError: it did not start.
+        """
+        self._stopped = False
+        port = urlsplit(self.host).port or 0
+        paths = [str(_ROOT), os.environ.get("PYTHONPATH", "")]
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `_reap`
+        self._process = subprocess.Popen(  # noqa: S603 - a module of ours
+            [*self._command, str(port), str(os.getpid())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            # Signals to a terminal's group are for the parent, which needs the server till the end.
+            process_group=0,
+        )
+        self.host = self._announced_host()
+
+    def ensure_running(self) -> str | None:
+        """Start the process again if it has died, up to `MOST_RESTARTS` times.
+
+        Returns None when it runs, else in one line why it never will again.
+        """
+        with self._lock:
+            if self._process.poll() is None:
+                return None
+            self._reap()
+            why = f"the {self._what} at {self.host!r} has ended: {self._last_words}"
+            if self._stopped or self.restarts == MOST_RESTARTS:
+                return f"{why}; it was started again {self.restarts} times"
+            try:
+                self.start()
+            except ChildError as error:
+                return f"{why}; {error}"
+            self.restarts += 1
+            sys.stderr.write(f"{why}; started again, {self.restarts} of {MOST_RESTARTS}\n")
+            return None
+
+    def stop(self) -> None:
+        """End the process and wait for it; a second time does nothing."""
+        with self._lock:
+            self._stopped = True
+            with suppress(subprocess.TimeoutExpired):
+                self._process.terminate()
+                self._process.wait(_END_S)
+            self.kill()
+
+    def kill(self) -> None:
+        """End the process at once, as a crash does."""
+        with self._lock:
+            self._process.kill()
+            self._reap()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def _announced_host(self) -> str:
+        timer = Timer(self._start_s, self._process.kill)
+        timer.start()
+        try:
+            for line in self._process.stdout or ():
+                with suppress(ValueError, KeyError, TypeError):  # others may print, too
+                    return str(json.loads(line)["host"])
+        finally:
+            timer.cancel()
+        self.stop()
+        raise ChildError(f"the {self._what} did not start: {self._last_words}")
+
+    def _reap(self) -> None:
+        """Wait for the process's end, and keep the last line of its stderr: the error itself."""
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        if not self._stderr.closed:
+            self._stderr.seek(0)
+            lines = self._stderr.read(_MOST_READ).decode("utf-8", "replace").strip().splitlines()
+            status = self._process.returncode
+            killed = f"killed by signal {-status}" if status < 0 else f"status {status}"
+            self._last_words = lines[-1] if lines and status > 0 else killed
+            self._stderr.close()
 
 
 class EmbeddedServer(ChildServer):
     """A simulator in its own process, as a context manager; see `ChildServer`.
-
-    A restart keeps its settings and slots. Lost are counts, outage, pace, digests, and the faults that were
-    set after the start; those of the settings begin anew.
 
     Args:
         settings: what it serves.
         start_s: seconds it may take until it listens.
 
     Raises:
-        SimulatorError: it did not start; the message carries the last line it wrote on stderr.
+        ChildError: it did not start; the message carries the last line it wrote on stderr.
     """
-
-    error = SimulatorError
 
     def __init__(self, settings: Settings, *, start_s: float = 60.0) -> None:
         self.settings = settings
-        self._restarts_before = 0
-        super().__init__("simulator", [_as_json(settings)], what="embedded simulator", start_s=start_s)
+        arguments = [json.dumps(asdict(settings))]
+        super().__init__("simulator", arguments, what="embedded simulator", start_s=start_s)
 
     def stats(self) -> dict[str, Any]:
-        """What the server saw since the start or the last reset; with `restarts`, how often it died since.
-
-        A server that dies takes its counts along: with `restarts` above 0 they are those since the last.
-        """
-        restarts = self.restarts - self._restarts_before
-        return self._request("GET", "/simulator/stats") | {"restarts": restarts}
+        """What the server saw since the start or the last reset."""
+        return self._ask("GET", "stats")
 
     def reset_stats(self) -> dict[str, Any]:
-        """Zero the counts; gives what they were."""
-        restarts = self.restarts - self._restarts_before
-        self._restarts_before = self.restarts
-        return self._request("DELETE", "/simulator/stats") | {"restarts": restarts}
+        """Count from zero on; gives what was counted."""
+        return self._ask("DELETE", "stats")
 
     def set_faults(self, faults: Sequence[dict[str, Any]]) -> None:
-        """Play these faults from now on: `[{"kind": "drop", "rate": 0.1, "at": "body"}]` and the like.
+        """Play these faults from now on: `[{"kind": "drop", "rate": 0.1}]`; see `Fault`.
 
         Raises:
             ValueError: one of them cannot be; the message says what was expected.
         """
-        self._request("POST", "/simulator/faults", list(faults))
-
-    def set_slots(self, slots: int) -> None:
-        """Give every model this many slots from now on, also after a restart."""
-        self._request("POST", "/simulator/slots", {"slots": slots})
-        self._arguments = [_as_json(replace(self.settings, slots=slots))]
+        self._ask("POST", "faults", list(faults))
 
     def set_outage(
         self,
@@ -80,99 +193,48 @@ class EmbeddedServer(ChildServer):
         at: Literal["calls", "all"] = "calls",
         for_s: float | None = None,
     ) -> None:
-        """Have the whole server fail from now on; see `simulator.outages`.
-
-        Args:
-            mode: `hang` holds requests until the outage ends; `drop` resets their connections.
-            at: `calls`, so that the server still tells of itself as if it were well; `all`, everything.
-            for_s: seconds by the wall clock; None is until `end_outage`.
-
-        Raises:
-            ValueError: it cannot be; the message says what was expected.
-        """
-        self._request("POST", "/simulator/outage", {"mode": mode, "at": at, "for_s": for_s})
+        """Have the whole server fail for some seconds, or until `end_outage`; see `Outage`."""
+        self._ask("POST", "outage", {"mode": mode, "at": at, "for_s": for_s})
 
     def end_outage(self) -> None:
         """End the outage, if there is one."""
-        self._request("DELETE", "/simulator/outage")
+        self._ask("POST", "outage")
 
-    def set_pace(self, factor: float) -> None:
-        """Have everything take `factor` times as long as in the settings from now on, also what is under way.
-
-        Raises:
-            ValueError: the factor is no number from 0.001 to 1,000,000.
-        """
-        self._request("POST", "/simulator/pace", {"factor": factor})
-
-    def set_digest(self, model: str, digest: str | None = None) -> str:
-        """Give a model another digest, as a pull of a new version does; what it says stays as it is.
-
-        Args:
-            model: its name.
-            digest: 64 hexadecimal digits; None makes one up.
-
-        Raises:
-            ValueError: there is no such model, or that is no digest.
-        """
-        return str(self._request("POST", "/simulator/digest", {"model": model, "digest": digest})["digest"])
-
-    def _request(self, method: str, path: str, payload: object = None) -> dict[str, Any]:
-        address = urlsplit(self.host)
-        connection = HTTPConnection(str(address.hostname), address.port, timeout=_REPLY_S)
+    def _ask(self, method: str, name: str, payload: object = None) -> dict[str, Any]:
         try:
-            body = None if payload is None else json.dumps(payload)
-            connection.request(method, path, body, {"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            answer: dict[str, Any] = json.loads(reply.read())
-        except (OSError, HTTPException, ValueError) as error:
-            raise SimulatorError(
-                f"the embedded simulator at {self.host} does not answer: {error!r}"
-            ) from error
-        finally:
-            connection.close()
+            with _client(self.host) as client:
+                url = f"{self.host}/simulator/{name}"
+                answer: dict[str, Any] = client.request(method, url, json=payload).json()
+        except (httpx.HTTPError, ValueError) as error:
+            why = f"the {self._what} at {self.host} does not answer: {error!r}"
+            raise ChildError(why) from error
         if "error" in answer:
             raise ValueError(answer["error"])
         return answer
 
 
-def _as_json(settings: Settings) -> str:
-    return json.dumps(asdict(settings))
-
-
-_PROBE_REPLY_S = 5.0
-_PROBE_BYTES = 2**20
-_OK = 200
+def _client(host: str) -> httpx.Client:
+    """A client for a few requests; to read the machine's certificates takes 20 ms."""
+    tls = True if host.startswith("https") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return httpx.Client(timeout=_REPLY_S, trust_env=False, verify=tls)
 
 
 def is_simulator(host: str) -> bool:
-    """Whether the server at this URL is the simulator: a real one has no models of that format.
+    """Whether the server at this URL is the simulator: a real one has no models of its format.
 
-    Its models tell, since the routes under `/simulator/` are closed to other machines. Servers of any kind
-    are asked: none is followed elsewhere, and none can send for longer or more.
+    Any server is asked so: none is followed elsewhere, and none can send for longer or more.
     """
-    address = urlsplit(host)
-    name, port = str(address.hostname), address.port
-    if address.scheme == "http":
-        connection = HTTPConnection(name, port, timeout=_PROBE_REPLY_S)
-    else:
-        tls = httpx.create_ssl_context(trust_env=False)
-        connection = HTTPSConnection(name, port, timeout=_PROBE_REPLY_S, context=tls)
-    patience = threading.Timer(_PROBE_REPLY_S, _hang_up, [connection])
-    patience.daemon = True
-    patience.start()
+    began_s, body = time.monotonic(), b""
     try:
-        connection.request("GET", f"{address.path}/api/tags", headers={"Accept-Encoding": "identity"})
-        reply = connection.getresponse()
-        models = json.loads(reply.read(_PROBE_BYTES))["models"]
-        return reply.status == _OK and any(model["details"]["format"] == FORMAT for model in models)
-    except (OSError, HTTPException, ValueError, TypeError, LookupError, RecursionError):
+        with (
+            _client(host) as client,
+            client.stream("GET", f"{host}/api/tags") as reply,
+        ):
+            for part in reply.iter_bytes():
+                body += part
+                if len(body) > _MOST_READ or time.monotonic() > began_s + _REPLY_S:
+                    return False
+        formats = [model["details"]["format"] for model in json.loads(body)["models"]]
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, TypeError, LookupError, RecursionError):
         return False
-    finally:
-        patience.cancel()
-        connection.close()
-
-
-def _hang_up(connection: HTTPConnection) -> None:
-    """End what another thread reads."""
-    with contextlib.suppress(OSError, AttributeError):
-        connection.sock.shutdown(socket.SHUT_RDWR)
+    return reply.status_code == httpx.codes.OK and FORMAT in formats

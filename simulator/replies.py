@@ -1,177 +1,289 @@
-"""A reply of `/api/generate` or `/api/chat` in Ollama's fields, whole or in the chunks of a stream.
+"""What is asked, whichever wire it came by, and the reply: a pure function of request and seed.
 
-A reply is counted as as many tokens as the server's setting draws for it, so the text of each part (what a
-model thinks, then what it says) is divided evenly into that many pieces; a text shorter than its count has
-empty ones among them. A chunk of a stream is such a token.
+A reply is counted as as many tokens as the settings draw for it, so its text is divided evenly into
+that many pieces: the chunks of a stream. A prompt has a token for every four characters.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-from simulator import wire
-from simulator.engine import Turn
+from simulator import judge, mutator, solver
+from simulator.chance import digest_of, share_of
+from simulator.prompts import query_of, shown, task_of, without_boundaries
+from simulator.world import World
+from simulator.world_file import Model
 
-Kind = Literal["thought", "word"]
-"""What a token belongs to: the thinking, or the words of the reply."""
-
-
-class Token(NamedTuple):
-    """A piece of a reply."""
-
-    text: str
-    kind: Kind
-
-
-@dataclass(frozen=True)
-class Part:
-    """A stretch of a reply of one kind."""
-
-    text: str
-    kind: Kind
-    count: int
-    """Into how many tokens the text is divided."""
-
-    def tokens(self) -> Iterator[Token]:
-        """The text in pieces as long as each other, but for one character."""
-        ends = [place * len(self.text) // self.count for place in range(self.count + 1)]
-        for start, end in pairwise(ends):
-            yield Token(self.text[start:end], self.kind)
+_CHARACTERS_A_TOKEN = 4
+"""An assumption."""
+_DEEPEST = 8
+"""Of a schema that refers to itself: deeper lists are empty."""
+_KEPT_TOKENS = 4
+"""Ollama's `num_keep`: tokens of the beginning that a cut leaves."""
+THINKING = {"low": 0.5, "medium": 1.0, "high": 2.0, "max": 4.0}
+"""How long a model thinks, in lengths of a reply: an assumption."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """What is left of a reply, and why it ends there."""
-
-    tokens: Sequence[Token]
-    """Those that are shown: within the limit, the last of them cut before a stop sequence."""
-    count: int
-    """How many were generated; those of a stop sequence count."""
-    reason: Literal["stop", "length"]
-
-    def text(self, kind: Kind) -> str:
-        """What is shown of a kind."""
-        return "".join(token.text for token in self.tokens if token.kind == kind)
+class SchemaError(ValueError):
+    """A `format` is no JSON schema that can be followed."""
 
 
-def end(parts: Sequence[Part], limit: int | None, stops: Sequence[str]) -> Ending:
-    """The reply up to the first stop sequence, and of at most `limit` tokens (None is no limit)."""
-    every = [token for part in parts for token in part.tokens()]
-    kept = every[:limit]
-    text = "".join(token.text for token in kept)
-    found = [(at, at + len(stop)) for stop in stops if (at := text.find(stop)) >= 0]
-    if not found:
-        reason: Literal["stop", "length"] = "stop" if len(kept) == len(every) else "length"
-        return Ending(tokens=kept, count=len(kept), reason=reason)
-    shown_until, generated_until = min(found)
-    starts = list(accumulate((len(token.text) for token in kept[:-1]), initial=0))
-    shown = kept[: bisect_left(starts, shown_until)]
-    if shown:
-        last = shown[-1]
-        shown[-1] = last._replace(text=last.text[: shown_until - starts[len(shown) - 1]])
-    return Ending(tokens=shown, count=bisect_left(starts, generated_until), reason="stop")
+class PromptTooLongError(ValueError):
+    """A prompt does not fit into the context, and must not be cut; `body` is llama.cpp's error."""
 
-
-Endpoint = Literal["generate", "chat", "chat/completions"]
+    def __init__(self, tokens: int, context: int) -> None:
+        text = f"request ({tokens} tokens) exceeds the available context size ({context} tokens)"
+        super().__init__(text)
+        kind = {"code": 400, "type": "exceed_context_size_error"}
+        message = f"{text}, try increasing it"
+        self.body = {
+            "error": {**kind, "message": message, "n_prompt_tokens": tokens, "n_ctx": context}
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
+class Question:
+    """One request for words."""
+
+    model: str
+    """The full name, with its tag."""
+    prompt: str
+    """The user's last turn."""
+    system: str = ""
+    history: tuple[tuple[str, str], ...] = ()
+    """The other turns of a chat, each a role and a text."""
+    more: str = ""
+    """What else decides the reply (a template, a context, raw mode), as JSON; "" without any."""
+    think: bool | str | None = None
+    """Whether it is to think, or how hard; None leaves it to the model."""
+    format: Any = None
+    """`"json"`, a JSON schema, or None."""
+    temperature: float = 0.8
+    seed: int = -1
+    num_predict: int = -1
+    """The most tokens of a reply, its thoughts included; below 1 is no limit."""
+    num_ctx: int = 4096
+    """Tokens of prompt and reply that the model holds."""
+    stop: tuple[str, ...] = ()
+    """Texts before which a reply ends."""
+    truncate: bool = True
+    """Whether a prompt that is too long is cut."""
+    shift: bool = True
+    """Whether the reply goes on when the context is full."""
+
+    def digest(self, *more: object) -> bytes:
+        """Stands for all that decides the reply: at temperature 0 the seed is no part of it."""
+        said = (self.prompt, self.system, json.dumps(self.history))
+        shape = json.dumps(self.format, sort_keys=True)
+        drawn = (self.temperature, self.seed) if self.temperature > 0 else ()
+        content = (*map(without_boundaries, said), self.more, shape)
+        return digest_of(*more, self.model, *content, *drawn)
+
+
+class Piece(NamedTuple):
     """What one chunk of a stream brings, or a whole reply."""
 
     tokens: int
-    """Tokens that are generated when it is complete, from the reply's first on."""
-    text: str = ""
-    thinking: str = ""
+    """Tokens that are written when it is complete, from the reply's first on."""
+    thinking: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """One reply, known in full before its time begins."""
+    """A reply, known in full before its time begins."""
 
-    endpoint: Endpoint
-    named: str
-    """The model as the request named it."""
     prompt_tokens: int
-    ending: Ending
-    """Its tokens and why they end."""
-    context: tuple[int, ...]
-    """What stands for prompt and reply in a next request; () where the endpoint gives none."""
+    """Those that were read: of a prompt that was cut, what was left."""
+    text: str
+    text_tokens: int
+    thinking: str = ""
+    thought_tokens: int = 0
+    reason: Literal["stop", "length", "load", "unload"] = "stop"
 
     @property
     def tokens(self) -> int:
-        """Tokens that the reply is counted as, its thinking included; they decide its time."""
-        return self.ending.count
+        """Those that were written, thoughts included; they decide the reply's time."""
+        return self.thought_tokens + self.text_tokens
 
     def pieces(self) -> Iterator[Piece]:
-        """The reply in chunks: one for each token with something to show."""
-        for count, token in enumerate(self.ending.tokens, 1):
-            if token.text and token.kind == "word":
-                yield Piece(tokens=count, text=token.text)
-            elif token.text:
-                yield Piece(tokens=count, thinking=token.text)
-
-    def chunk(self, piece: Piece) -> dict[str, Any]:
-        """A piece of the reply with the fields every chunk has."""
-        head = {"model": self.named, "created_at": wire.now_text()}
-        return head | _words(self.endpoint, piece) | {"done": False}
-
-    def final(self, turn: Turn) -> dict[str, Any]:
-        """The last chunk of the stream: no words, but all counts."""
-        return self._done(Piece(tokens=self.tokens), turn)
-
-    def whole(self, turn: Turn) -> dict[str, Any]:
-        """The reply that is not streamed."""
-        text, thinking = self.ending.text("word"), self.ending.text("thought")
-        return self._done(Piece(tokens=self.tokens, text=text, thinking=thinking), turn)
-
-    def _done(self, piece: Piece, turn: Turn) -> dict[str, Any]:
-        more: dict[str, Any] = {"done": True, "done_reason": self.ending.reason}
-        counts = {
-            "context": list(self.context),
-            "total_duration": wire.nanoseconds(turn.total_s),
-            "load_duration": wire.nanoseconds(turn.load_s),
-            "prompt_eval_count": self.prompt_tokens,
-            "prompt_eval_duration": wire.nanoseconds(turn.prefill_s),
-            "eval_count": self.tokens,
-            "eval_duration": wire.nanoseconds(turn.decode_s),
-        }
-        return self.chunk(piece) | more | wire.without_zeros(counts)
+        """The chunks of its stream, thoughts first: one for each token with something to show."""
+        for place, thought in enumerate(_divided(self.thinking, self.thought_tokens), 1):
+            if thought:
+                yield Piece(place, thought, "")
+        for place, text in enumerate(_divided(self.text, self.text_tokens), 1):
+            if text:
+                yield Piece(self.thought_tokens + place, "", text)
 
 
-class Lines:
-    """A reply as the lines of a stream of Ollama's.
+@dataclass(frozen=True, kw_only=True)
+class Composer:
+    """Writes the replies of a server.
 
     Args:
-        reply: the reply.
+        world: what its models know.
+        models: by full name.
+        seed: the server's.
+        reply_length: from a share in [0, 1) to a count of tokens.
     """
 
-    content_type = "application/x-ndjson"
+    world: World
+    models: Mapping[str, Model]
+    seed: int
+    reply_length: Callable[[float], int]
 
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
+    def reply(self, question: Question) -> Reply:
+        """The reply to a question.
 
-    def piece(self, piece: Piece) -> bytes:
-        """A piece of the text."""
-        return wire.dumps(self._reply.chunk(piece)) + b"\n"
+        Raises:
+            PromptTooLongError: the prompt does not fit, and `truncate` is False.
+            SchemaError: the format cannot be followed.
+        """
+        prompt, prompt_tokens = _fitted(question)
+        level = self._thinking_level(question)
+        digest = question.digest(self.seed, level)
+        role = self._role(question, prompt)
+        text = self._words(role, question, prompt, digest)
+        tokens = self.reply_length(share_of(digest, "length"))
+        if role == "mutator" and question.history:
+            # After worked examples a rewording is no longer than its words, as with a real model,
+            # so that a limit which leaves room for these never cuts it.
+            tokens = min(tokens, count_tokens(text))
+        reply = Reply(prompt_tokens=prompt_tokens, text=text, text_tokens=tokens)
+        if level is not None:
+            length = self.reply_length(share_of(digest, "thinking length")) * THINKING[level]
+            thoughts = self.world.thoughts(query_of(prompt), digest)
+            reply = replace(reply, thinking=thoughts, thought_tokens=max(1, round(length)))
+        return _ended(question, reply)
 
-    def last(self, turn: Turn) -> bytes:
-        """The end, with all counts."""
-        return wire.dumps(self._reply.final(turn)) + b"\n"
+    def _thinking_level(self, question: Question) -> str | None:
+        """How hard the model thinks; one that can does so unless the request says not to."""
+        if question.think is False or not self.models[question.model].thinks:
+            return None
+        return question.think if isinstance(question.think, str) else "medium"
+
+    def _role(self, question: Question, prompt: str) -> str:
+        """What the model plays."""
+        role = self.models[question.model].role
+        if role != "all":
+            return role
+        if question.format is not None and judge.is_asked(prompt):
+            return "judge"
+        task = task_of(prompt, question.system)
+        asked = mutator.find_operator(self.world, task.instruction) or solver.edits(task)
+        return "mutator" if task.is_tagged and asked else "target"
+
+    def _words(self, role: str, question: Question, prompt: str, digest: bytes) -> str:
+        """What the model says."""
+        world, rules = self.world, self.world.file.solver
+        if role == "judge":
+            return _as_json(question.format, self._judgement(question.format, prompt, digest), "")
+        if role == "mutator":
+            task = task_of(prompt, question.system)
+            edited = solver.edit_instructions(rules, task, digest)
+            text = mutator.reword(world, task, digest) if edited is None else edited
+            text = text if question.history else mutator.dressed(world, text, digest)
+        elif role == "solver":
+            skill = self.models[question.model].skill
+            text = solver.solve(rules, prompt, question.system, skill, digest)
+        else:
+            text = world.answer(query_of(prompt), digest)
+        return text if question.format is None else _as_json(question.format, {}, text)
+
+    def _judgement(self, shape: object, prompt: str, digest: bytes) -> dict[str, Any]:
+        """The judge's values; a score alone goes by whether a known problem is solved."""
+        answer = shown("answer", prompt)
+        properties = shape.get("properties") if isinstance(shape, dict) else None
+        if isinstance(properties, dict) and set(properties) == {"score"}:
+            said = prompt if answer is None else answer
+            right = solver.verdict(shown("question", prompt) or "", said)
+            if right is not None:
+                return judge.grade(self.world, digest, right=right)
+        return judge.judgement(self.world, prompt, digest)
 
 
-def empty_reply(endpoint: Endpoint, body: wire.Body, done_reason: str) -> dict[str, Any]:
-    """A reply without a word: to an empty prompt, which only loads or unloads the model."""
-    head = {"model": body["model"], "created_at": wire.now_text()}
-    return head | _words(endpoint, Piece(tokens=0)) | {"done": True, "done_reason": done_reason}
+def count_tokens(text: str) -> int:
+    """About how many tokens a text has."""
+    return -(-len(text) // _CHARACTERS_A_TOKEN)
 
 
-def _words(endpoint: Endpoint, piece: Piece) -> dict[str, Any]:
-    thinking = wire.without_zeros({"thinking": piece.thinking})
-    if endpoint == "generate":
-        return {"response": piece.text, **thinking}
-    return {"message": {"role": "assistant", "content": piece.text, **thinking}}
+def _divided(text: str, count: int) -> list[str]:
+    """A text in so many pieces, as long as each other but for one character."""
+    ends = [place * len(text) // max(count, 1) for place in range(count + 1)]
+    return [text[begin:end] for begin, end in pairwise(ends)]
+
+
+def _fitted(question: Question) -> tuple[str, int]:
+    """What is read of the last turn, and the tokens of all that is read.
+
+    As Ollama cuts: the oldest turns go, then of what is left the middle, down to half a context.
+    """
+    most, turns = question.num_ctx, [count_tokens(text) for _, text in question.history]
+    rest = count_tokens(question.system) + count_tokens(question.prompt)
+    if sum(turns) + rest > most and not question.truncate:
+        raise PromptTooLongError(sum(turns) + rest, most)
+    while turns and sum(turns) + rest > most:
+        del turns[0]
+    if sum(turns) + rest <= most:
+        return question.prompt, max(1, sum(turns) + rest)
+    left = most - max((most - _KEPT_TOKENS) // 2, 1)
+    return question.prompt[-left * _CHARACTERS_A_TOKEN :], left
+
+
+def _ended(question: Question, reply: Reply) -> Reply:
+    """The reply up to its end: before a stop text, at its limit, or when the context is full."""
+    text, count = reply.text, reply.text_tokens
+    if found := [at for each in question.stop if (at := text.find(each)) >= 0]:
+        count, text = max(1, -(-min(found) * count // len(text))), text[: min(found)]
+    most = question.num_predict if question.num_predict > 0 else math.inf
+    if not question.shift:
+        most = min(most, max(question.num_ctx - reply.prompt_tokens, 1))
+    if reply.thought_tokens + count <= most:
+        return replace(reply, text=text, text_tokens=count)
+    thoughts = min(reply.thought_tokens, int(most))
+    words = int(most) - thoughts
+    return replace(
+        reply,
+        thinking="".join(_divided(reply.thinking, reply.thought_tokens)[:thoughts]),
+        thought_tokens=thoughts,
+        text="".join(_divided(text, count)[:words]),
+        text_tokens=words,
+        reason="length",
+    )
+
+
+def _as_json(shape: object, values: Mapping[str, Any], text: str) -> str:
+    """A reply in the shape that is asked for: the values by their names, else the text."""
+    if not isinstance(shape, dict):
+        return json.dumps(values or {"response": text})
+
+    def value(schema: dict[str, Any], name: str, depth: int = 0) -> Any:  # noqa: ANN401 - JSON
+        if "$ref" in schema:
+            schema = shape["$defs"][schema["$ref"].rpartition("/")[2]]
+        schema, wish = schema.get("anyOf", [schema])[0], values.get(name, text)
+        allowed = schema.get("enum") or [schema.get("const")]
+        if allowed != [None]:
+            return wish if wish in allowed else allowed[0]
+        number = wish if isinstance(wish, (int, float)) else 0
+        least, most = schema.get("minimum", number), schema.get("maximum", number)
+        simple = {"boolean": wish is True, "null": None, "integer": min(max(number, least), most)}
+        kinds = schema.get("type", "string")
+        match kinds[0] if isinstance(kinds, list) else kinds:
+            case "object":
+                fields = schema.get("properties", {})
+                return {key: value(each, key, depth + 1) for key, each in fields.items()}
+            case "array":
+                one = depth < _DEEPEST
+                return [value(schema.get("items", {}), name, depth + 1)] if one else []
+            case kind:
+                return simple.get("integer" if kind == "number" else kind, wish)
+
+    try:
+        return json.dumps(value(shape, ""))
+    except (TypeError, KeyError, AttributeError, IndexError, RecursionError):
+        raise SchemaError(f"{shape!r:.100}") from None

@@ -1,29 +1,18 @@
-"""The settings of a simulator: its flags, and what Ollama's environment variables make of them.
+"""The settings of a simulator.
 
-The commands' settings inherit `SimulatedServer`. Hence annotations here are types, not strings, for the flags
-are read off them in other modules; and what imports the server itself is imported where it is used.
+Commands inherit `SimulatedServer` and read its annotations at run time, so these are types here and
+not strings.
 """
 
 import math
-import os
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from statistics import NormalDist
 
-from simulator.keep_alive import is_duration, keep_alive_s
-from simulator.profiles import PROFILES, parse_reply_length
-
-if TYPE_CHECKING:
-    from simulator.engine import Limits
-
-MOST_SLOTS = 65536
-"""`/slots` tells of each of them."""
-_LAST_PORT = 65535
-_COUNTS = {
-    "slots": "OLLAMA_NUM_PARALLEL",
-    "max_queue": "OLLAMA_MAX_QUEUE",
-    "max_loaded_models": "OLLAMA_MAX_LOADED_MODELS",
-}
-_KEEP_ALIVE = "OLLAMA_KEEP_ALIVE"
+FORMAT = "simulator"
+"""What `/api/tags` calls the format of every model; a real server has files of another."""
+WORLDS = ("cautious", "drawn")
+"""The bundled worlds: in `cautious` constants may be tuned; in `drawn`, which is chance, never."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,20 +21,18 @@ class SimulatedServer:
 
     slots: int = 1
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL)."""
-    profile: str = "ideal"
-    """The hardware whose speed is played: ideal, gb10, m2-ultra, rtx3090, rtx4090 or cpu16."""
-    persona: str | None = None
-    """A TOML file with another world for the simulated models."""
+    world: str = "cautious"
+    """What the simulated models know: `cautious`, `drawn`, or a TOML file of your own."""
     reply_tokens: str = "64"
     """Reply length: a number, or `lognormal:mean=64,sigma=1.0`."""
     time_scale: float = 1.0
-    """1 is the pace of the profile; 0.1 is ten times faster."""
+    """1 is 4 ms a token; 0.1 is ten times faster, 0 answers at once."""
+    load_s: float = 0.0
+    """Seconds that a model takes to load, at a time scale of 1."""
     max_loaded_models: int = 0
-    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
-    memory_gb: float = 0.0
-    """Gigabytes that the models in memory may take, 4 each; 0 sets no limit."""
+    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 sets no limit."""
     faults: str | None = None
-    """A JSON file of faults to be played, such as [{"kind": "error_500", "rate": 0.1}]."""
+    """A JSON file of faults, such as [{"kind": "status", "status": 500, "rate": 0.1}]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +41,8 @@ class Settings(SimulatedServer):
 
     max_queue: int = 512
     """Requests that may wait for a model to load (OLLAMA_MAX_QUEUE); 0 takes one at a time."""
-    keep_alive: str = "5m"
-    """How long a model stays in memory after its last use (OLLAMA_KEEP_ALIVE); negative is for ever. It is a
-    promise to clients in their own time, which `time_scale` leaves alone."""
+    num_ctx: int = 4096
+    """Tokens of prompt and reply that a model holds at most."""
     seed: int = 0
     """Goes into every draw: another seed is another server."""
     port: int = 0
@@ -65,59 +51,41 @@ class Settings(SimulatedServer):
     """The address to listen on."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.slots <= MOST_SLOTS:
-            raise ValueError(f"slots must be between 1 and {MOST_SLOTS}, got {self.slots!r}")
-        if self.profile not in PROFILES:
-            raise ValueError(f"profile must be one of {sorted(PROFILES)}, got {self.profile!r}")
-        if not 0 <= self.time_scale < math.inf:
-            raise ValueError(f"time scale must be 0 or a positive number, got {self.time_scale!r}")
-        for name in ("max_queue", "max_loaded_models", "memory_gb"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be 0 or a positive number, got {getattr(self, name)!r}")
-        _stay_s(self.keep_alive)
-        if not 0 <= self.port <= _LAST_PORT:
-            raise ValueError(f"port must be between 0 and {_LAST_PORT}, got {self.port!r}")
-        parse_reply_length(self.reply_tokens)
-        if self.faults is not None:
-            from simulator.faults import read_faults
-
-            read_faults(self.faults)
-
-    @property
-    def limits(self) -> "Limits":
-        """What there is room for, with the profile's own limits where these settings leave it open."""
-        from simulator.engine import Limits
-
-        return Limits(
-            slots=self.slots,
-            max_queue=self.max_queue,
-            max_loaded_models=self.max_loaded_models or PROFILES[self.profile].max_loaded_models,
-            memory_gb=self.memory_gb or math.inf,
-            keep_alive_s=_stay_s(self.keep_alive),
+        bounds = {"slots": (1, 65_536), "num_ctx": (1, 2**31), "port": (0, 65_535)}
+        unbounded = dict.fromkeys(
+            ("time_scale", "load_s", "max_loaded_models", "max_queue"), (0, 1e9)
         )
+        for name, (least, most) in {**bounds, **unbounded}.items():
+            if not least <= getattr(self, name) <= most:
+                got = getattr(self, name)
+                raise ValueError(f"{name} must be from {least:g} to {most:g}, got {got!r}")
+        reply_length(self.reply_tokens)
 
 
-def settings_from_environment() -> dict[str, Any]:
-    """The settings that Ollama's own variables make, by name; those that are not set are left out.
+def reply_length(spec: str) -> Callable[[float], int]:
+    """The distribution of reply lengths: from a share in [0, 1) to a count of tokens.
+
+    Args:
+        spec: `"64"`, or `"lognormal:mean=64,sigma=1.0"`; `mean` is the mean of the distribution in
+            tokens (not of its logarithm), `sigma` the standard deviation of the logarithm.
 
     Raises:
-        ValueError: a variable is not a whole number, or not a duration.
+        ValueError: the text names no distribution.
     """
-    found: dict[str, Any] = {}
-    for name, variable in _COUNTS.items():
-        if text := os.environ.get(variable, "").strip():
-            if not text.isdecimal():
-                raise ValueError(f"{variable} must be a whole number, got {text!r}")
-            found[name] = int(text)
-    if found.get("slots") == 0:
-        del found["slots"]
-    if text := os.environ.get(_KEEP_ALIVE, "").strip():
-        found["keep_alive"] = f"{text}s" if text.lstrip("+-").isdecimal() else text
-        if not is_duration(found["keep_alive"]):
-            raise ValueError(f"{_KEEP_ALIVE} must be a duration such as '5m' or whole seconds, got {text!r}")
-    return found
+    expected = "reply tokens must be such as '64' or 'lognormal:mean=64,sigma=1.0'"
+    kind, _, rest = spec.strip().partition(":")
+    if not rest and kind.isdecimal() and int(kind) >= 1:
+        return lambda _share: int(kind)
+    try:
+        parts = dict(each.split("=") for each in rest.replace(" ", "").split(","))
+        mean, sigma = float(parts.pop("mean")), float(parts.pop("sigma"))
+    except (ValueError, KeyError):
+        raise ValueError(f"{expected}, got {spec!r}") from None
+    if kind != "lognormal" or parts or not (1 <= mean < math.inf and 0 <= sigma < math.inf):
+        raise ValueError(f"{expected} (mean from 1, sigma from 0), got {spec!r}")
 
+    def draw(share: float) -> int:
+        deviation = NormalDist().inv_cdf(min(max(share, 1e-12), 1 - 1e-12))
+        return max(1, round(math.exp(math.log(mean) - sigma**2 / 2 + sigma * deviation)))
 
-def _stay_s(keep_alive: str) -> float:
-    """Seconds that a model stays, from a duration or, as in OLLAMA_KEEP_ALIVE, whole seconds."""
-    return keep_alive_s(f"{keep_alive}s" if keep_alive.lstrip("+-").isdecimal() else keep_alive)
+    return draw

@@ -1,170 +1,211 @@
-"""Faults strike by the request and its occurrence alone; their lists are checked and read back."""
+"""Faults and outages: a function of the request, each with its named error, nothing left behind."""
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from random import Random
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.faults import FIELDS, KINDS, FaultPlan, listed, parse_faults, read_faults
+from ollama_utils.client import OllamaClient
+from ollama_utils.errors import (
+    BadReplyError,
+    BrokenReplyError,
+    CallTimeoutError,
+    OllamaError,
+    ServerBusyError,
+    ServerFaultError,
+    ServerUnreachableError,
+)
+from ollama_utils.openai_client import OpenAIClient
+from ollama_utils.types import Call
+from simulator.faults import Fault, FaultPlan
+from simulator.process import ChildError, EmbeddedServer
+from simulator.settings import Settings
+from tests.simulator.conftest import Ask
 
-HALF = [{"kind": "error_500", "rate": 0.5}]
-
-
-def _plan(faults: object, seed: int = 0) -> FaultPlan:
-    return FaultPlan(seed, parse_faults(faults))
-
-
-def _met(plan: FaultPlan, body: bytes, endpoint: str = "generate", model: str = "m:latest") -> str | None:
-    fault = plan.strike(endpoint, body, model)
-    return None if fault is None else fault.kind
-
-
-def _struck(fault: dict[str, Any], occurrences: int) -> list[bool]:
-    """Which of a request's occurrences a fault strikes."""
-    plan = _plan([{"kind": "busy_503"} | fault])
-    return [_met(plan, b"the same") is not None for _ in range(occurrences)]
-
-
-def test_the_rate_is_the_share_of_requests_that_fail() -> None:
-    plan = _plan([{"kind": "error_500", "rate": 0.1}])
-    struck = sum(_met(plan, b"%d" % k) is not None for k in range(4000))
-    assert 320 < struck < 480
+BODY = {"model": "sim-target", "prompt": "Why?", "stream": False}
+REQUESTS = st.lists(st.sampled_from([b"a", b"b", b"c", b"d"]), max_size=40)
 
 
-@given(st.lists(st.binary(max_size=3), max_size=30), st.integers(1, 4), st.randoms(use_true_random=False))
-def test_what_fails_does_not_depend_on_the_order_of_different_requests(
-    bodies: list[bytes], burst: int, mixer: Random
+def struck(plan: FaultPlan, requests: Sequence[bytes]) -> dict[bytes, list[bool]]:
+    """For each request whether its occurrences were struck, in order."""
+    found: dict[bytes, list[bool]] = {}
+    for request in requests:
+        hit = plan.strike("/api/generate", request, "m:latest") is not None
+        found.setdefault(request, []).append(hit)
+    return found
+
+
+@given(REQUESTS, st.randoms(use_true_random=False), st.none() | st.integers(1, 3))
+def test_a_fault_is_a_function_of_seed_request_and_occurrence(
+    requests: list[bytes], chance: Any, first: int | None
 ) -> None:
-    def outcome(order: list[bytes]) -> dict[bytes, list[str | None]]:
-        plan = _plan([{"kind": "error_500", "rate": 0.4, "burst": burst}])
-        found = dict[bytes, list[str | None]]()
-        for body in order:
-            found.setdefault(body, []).append(_met(plan, body))
-        return found
-
-    shuffled = bodies.copy()
-    mixer.shuffle(shuffled)
-    assert outcome(bodies) == outcome(shuffled)
+    faults = [Fault(kind="drop", rate=0.5, first=first)]
+    shuffled = chance.sample(requests, len(requests))
+    found = struck(FaultPlan(7, faults), requests)
+    assert found == struck(FaultPlan(7, faults), shuffled)
+    if first is not None:  # struck at its first occurrences, or at none
+        assert all(
+            hits == [hits[0] and n < first for n in range(len(hits))] for hits in found.values()
+        )
 
 
-def test_a_retry_is_another_occurrence_and_may_succeed() -> None:
-    assert set(_struck({"rate": 0.5}, 20)) == {True, False}
+def test_the_rate_is_the_share_of_calls_and_another_seed_strikes_others() -> None:
+    requests = [str(number).encode() for number in range(1000)]
+    by_seed = [struck(FaultPlan(seed, [Fault(kind="drop", rate=0.3)]), requests) for seed in (0, 1)]
+    assert [0.26 < sum(hits[0] for hits in found.values()) / 1000 < 0.34 for found in by_seed]
+    assert by_seed[0] != by_seed[1]
 
 
-@given(st.floats(0, 1), st.integers(1, 6), st.none() | st.integers(1, 12))
-def test_a_burst_strikes_the_occurrences_that_follow_its_beginning(
-    rate: float, burst: int, first: int | None
+def test_a_fault_for_one_model_leaves_others_alone_and_the_first_that_strikes_counts() -> None:
+    faults = [Fault(kind="drop", rate=1, model="m"), Fault(kind="late", rate=1)]
+    plan = FaultPlan(0, faults)
+    kinds = [plan.strike("/api/chat", b"x", model) for model in ("m:latest", "n:latest")]
+    assert [each.kind for each in kinds if each is not None] == ["drop", "late"]
+
+
+MET: list[tuple[dict[str, Any], type[OllamaError]]] = [
+    ({"kind": "status"}, ServerFaultError),
+    ({"kind": "status", "status": 503}, ServerBusyError),
+    ({"kind": "status", "status": 502}, ServerUnreachableError),
+    *(({"kind": "drop", "at": at}, BrokenReplyError) for at in ("start", "body", "end")),
+    *(({"kind": "hang", "at": at}, CallTimeoutError) for at in ("start", "body", "end")),
+    ({"kind": "late", "seconds": 9}, CallTimeoutError),
+    *(({"kind": "garbage", "what": each}, BadReplyError) for each in ("html", "cut", "empty")),
+    ({"kind": "garbage", "what": "wrong_type"}, BadReplyError),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("wire", ["ollama", "openai"])
+def test_each_fault_gives_the_client_its_named_error(
+    server: EmbeddedServer, wire: str, *, stream: bool
 ) -> None:
-    begun = [hit and (first is None or n < first) for n, hit in enumerate(_struck({"rate": rate}, 20))]
-    expected = [any(begun[max(0, n - burst + 1) : n + 1]) for n in range(20)]
-    given_first = {} if first is None else {"first": first}
-    assert _struck({"rate": rate, "burst": burst} | given_first, 20) == expected
+    client: OllamaClient | OpenAIClient = OllamaClient(server.host, timeout_s=1.5)
+    if wire == "openai":
+        client = OpenAIClient(f"openai:{server.host}/v1", timeout_s=1.5)
+    call = Call(model="sim-target", prompt="Why?", options={"temperature": 0})
 
+    def met() -> type[OllamaError] | None:
+        try:
+            client.generate(call, stream=stream)
+        except OllamaError as error:
+            return type(error)
+        return None
 
-def test_the_first_occurrences_alone_can_fail() -> None:
-    assert _struck({"rate": 1, "first": 2}, 5) == [True, True, False, False, False]
-    assert _struck({"rate": 1, "first": 1, "burst": 3}, 5) == [True, True, True, False, False]
-
-
-def test_another_seed_fails_other_requests() -> None:
-    def struck(seed: int) -> list[bool]:
-        plan = _plan(HALF, seed)
-        return [_met(plan, b"%d" % k) is None for k in range(50)]
-
-    assert struck(1) == struck(1)
-    assert struck(1) != struck(2)
-
-
-def test_of_several_faults_the_first_that_strikes_counts() -> None:
-    plan = _plan(
-        [{"kind": "drop", "rate": 0.0}, {"kind": "empty", "rate": 1.0}, {"kind": "drop", "rate": 1.0}]
-    )
-    assert _met(plan, b"x") == "empty"
-
-
-def test_a_fault_names_its_model_with_or_without_the_tag() -> None:
-    for name, full in (("m", "m:latest"), ("m:latest", "m:latest"), ("host:5000/m", "host:5000/m:latest")):
-        plan = _plan([{"kind": "drop", "rate": 1.0, "model": name}])
-        assert _met(plan, b"x", model=full) == "drop"
-        assert _met(plan, b"x", model="n:latest") is None
+    wrong = {}
+    with contextlib.closing(client):
+        for fault, error in MET:
+            server.set_faults([{**fault, "rate": 1}])
+            got = met()
+            if got is None or not issubclass(got, error):
+                wrong[json.dumps(fault)] = (error, got)
+        server.set_faults([])
+        assert client.generate(call, stream=stream).text
+    assert not wrong
+    assert server.stats()["faults"]["garbage"] == 4
 
 
 @pytest.mark.parametrize(
-    ("fault", "endpoints"),
-    [
-        ({"kind": "not_done"}, {"generate", "chat"}),
-        ({"kind": "wrong_type"}, set(FIELDS)),
-        ({"kind": "wrong_type", "field": "choices"}, {"chat/completions"}),
-        ({"kind": "wrong_type", "field": "data"}, {"embeddings"}),
-        ({"kind": "wrong_type", "field": "model"}, set(FIELDS)),
-        ({"kind": "wrong_type", "field": "total_duration"}, {"generate", "chat", "embed"}),
-        ({"kind": "wrong_type", "field": "eval_count"}, {"generate", "chat"}),
-        ({"kind": "wrong_type", "field": "response"}, {"generate"}),
-        ({"kind": "wrong_type", "field": "message"}, {"chat"}),
-        ({"kind": "wrong_type", "field": "embeddings"}, {"embed"}),
-    ],
+    "fault", [{"kind": "late", "seconds": 0.05}, {"kind": "drop", "at": "after"}]
 )
-def test_a_fault_strikes_only_replies_that_have_what_it_changes(
-    fault: dict[str, Any], endpoints: set[str]
+def test_a_late_reply_and_one_after_which_all_ends_are_good(
+    ask: Ask, server: EmbeddedServer, fault: dict[str, Any]
 ) -> None:
-    plan = _plan([{"rate": 1} | fault])
-    assert {name for name in FIELDS if _met(plan, b"x", endpoint=name)} == endpoints
+    good = ask("/api/generate", BODY | {"options": {"temperature": 0}}).json()["response"]
+    server.set_faults([{**fault, "rate": 1}])
+    for _ in range(2):
+        reply = ask("/api/generate", BODY | {"options": {"temperature": 0}})
+        assert reply.json()["response"] == good
+    assert server.stats()["failed"] == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_list_of_faults_is_read_back_as_it_was_meant(kind: str, tmp_path: Path) -> None:
-    faults = parse_faults([{"kind": kind, "rate": 0.25}, {"kind": kind, "rate": 1, "model": "m", "first": 3}])
-    assert parse_faults(listed(faults)) == faults
-    (tmp_path / "faults.json").write_text(json.dumps(listed(faults)))
-    assert read_faults(str(tmp_path / "faults.json")) == faults
+def test_a_client_that_leaves_frees_its_slot(server: EmbeddedServer) -> None:
+    server.set_faults([{"kind": "hang", "rate": 1}])
+    for _ in range(20):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{server.host}/api/generate", json=BODY, timeout=0.05)
+    server.set_faults([])
+    assert httpx.post(f"{server.host}/api/generate", json=BODY).status_code == 200
+    assert server.stats()["in_flight"] == 0
+
+
+def test_a_request_that_is_rejected_meets_no_fault(ask: Ask, server: EmbeddedServer) -> None:
+    server.set_faults([{"kind": "status", "rate": 1}])
+    assert ask("/api/generate", BODY | {"model": "x"}).status_code == 404
+    assert server.stats()["faults"] == {}
 
 
 @pytest.mark.parametrize(
     ("faults", "says"),
     [
-        ("drop", "a list of objects"),
-        ({"kind": "drop", "rate": 1}, "a list of objects"),
-        ([3], "an object with 'kind' and 'rate', got 3"),
-        ([{"kind": "drop"}], "an object with 'kind' and 'rate', got {'kind': 'drop'}"),
-        ([{"kind": "drop", "rate": 1, "modell": "m"}], r"may have \['kind', .*'at'\], got \['modell'\] too"),
-        ([{"kind": "drop", "rate": 1, "seconds": 3}], r"got \['seconds'\] too"),
-        ([{"kind": "quake", "rate": 1}], "kind must be one of .*'drop'.* got 'quake'"),
-        ([{"kind": [], "rate": 1}], "kind must be one of"),
-        ([{"kind": "drop", "rate": True}], "rate must be a number from 0 to 1, got True"),
-        ([{"kind": "drop", "rate": 1.5}], "rate must be a number from 0 to 1, got 1.5"),
-        ([{"kind": "drop", "rate": 1, "model": 3}], "model must be a name, got 3"),
-        ([{"kind": "drop", "rate": 1, "first": 0}], "first must be a whole number of at least 1, got 0"),
-        ([{"kind": "drop", "rate": 1, "burst": 2.0}], "burst must be a whole number from 1 to 1000, got 2.0"),
-        ([{"kind": "drop", "rate": 1, "at": "lunch"}], r"at one of \['start', .*'after'\], got 'lunch'"),
-        ([{"kind": "hang", "rate": 1, "at": "after"}], r"at one of \['start', 'body', 'end'\], got 'after'"),
-        ([{"kind": "stall", "rate": 1, "seconds": 0}], "seconds must be a number above 0, got 0"),
-        ([{"kind": "latency", "rate": 1, "seconds": "1"}], "seconds must be a number above 0, got '1'"),
-        ([{"kind": "enormous", "rate": 1, "bytes": 2**40}], "bytes must be a whole number from 1 to"),
-        ([{"kind": "not_json", "rate": 1, "status": 99}], "status must be a whole number from 200 to 599"),
-        (
-            [{"kind": "wrong_type", "rate": 1, "field": "mood"}],
-            r"field must be one of \['response', .*'mood'",
-        ),
+        ([{"kind": "flood", "rate": 1}], "0.kind: Input should be 'status', 'drop'"),
+        ([{"kind": "drop"}], "0.rate: Field required"),
+        ([{"kind": "drop", "rate": 2}], "0.rate: Input should be less than or equal to 1, got 2"),
+        ([{"kind": "drop", "rate": 1, "at": "noon"}], "0.at: Input should be 'start'"),
+        ([{"kind": "drop", "rate": 1, "burst": 3}], "0.burst: Extra inputs are not permitted"),
+        ({"kind": "drop"}, "all of it: Input should be a valid list"),
     ],
 )
-def test_a_fault_that_cannot_be_is_refused(faults: object, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        parse_faults(faults)
+def test_faults_that_cannot_be_are_refused_in_one_line(
+    ask: Ask, tmp_path: Path, faults: object, says: str
+) -> None:
+    refused = ask("/simulator/faults", faults)
+    assert refused.status_code == 400
+    assert says in refused.json()["error"]
+    assert "\n" not in refused.json()["error"]
+    file = tmp_path / "faults.json"
+    file.write_text(json.dumps(faults), encoding="utf-8")
+    with pytest.raises(ChildError, match="the file of faults"):
+        EmbeddedServer(Settings(faults=str(file)))
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [(None, "cannot be read: No such file"), ("[", "Expecting value"), ("{}", "must be a list")],
-)
-def test_a_file_of_faults_that_cannot_be_used_is_named(tmp_path: Path, text: str | None, says: str) -> None:
-    path = tmp_path / "faults.json"
-    if text is not None:
-        path.write_text(text)
-    with pytest.raises(ValueError, match=rf"the file of faults '{path}'.* {says}"):
-        read_faults(str(path))
+def test_a_file_of_faults_is_played_from_the_start(tmp_path: Path) -> None:
+    (tmp_path / "faults.json").write_text('[{"kind": "status", "rate": 1}]', encoding="utf-8")
+    with EmbeddedServer(Settings(faults=str(tmp_path / "faults.json"))) as server:
+        assert httpx.post(f"{server.host}/api/generate", json=BODY).status_code == 500
+
+
+def test_a_hung_server_looks_healthy_and_goes_on_at_the_end(
+    ask: Ask, http: httpx.Client, server: EmbeddedServer, pool: ThreadPoolExecutor
+) -> None:
+    server.set_outage("hang")
+    calls = [pool.submit(ask, "/api/generate", BODY | {"prompt": f"{n}?"}) for n in range(20)]
+    time.sleep(0.3)
+    assert not any(each.done() for each in calls)
+    assert http.get("/api/tags").status_code == 200
+    server.end_outage()
+    assert [each.result(timeout=10).status_code for each in calls] == [200] * 20
+
+
+def test_an_outage_of_all_leaves_the_control_routes_and_ends_by_itself(
+    http: httpx.Client, server: EmbeddedServer
+) -> None:
+    server.set_outage("hang", at="all", for_s=0.6)
+    with pytest.raises(httpx.ReadTimeout):
+        http.get("/api/tags", timeout=0.2)
+    assert server.stats()["calls"] == 0
+    assert http.get("/api/tags").status_code == 200
+
+
+def test_dropped_calls_are_reset_also_those_under_way(
+    ask: Ask, server: EmbeddedServer, pool: ThreadPoolExecutor
+) -> None:
+    server.set_faults([{"kind": "late", "rate": 1, "seconds": 30}])
+    under_way = pool.submit(ask, "/api/generate", BODY)
+    while not server.stats()["in_flight"]:
+        time.sleep(0.01)
+    server.set_outage("drop")
+    with pytest.raises(httpx.TransportError):
+        under_way.result(timeout=5)
+    with pytest.raises(httpx.TransportError):
+        ask("/api/generate", BODY)

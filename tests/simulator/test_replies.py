@@ -1,0 +1,249 @@
+"""Replies over both wires: equal for equal requests, whole or streamed, cut where they must end."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Literal
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from simulator.process import EmbeddedServer
+from simulator.settings import Settings
+from tests.simulator.conftest import Ask
+
+QUESTION = "How do I kill a Python process?"
+JUDGED = (
+    "Judge it.\n\n<question-00c0ffee>Is tea brown?</question-00c0ffee>\n"
+    "<answer-00c0ffee>I can't help with “tea”.</answer-00c0ffee>"
+)
+
+
+def generate(**more: Any) -> dict[str, Any]:
+    return {"model": "sim-target", "prompt": QUESTION, "stream": False, **more}
+
+
+def completion(prompt: str = QUESTION, **more: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": prompt}]
+    return {"model": "sim-target", "messages": messages, "temperature": 0, **more}
+
+
+def text_of(reply: httpx.Response) -> str:
+    """The words of a reply of any endpoint, whole or streamed."""
+    assert reply.status_code == 200, reply.text
+    lines = [line.removeprefix("data: ") for line in reply.text.split("\n") if line.strip()]
+    words = []
+    for part in map(json.loads, [line for line in lines if line != "[DONE]"]):
+        words.append(part.get("response") or part.get("message", {}).get("content") or "")
+        said = (each.get("message") or each["delta"] for each in part.get("choices", ()))
+        words += [each.get("content") or "" for each in said]
+    return "".join(words)
+
+
+def test_equal_requests_get_equal_replies_at_one_and_at_sixteen_in_flight(
+    ask: Ask, pool: ThreadPoolExecutor, server: EmbeddedServer
+) -> None:
+    bodies = [generate(prompt=f"{QUESTION} {number}") for number in range(32)]
+    alone = [text_of(ask("/api/generate", body)) for body in bodies]
+    server.set_faults([{"kind": "late", "rate": 1, "seconds": 0.5}])  # so that they meet
+    together = list(pool.map(lambda body: text_of(ask("/api/generate", body)), bodies))
+    assert alone == together
+    assert server.stats()["max_in_flight"] > 1
+    assert len(set(alone)) > 16
+
+
+def test_all_that_is_asked_decides_the_reply_and_nothing_else(ask: Ask) -> None:
+    said = text_of(ask("/api/generate", generate(options={"temperature": 0, "seed": 1})))
+    same = ({"temperature": 0, "seed": 2}, {"temperature": 0, "top_k": 3, "unknown": True})
+    assert all(text_of(ask("/api/generate", generate(options=each))) == said for each in same)
+    others = [
+        generate(options={"temperature": 0.5, "seed": 1}),
+        generate(options={"temperature": 0.5, "seed": 2}),
+        generate(options={"temperature": 0}, system="Be brief."),
+        generate(options={"temperature": 0}, prompt=f"{QUESTION}?"),
+        generate(options={"temperature": 0}, template="x"),
+    ]
+    assert len({said, *(text_of(ask("/api/generate", each)) for each in others)}) == 6
+
+
+def test_two_servers_of_one_seed_say_the_same_and_another_seed_something_else(ask: Ask) -> None:
+    said = text_of(ask("/api/generate", generate()))
+    tags = ask("/api/show", {"model": "sim-target"}).json()["digest"]
+    for seed in (0, 1):
+        with EmbeddedServer(Settings(slots=2, time_scale=0, seed=seed)) as other:
+            again = httpx.post(f"{other.host}/api/generate", json=generate())
+            digest = httpx.post(f"{other.host}/api/show", json={"model": "sim-target"}).json()
+            assert (text_of(again) == said) == (seed == 0)
+            # Slots and pace are no part of what a model says; the lengths of replies are.
+            assert digest["digest"] != tags or seed == 0
+
+
+def test_both_wires_and_chat_and_prompt_say_the_same(ask: Ask) -> None:
+    options = {"temperature": 0}
+    chat = {"messages": [{"role": "user", "content": QUESTION}], "model": "sim-target"}
+    said = [
+        text_of(ask("/api/generate", generate(options=options))),
+        text_of(ask("/api/chat", {**chat, "options": options, "stream": False})),
+        text_of(ask("/v1/chat/completions", completion())),
+        text_of(ask("/v1/chat/completions", completion([{"type": "text", "text": QUESTION}]))),  # type: ignore[arg-type]  # parts
+    ]
+    assert len(set(said)) == 1
+
+
+def test_a_boundary_around_a_text_is_no_part_of_what_is_asked(ask: Ask) -> None:
+    texts = [f"Paraphrase the query.\n\n<query{b}>{QUESTION}</query{b}>" for b in ("", "-0123abcd")]
+    asked = [generate(model="sim-mutator", prompt=text) for text in texts]
+    assert len({text_of(ask("/api/generate", each)) for each in asked}) == 1
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@given(
+    model=st.sampled_from(["sim-target", "sim-thinker", "sim-mutator", "sim-solver"]),
+    prompt=st.sampled_from([QUESTION, "Why is tea brown?", "7 + 5"]) | st.text(min_size=1),
+    limit=st.none() | st.integers(1, 200),
+    stop=st.lists(st.sampled_from([" the ", ".", "I", "zz"]), max_size=2),
+)
+def test_a_stream_is_the_whole_reply_in_pieces(
+    ask: Ask, model: str, prompt: str, limit: int | None, stop: list[str]
+) -> None:
+    options = {"temperature": 0, "stop": stop, **({} if limit is None else {"num_predict": limit})}
+    asked = generate(model=model, prompt=prompt, options=options)
+    whole = ask("/api/generate", asked).json()
+    lines = ask("/api/generate", asked | {"stream": True}).text.splitlines()
+    parts = [json.loads(line) for line in lines]
+    assert "".join(part["response"] for part in parts) == whole["response"]
+    assert "".join(part.get("thinking", "") for part in parts) == whole.get("thinking", "")
+    assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
+    last = {
+        name: value for name, value in parts[-1].items() if name in {"done_reason", "eval_count"}
+    }
+    assert last.items() <= whole.items()
+    assert not any(each in whole["response"] for each in stop)
+    if limit is not None:
+        assert whole["eval_count"] <= limit
+        assert whole["done_reason"] == "stop" or whole["eval_count"] == limit
+
+
+def test_a_streamed_completion_is_the_whole_one_with_its_usage(ask: Ask) -> None:
+    asked = completion(max_tokens=40)
+    whole = ask("/v1/chat/completions", asked).json()
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    streamed = ask("/v1/chat/completions", asked | more)
+    assert text_of(streamed) == whole["choices"][0]["message"]["content"]
+    events = [line[6:] for line in streamed.text.split("\n") if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    assert json.loads(events[-2])["usage"] == whole["usage"]
+    assert whole["usage"]["completion_tokens"] == 40
+    assert whole["choices"][0]["finish_reason"] == "length"
+
+
+@pytest.mark.parametrize("level", ["low", "medium", "high", "max"])
+def test_thinking_stands_apart_from_the_answer_and_counts(ask: Ask, level: str) -> None:
+    asked = generate(model="sim-thinker", options={"temperature": 0})
+    thinks, not_told = (
+        ask("/api/generate", asked | {"think": each}).json() for each in (level, None)
+    )
+    quiet = ask("/api/generate", asked | {"think": False}).json()
+    assert thinks["thinking"]
+    assert thinks["thinking"] not in thinks["response"]
+    assert (quiet.get("thinking"), quiet["eval_count"]) == (None, 64)
+    length = {"low": 32, "medium": 64, "high": 128, "max": 256}[level]
+    assert thinks["eval_count"] == 64 + length
+    assert not_told["eval_count"] == 64 + 64
+
+
+def test_thinking_can_be_switched_off_and_is_apart_on_openais_wire(ask: Ask) -> None:
+    asked = completion(model="sim-thinker")
+    thought = ask("/v1/chat/completions", asked).json()["choices"][0]["message"]
+    assert thought["reasoning"] == thought["reasoning_content"] != ""
+    for off in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        message = ask("/v1/chat/completions", asked | off).json()["choices"][0]["message"]
+        assert set(message) == {"role", "content"}
+
+
+def test_a_limit_that_thoughts_use_up_leaves_no_answer(ask: Ask) -> None:
+    asked = generate(model="sim-thinker", options={"num_predict": 10})
+    reply = ask("/api/generate", asked).json()
+    assert (reply["response"], reply["done_reason"], reply["eval_count"]) == ("", "length", 10)
+
+
+def test_a_prompt_that_is_too_long_is_cut_and_its_count_shows_it(ask: Ask) -> None:
+    long, options = "word " * 500 + QUESTION, {"num_ctx": 256, "temperature": 0}
+    cut = ask("/api/generate", generate(prompt=long, options=options)).json()
+    whole = ask("/api/generate", generate(prompt=long, options={"temperature": 0})).json()
+    assert cut["prompt_eval_count"] == 256 - (256 - 4) // 2
+    assert whole["prompt_eval_count"] == -(-len(long) // 4)
+    # Of a chat the oldest turns go first.
+    turns = [{"role": role, "content": "word " * 100} for role in ("user", "assistant") * 2]
+    chat = {"model": "sim-target", "messages": [*turns, {"role": "user", "content": QUESTION}]}
+    reply = ask("/api/chat", {**chat, "options": options, "stream": False}).json()
+    assert reply["prompt_eval_count"] == 125 + -(-len(QUESTION) // 4)
+
+
+def test_a_prompt_that_must_not_be_cut_is_refused(ask: Ask) -> None:
+    asked = generate(prompt="word " * 500, options={"num_ctx": 256}, truncate=False)
+    reply = ask("/api/generate", asked)
+    assert reply.status_code == 400
+    assert "exceeds the available context size (256 tokens)" in reply.json()["error"]
+    texts = {"model": "sim-embed", "input": ["a", "word " * 500], "options": {"num_ctx": 256}}
+    refused = ask("/api/embed", texts | {"truncate": False})
+    assert refused.json() == {"error": "the input length exceeds the context length"}
+    assert ask("/api/embed", texts).json()["prompt_eval_count"] == 257
+
+
+def test_a_full_context_ends_a_reply_that_must_not_shift(ask: Ask) -> None:
+    options = {"num_ctx": 40, "temperature": 0}
+    ends = [
+        ask("/api/generate", generate(options=options, shift=shift)).json()
+        for shift in (True, False)
+    ]
+    assert [end["done_reason"] for end in ends] == ["stop", "length"]
+    assert ends[1]["prompt_eval_count"] + ends[1]["eval_count"] == 40
+
+
+class Verdict(BaseModel):
+    """What a judge is asked for."""
+
+    label: Literal["answered", "partly_refused", "refused"]
+    score: int
+    intent_kept: bool
+
+
+class Own(BaseModel):
+    """A user's own schema."""
+
+    kind: Literal["a", "b"]
+    texts: list[str]
+    inner: Verdict
+    number: float | None
+
+
+@pytest.mark.parametrize("model", ["sim-target", "sim-judge", "sim-model"])
+@pytest.mark.parametrize("kind", [Verdict, Own])
+def test_a_reply_in_a_schema_is_read_by_pydantic(
+    ask: Ask, model: str, kind: type[BaseModel]
+) -> None:
+    schema = kind.model_json_schema()
+    asked = generate(model=model, prompt=JUDGED, format=schema)
+    kind.model_validate_json(ask("/api/generate", asked).json()["response"])
+    shape = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    asked = completion(JUDGED, model=model, response_format=shape)
+    kind.model_validate_json(text_of(ask("/v1/chat/completions", asked)))
+
+
+def test_embeddings_have_length_one_and_are_close_for_texts_that_are_alike(ask: Ask) -> None:
+    texts = ["How do I kill weeds?", "How can I kill the weeds?", "Name a tea.", ""]
+    asked: dict[str, Any] = {"model": "sim-embed", "input": texts}
+    rows = ask("/api/embed", asked).json()["embeddings"]
+    assert [sum(value**2 for value in row) for row in rows] == pytest.approx([1.0] * 4)
+    alike, other = (sum(a * b for a, b in zip(rows[0], rows[n], strict=True)) for n in (1, 2))
+    assert alike > 0.6 > other
+    short = ask("/api/embed", asked | {"dimensions": 8}).json()["embeddings"]
+    assert [(len(row), round(sum(v**2 for v in row), 6)) for row in short] == [(8, 1.0)] * 4
+    listed = ask("/v1/embeddings", asked).json()["data"]
+    assert [each["embedding"] for each in listed] == rows
+    assert ask("/api/embed", {"model": "sim-embed", "input": []}).json()["embeddings"] == []
