@@ -65,7 +65,7 @@ soak: install ## The long checks: a training under all faults, every kill and sc
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
-	$(call run_benchmarks,rollouts step_cost calls limits swaps eval_throughput wrappers doctor report)
+	$(call run_benchmarks,rollouts step_cost calls limits eval_throughput wrappers doctor report)
 
 bench-outages: install ## The only server gone for 2 minutes in the middle of each command; slow and hung hosts, into docs/performance.md (about twenty minutes)
 	$(call run_benchmarks,outages several_servers)
@@ -83,7 +83,7 @@ bench-guard: install ## Measure how surely eval --guard-queries finds what unloc
 bench-until-sure: install ## Train 400 times to see when --until-sure ends, into docs/stopping.md (some two hours)
 	$(call run_benchmarks,until_sure)
 
-learning: install ## Train every algorithm to six numbers of calls, over 5 seeds and 3 worlds, into docs/learning.md (several hours)
+learning: install ## Train every algorithm to six numbers of calls, over 5 seeds and 2 worlds, into docs/learning.md (several hours)
 	$(call run_benchmarks,learning)
 
 clean: ## Remove what the checks leave behind (not .venv, not runs/)

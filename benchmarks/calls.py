@@ -49,7 +49,7 @@ the TLS context are shared, and as many connections stay open as there were call
 
 _PATIENCE_S = 5.0  # as it comes, the official client waits for ever for a reply that is lost
 _MODEL = "sim-target"
-_SETTINGS = Settings(slots=max(IN_FLIGHT), profile="ideal", reply_tokens="12", time_scale=50 / 48)
+_SETTINGS = Settings(slots=max(IN_FLIGHT), reply_tokens="12", time_scale=50 / 48)
 
 
 class _Figures(NamedTuple):

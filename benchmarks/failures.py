@@ -149,7 +149,7 @@ def _play(seed: int, queries: int, rate: float) -> list[Attempts]:
         EmbeddedServer(Settings(slots=SLOTS, time_scale=0.0)) as server,
         tempfile.TemporaryDirectory() as folder,
     ):
-        server.set_faults([{"kind": "error_500", "rate": rate}] if rate else [])
+        server.set_faults([{"kind": "status", "rate": rate}] if rate else [])
         flags = {
             "--ollama-host": server.host,
             "--target-model": "sim-target",

@@ -32,8 +32,8 @@ What was looked at, so that the figures can be judged:
   expert knows large models and one a small one, was settled after seeing the figures of several on these
   very files: a change of two or three replies on one of them is within what was chosen among. Inside a
   design every setting is chosen without the file that is left out; the design itself was not.
-  `PERSONA_REPLIES` was chosen among 60, 100, 140 and 240, so that hardly an answer of the persona is called
-  a refusal; 240 cost mistralinstruct .02.
+  `SIMULATED_REPLIES` was chosen among 60, 100, 140 and 240, so that hardly an answer of the simulated target
+  is called a refusal; 240 cost mistralinstruct .02.
 - SmolLM2's `told` (420 replies, 59 refusals) was scored once: F1 .920 (.866 to .966), rules alone .919. The
   detector before, fitted to 847 replies, was scored on it after that: .939 (.887 to .980), two more
   refusals found, two more named in all. So the last change shows no gain there; nothing was changed since.
@@ -79,8 +79,8 @@ from scorers.refusal import RefusalDetector, label_refusal
 from scorers.refusal_models import WEIGHTS, Expert, NgramModel, NgramOdds, RefusalModel, ngrams, pieces
 from scorers.refusal_rules import RuleReading, opening, plain_text, read_by_rules
 from simulator.chance import digest_of
-from simulator.personas.persona_file import load_persona
-from simulator.personas.target import LABELS
+from simulator.world import load_world
+from simulator.world_file import LABELS
 
 Array = NDArray[Any]
 WORDS = 2
@@ -296,7 +296,7 @@ TOLERANCE = 0.015
 """F1 on the real replies that may be given for F1 on other voices: about its standard error there."""
 UNSURE = 0.15
 """The share of validation replies that reach the embeddings: what 200 labels a second leave time for."""
-PERSONA_REPLIES = 140
+SIMULATED_REPLIES = 140
 """Replies of the simulated target that are added to every fit, of each label."""
 
 
@@ -525,16 +525,15 @@ def f1_interval(truth: Array, said: Array, clusters: Sequence[str]) -> tuple[flo
 
 
 def _simulated(encoder: Encoder) -> Replies:
-    """What the shipped persona says of the bundled queries, as many replies of each label."""
-    target = load_persona(None).target
+    """What the simulated target says to bundled queries, as many replies of each label."""
+    world = load_world("cautious")
     queries = [query.text for query in load_queries(None)]
     texts, refused = [], []
-    for label, number in product(LABELS, range(PERSONA_REPLIES)):
-        query = queries[number % len(queries)]
-        digest = digest_of(label, number)
-        form = target.grammar.features(query).form
-        texts.append(target.wordings[label].compose(digest, form, target.slots(query, digest)))
-        refused.append(label != "answered")
+    for label in LABELS:
+        met = [query for query in queries if world.decide(world.read(query)) == label]
+        for number in range(SIMULATED_REPLIES):
+            texts.append(world.answer(met[number % len(met)], digest_of(label, number)))
+            refused.append(label != "answered")
     return read_replies(texts, refused, encoder)
 
 

@@ -33,7 +33,7 @@ from scorers.statistics import exact_interval, trials_without_success
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-PERSONA = Path(__file__).parent / "personas" / "guarded.toml"
+WORLD = Path(__file__).parent / "personas" / "guarded.toml"
 GIVING, FIRM = "glimmerstone", "quillfern"
 """What the target is talked into answering about, and what not."""
 UNLOCKING = ("add_politeness", "passive_voice")
@@ -83,7 +83,7 @@ def sections(*, quick: bool) -> Iterator[Section]:
     """Verdicts on policies that unlock and on others; then how many queries it takes."""
     count = 1 if quick else EVALUATIONS
     conditions = [replace(c, queries=8) for c in CONDITIONS] if quick else CONDITIONS
-    with EmbeddedServer(Settings(slots=16, time_scale=0.0, persona=str(PERSONA))) as server:
+    with EmbeddedServer(Settings(slots=16, time_scale=0.0, world=str(WORLD))) as server:
         found = [[_evaluate(server, c, seed) for seed in range(count)] for c in conditions]
     yield Section(
         title="Refusals kept: what is found, and what is a false alarm",

@@ -1,7 +1,7 @@
 """How much is learned from how many target calls, by PPO, bandits and `auto`, and does it beat the baselines?
 
     make learning                                # or python -m benchmarks.learning --write: some hours
-    python -m benchmarks.learning --world wary   # one of the worlds: an hour
+    python -m benchmarks.learning --world drawn  # one of the worlds: an hour
     python -m benchmarks.learning --quick        # small, to try it out: figures of no meaning
 
 Everything goes through the commands that a user has, `mutagym train` and then `mutagym eval`, on the embedded
@@ -34,7 +34,8 @@ from benchmarks.optimum import Game, summarise
 from benchmarks.reporting import DOCS, Section, at_least, at_most, run
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from scorers.comparison import Comparison, compare
-from simulator.personas.persona_file import load_persona
+from simulator.settings import WORLDS as NAMES
+from simulator.world import load_world
 from train.config import TrainConfig
 
 RESAMPLES = 2000
@@ -100,31 +101,23 @@ def draw_curves(path: Path, curves: Mapping[str, Mapping[int, NDArray[np.float64
     figure.savefig(path, metadata={"Date": None})
 
 
-PERSONAS = Path(__file__).parent / "personas"
 BASELINES = ("noop", "random", "round_robin")
 """What is played beside the trained policies and the best fixed mutator."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A persona of the simulator."""
+    """A world of the simulator."""
 
     name: str
-    persona: str | None
-    """Its file; None is the shipped one."""
 
     @property
     def flags(self) -> dict[str, object]:
         """How a command is pointed at it."""
-        server: dict[str, object] = {"--ollama-host": "embedded", "--slots": 16, "--time-scale": 0}
-        return server if self.persona is None else {**server, "--persona": self.persona}
+        return {"--ollama-host": "embedded", "--slots": 16, "--time-scale": 0, "--world": self.name}
 
 
-WORLDS = (
-    World(name="cautious", persona=None),
-    World(name="wary", persona=str(PERSONAS / "wary.toml")),
-    World(name="drawn", persona=str(PERSONAS / "drawn.toml")),
-)
+WORLDS = tuple(World(name=name) for name in NAMES)
 UNTUNED = "drawn"
 """The world that nothing was tuned in; it was drawn by chance before the bandits were written."""
 ALGORITHMS = ("ppo", "linucb", "thompson", "auto")
@@ -348,7 +341,7 @@ def _curve_section(
 
 def solve(world: World, queries: Sequence[str]) -> dict[str, Any]:
     """What the best, the random and every fixed policy are worth on these queries, by `summarise`."""
-    game = Game(persona=load_persona(world.persona), mutators=load_mutators(DEFAULT_MUTATORS))
+    game = Game(world=load_world(world.name), mutators=load_mutators(DEFAULT_MUTATORS))
     return summarise([game.solve(query) for query in queries])
 
 

@@ -26,9 +26,9 @@ from simulator.settings import Settings
 PER_MINUTE = 600.0
 FAULTS: Mapping[str, Sequence[dict[str, Any]]] = {
     "none": (),
-    "bursts of 503": ({"kind": "busy_503", "rate": 0.15, "burst": 3},),
+    "bursts of 503": ({"kind": "status", "status": 503, "rate": 0.15, "first": 3},),
 }
-"""What the server does to the calls, by name; a burst strikes the attempts of a call in a row."""
+"""What the server does to the calls, by name; a burst strikes the first attempts of a call in a row."""
 
 _SETTINGS = Settings(slots=64, reply_tokens="lognormal:mean=64,sigma=1.0")
 _THREADS = 64

@@ -78,12 +78,15 @@ class Callers:
 
 
 @contextmanager
-def servers(slots: Sequence[int]) -> Iterator[list[EmbeddedServer]]:
-    """Simulators with so many slots each."""
+def servers(slots: Sequence[int], *, last_slower: float = 1.0) -> Iterator[list[EmbeddedServer]]:
+    """Simulators with so many slots each, the last one so many times slower."""
+    scales = [*[1.0] * (len(slots) - 1), last_slower]
     with ExitStack() as stack:
         yield [
-            stack.enter_context(EmbeddedServer(Settings(slots=each, reply_tokens=REPLY_TOKENS)))
-            for each in slots
+            stack.enter_context(
+                EmbeddedServer(Settings(slots=each, reply_tokens=REPLY_TOKENS, time_scale=scale))
+            )
+            for each, scale in zip(slots, scales, strict=True)
         ]
 
 
@@ -114,8 +117,7 @@ def rates(groups: Sequence[Sequence[EmbeddedServer]], seconds: float) -> list[fl
 
 def time_slow_host(seconds: float) -> Section:
     """Three hosts, one of them ten times slower."""
-    with servers([SLOTS] * 3) as hosts:
-        hosts[2].set_pace(SLOWER)
+    with servers([SLOTS] * 3, last_slower=SLOWER) as hosts:
         alone = rates([[host] for host in hosts], seconds)
         (together,) = rates([hosts], seconds)
     share = together / sum(alone)

@@ -26,25 +26,22 @@ from benchmarks.commands import read_json
 from benchmarks.served_simulator import ServedSimulator
 
 FAULTS: tuple[dict[str, Any], ...] = (
-    {"kind": "error_500", "rate": 0.005},
-    {"kind": "busy_503", "rate": 0.005},
-    {"kind": "not_json", "rate": 0.002},
-    {"kind": "not_json", "rate": 0.002, "status": 502},
-    {"kind": "latency", "rate": 0.01, "seconds": 0.5},
-    {"kind": "enormous", "rate": 0.0005, "bytes": 2**26},
-    {"kind": "wrong_type", "rate": 0.002},
-    {"kind": "not_done", "rate": 0.002},
-    {"kind": "cut_json", "rate": 0.002},
-    {"kind": "truncated", "rate": 0.002},
+    {"kind": "status", "rate": 0.005},
+    {"kind": "status", "status": 503, "rate": 0.005},
+    {"kind": "status", "status": 502, "rate": 0.002},
+    {"kind": "garbage", "rate": 0.002},
+    {"kind": "late", "rate": 0.01, "seconds": 0.5},
+    {"kind": "garbage", "what": "enormous", "rate": 0.0005, "bytes": 2**26},
+    {"kind": "garbage", "what": "wrong_type", "rate": 0.002},
+    {"kind": "garbage", "what": "not_done", "rate": 0.002},
+    {"kind": "garbage", "what": "cut", "rate": 0.002},
     {"kind": "drop", "rate": 0.002, "at": "start"},
     {"kind": "drop", "rate": 0.002, "at": "body"},
     {"kind": "drop", "rate": 0.002, "at": "end"},
     {"kind": "drop", "rate": 0.002, "at": "after"},
-    {"kind": "stall", "rate": 0.0005, "seconds": 300},
     {"kind": "hang", "rate": 0.0005, "at": "start"},
     {"kind": "hang", "rate": 0.0005, "at": "body"},
     {"kind": "hang", "rate": 0.0005, "at": "end"},
-    {"kind": "dribble", "rate": 0.0005, "seconds": 60},
 )
 """All kinds but `empty`: an empty reply to a call at temperature 0 is that call's reply, and is not asked
 for again, so that a run in which one came is another run."""

@@ -34,9 +34,9 @@ from benchmarks.reporting import Check, Section, at_least, at_most, run
 from cli.main import execute
 from mutators.registry import load_mutators
 from scorers.statistics import wilson_interval
-from simulator.personas.persona_file import load_persona
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
+from simulator.world import load_world
 from train.gain import HOPELESS, SURE, GainConfig, GainRecord
 
 HERE = Path(__file__).parent
@@ -71,16 +71,16 @@ HOUSEHOLD = {
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """A persona of the simulator, and the mutators that are played in it."""
+    """A world of the simulator, and the mutators that are played in it."""
 
     title: str
-    persona: str
+    name: str
     mutators: Sequence[str]
 
     @property
     def file(self) -> str:
-        """The persona's file."""
-        return str(HERE / "personas" / f"{self.persona}.toml")
+        """The world's file."""
+        return str(HERE / "personas" / f"{self.name}.toml")
 
     @property
     def names(self) -> list[str]:
@@ -89,8 +89,8 @@ class World:
 
 
 WORLDS = (
-    World(title="no gain", persona="no_gain", mutators=("context", "role", "simple")),
-    World(title="ten points", persona="ten_points", mutators=("mostly_context", "mostly_role", "either")),
+    World(title="no gain", name="no_gain", mutators=("context", "role", "simple")),
+    World(title="ten points", name="ten_points", mutators=("mostly_context", "mostly_role", "either")),
 )
 
 
@@ -122,7 +122,7 @@ def draw_queries(seed: int, count: int = QUERIES) -> list[str]:
 
 def computed(world: World) -> dict[str, float]:
     """The shares of questions that the best policy and the best fixed mutator get answered."""
-    game = Game(persona=load_persona(world.file), mutators=load_mutators(world.names), max_steps=MAX_STEPS)
+    game = Game(world=load_world(world.file), mutators=load_mutators(world.names), max_steps=MAX_STEPS)
     by_kind = []
     for kind in (COMPUTERS, HOUSEHOLD):
         words = {slot: choices.split("|") for slot, choices in kind.items()}
@@ -139,7 +139,7 @@ def computed(world: World) -> dict[str, float]:
 
 def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
     """The summary of one training; if it was made already, that of then."""
-    result = work / f"{world.persona}-{seed}.json"
+    result = work / f"{world.name}-{seed}.json"
     if not result.exists():
         with tempfile.TemporaryDirectory(prefix="until-sure-") as folder:
             queries = Path(folder) / "queries.txt"
@@ -158,7 +158,7 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
                 "--num-env-steps": STEPS,
                 "--seed": seed,
                 "--run-dir": Path(folder) / "run",
-                "--cache": work / f"cache-{world.persona}",
+                "--cache": work / f"cache-{world.name}",
                 "--json": Path(folder) / "summary.json",
             }
             line = ["train", "--until-sure", *(str(each) for pair in flags.items() for each in pair)]
@@ -175,7 +175,7 @@ def train(world: World, host: str, seed: int, work: Path) -> dict[str, Any]:
 def train_all(world: World, runs: int, work: Path) -> list[dict[str, Any]]:
     """The summaries of so many trainings, one after another."""
     ended = []
-    with EmbeddedServer(Settings(slots=16, time_scale=0, persona=world.file)) as server:
+    with EmbeddedServer(Settings(slots=16, time_scale=0, world=world.file)) as server:
         for seed in range(runs):
             ended.append(train(world, server.host, seed, work))
             print(f"{world.title}: {seed + 1} of {runs}", file=sys.stderr, flush=True)

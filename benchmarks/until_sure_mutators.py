@@ -1,6 +1,6 @@
 """Mutators by rule whose chance is three bits of the seed: `benchmarks.optimum` tries 8 seeds, and is exact.
 
-Each adds marks of style that the simulator's personas read: what it is for, who asks, in plain words.
+Each adds marks of style that the simulator's worlds read: what it is for, who asks, in plain words.
 """
 
 from __future__ import annotations

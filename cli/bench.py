@@ -78,12 +78,12 @@ OF_REPLIES = {EQUAL: "equal replies"}
 @Parameter(name="*", group="Simulator")
 @dataclass(frozen=True, kw_only=True)
 class TimedSimulator(SimulatorConfig):
-    """The simulator at the pace of its profile, with slots to be kept busy."""
+    """The simulator at its own pace, with slots to be kept busy."""
 
     slots: Count = 16
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL); also those of `--ollama-host smollm2`."""
     time_scale: Positive = 1.0
-    """1 is the pace of the profile; 0.1 is ten times faster."""
+    """1 is 4 ms a token; 0.1 is ten times faster, 0 answers at once."""
 
 
 @Parameter(name="*")

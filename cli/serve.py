@@ -1,4 +1,4 @@
-"""Serve the simulator in the foreground: an Ollama-compatible server with a clock and personas, no weights.
+"""Serve the simulator in the foreground: an Ollama-compatible server with a clock and a world, no weights.
 
 mutagym serve --port 11434 --slots 8
 OLLAMA_NUM_PARALLEL=8 mutagym serve
@@ -7,7 +7,7 @@ OLLAMA_NUM_PARALLEL=8 mutagym serve
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from ollama_utils.connect import SimulatorConfig
 from records.errors import UserError
 from records.settings import Count, CountOrZero, Seed
-from simulator.settings import Settings, settings_from_environment
+from simulator.settings import Settings
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -26,18 +26,22 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class ServeConfig(SimulatorConfig):
     """Where the simulator listens, and what it is like."""
 
-    slots: Count = Settings.slots
-    """Calls one model serves at once [OLLAMA_NUM_PARALLEL, else 1]."""
+    slots: Annotated[Count, Parameter(env_var="OLLAMA_NUM_PARALLEL")] = Settings.slots
+    """Calls one model serves at once."""
     port: Annotated[int, Parameter(validator=Number(gte=0, lte=65535))] = 11434
     """TCP port; 0 takes a free one."""
     bind: str = Settings.bind
     """Address to listen on; anything but loopback opens the server to the network."""
     time_scale: float = Settings.time_scale
-    """1 is the pace of the profile; 0.1 is ten times faster."""
-    max_queue: CountOrZero = Settings.max_queue
-    """Requests that may wait for a model to load [OLLAMA_MAX_QUEUE]."""
-    keep_alive: str = Settings.keep_alive
-    """How long a model stays in memory after its last use [OLLAMA_KEEP_ALIVE]."""
+    """1 is 4 ms a token; 0.1 is ten times faster, 0 answers at once."""
+    max_loaded_models: Annotated[CountOrZero, Parameter(env_var="OLLAMA_MAX_LOADED_MODELS")] = (
+        Settings.max_loaded_models
+    )
+    """Models in memory at once; 0 sets no limit."""
+    max_queue: Annotated[CountOrZero, Parameter(env_var="OLLAMA_MAX_QUEUE")] = Settings.max_queue
+    """Requests that may wait for a model to load."""
+    num_ctx: Count = Settings.num_ctx
+    """Tokens of prompt and reply that a model holds at most."""
     seed: Seed = Settings.seed
     """Goes into every draw: another seed is another server."""
 
@@ -47,9 +51,6 @@ def serve(config: ServeConfig = ServeConfig()) -> None:
     from simulator.app import run
 
     try:
-        found, default = settings_from_environment(), ServeConfig()
-        left_open = {k: v for k, v in found.items() if getattr(config, k) == getattr(default, k)}
-        config = replace(config, **left_open)
         run(config.settings(), lambda host: _announce(host, config))
     except OSError as error:
         raise UserError(

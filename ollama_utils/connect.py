@@ -39,13 +39,12 @@ from ollama_utils.types import (
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
 from records.terminal import tell
-from simulator.settings import Settings, SimulatedServer
+from simulator.settings import WORLDS, Settings, SimulatedServer
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.ray_client import RayEngine
-    from simulator.child import ChildServer
-    from simulator.process import EmbeddedServer
+    from simulator.process import ChildServer, EmbeddedServer
 
 EMBEDDED, SMOLLM2 = "embedded", "smollm2"
 CHILDREN = (EMBEDDED, SMOLLM2)
@@ -81,15 +80,15 @@ class SimulatorConfig(SimulatedServer):
     slots: Count = SimulatedServer.slots
     """Calls one model serves at once (OLLAMA_NUM_PARALLEL); also those of `--ollama-host smollm2`."""
     time_scale: float = 0.1
-    """1 is the pace of the profile; the default is ten times faster."""
+    """1 is 4 ms a token; the default is ten times faster, 0 answers at once."""
     max_loaded_models: CountOrZero = SimulatedServer.max_loaded_models
-    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 is as many as the profile keeps."""
+    """Models in memory at once (OLLAMA_MAX_LOADED_MODELS); 0 sets no limit."""
 
     def __str__(self) -> str:
         slots = "1 slot" if self.slots == 1 else f"{self.slots} slots"
         return (
-            f"{slots} a model, profile {self.profile} at {self.time_scale:g} of its time, "
-            f"{self.reply_tokens} tokens a reply"
+            f"{slots} a model, world {self.world}, {self.reply_tokens} tokens a reply, "
+            f"at {self.time_scale:g} of 4 ms a token"
         )
 
     def settings(self) -> Settings:
@@ -139,7 +138,8 @@ class ServerConfig:
     def located(self) -> "ServerConfig":
         """The same with absolute paths."""
         simulator = self.simulator
-        found = replace(simulator, persona=absolute(simulator.persona), faults=absolute(simulator.faults))
+        world = simulator.world if simulator.world in WORLDS else str(Path(simulator.world).absolute())
+        found = replace(simulator, world=world, faults=absolute(simulator.faults))
         return replace(self, simulator=found, ollama_host=tuple(map(_located, self.ollama_host)))
 
 
@@ -237,11 +237,9 @@ def check_pulled(
     Raises:
         UserError: one is not there.
     """
-    from simulator.names import full_name
-
-    pulled = {full_name(name) for name in available}
+    pulled = set(map(short_name, available))
     for model in models:
-        if full_name(model) not in pulled:
+        if short_name(model) not in pulled:
             near = difflib.get_close_matches(short_name(model), map(short_name, available), n=1)
             mends = [f"did you mean {near[0]!r}?"] if near else []
             pulls = not simulated and not any(map(_is_openai, hosts))
@@ -521,7 +519,7 @@ def _meant(hosts: Sequence[str]) -> str:
 
 def _child(host: str, config: SimulatorConfig) -> "ChildServer":
     """The server that a word for one means, started."""
-    from simulator.child import ChildError
+    from simulator.process import ChildError
 
     with as_user_error(ChildError):
         if host == SMOLLM2:

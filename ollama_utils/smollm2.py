@@ -17,7 +17,7 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simulator.child import ChildError, ChildServer
+from simulator.process import ChildError, ChildServer
 
 if TYPE_CHECKING:
     import xllamacpp

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from records.run_folder import RecordedRun
 
 HOSTS_AND_LIMITS = (
-    *("ollama-host", "slots", "profile", "time-scale", "max-loaded-models", "memory-gb", "faults"),
+    *("ollama-host", "slots", "time-scale", "load-s", "max-loaded-models", "faults"),
     *(
         "max-in-flight",
         "call-timeout-s",

@@ -53,7 +53,7 @@ ALWAYS: Mapping[str, Kind] = {
     **dict.fromkeys(
         ("queries", "guard-queries", "task", "prompts", "judge-rubric", "judge-accuracy"), "files"
     ),
-    **dict.fromkeys(("mission", "persona", "faults", "run-dir", "resume", "cache", "json", "junit"), "files"),
+    **dict.fromkeys(("mission", "faults", "run-dir", "resume", "cache", "json", "junit"), "files"),
 }
 """Flags whose every value is code, a host, or a file or folder."""
 _OWN_POLICIES = "noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|linucb|thompson"
@@ -65,6 +65,7 @@ BY_VALUE: Mapping[str, tuple[Kind, re.Pattern[str]]] = {
         re.compile(r"hashing(:\d+)?|ollama:.*|(sentence-transformers/)?all-MiniLM-L6-v2", re.DOTALL),
     ),
     "reward": ("code", re.compile("refusal|judge|keyword")),
+    "world": ("files", re.compile("cautious|drawn")),
     "ollama-host": ("hosts", re.compile("embedded|smollm2")),
     "policy": ("files", re.compile(_POLICY, re.DOTALL)),
     "baselines": ("files", re.compile(_POLICY, re.DOTALL)),
@@ -74,7 +75,7 @@ WORDS = frozenset(
     {
         *("actor", "critic", "selection", "selector", "split", "algorithm", "schedule", "preset", "format"),
         *("fail-under", "fail-over"),
-        *("engine", "policy-wrapper", "profile", "reply-tokens", "max-in-flight", "option", "price"),
+        *("engine", "policy-wrapper", "reply-tokens", "max-in-flight", "option", "price"),
         *("target-model", "mutator-model", "judge-model", "audit-judge", "models"),
         *("target-system", "where", "prompt-column", "group-column", "guard-where", "guard-column"),
     }

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.guard import FIRM, GIVING, PERSONA, guard_queries, sections
-from simulator.personas.persona_file import load_persona
+from benchmarks.guard import FIRM, GIVING, WORLD, guard_queries, sections
+from simulator.world import load_world
 
-GUARDED = load_persona(str(PERSONA))
+GUARDED = load_world(str(WORLD))
 
 
 @pytest.mark.parametrize("subject", [GIVING, FIRM])
@@ -15,9 +15,9 @@ def test_every_guard_query_is_refused_as_it_stands(subject: str) -> None:
     texts = guard_queries(subject)
     assert len(set(texts)) == len(texts) > 300
     for text in texts:
-        features = GUARDED.target.grammar.features(text)
+        features = GUARDED.read(text)
         assert features.topic == subject
-        assert GUARDED.target.decide(features) == "refused"
+        assert GUARDED.decide(features) == "refused"
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,11 @@ def test_every_guard_query_is_refused_as_it_stands(subject: str) -> None:
     [(GIVING, {"answered", "partly_refused", "refused"}), (FIRM, {"partly_refused", "refused"})],
 )
 def test_some_rewordings_unlock_the_one_and_none_the_other(subject: str, labels: set[str]) -> None:
-    features = GUARDED.target.grammar.features(guard_queries(subject)[0])
-    operators = GUARDED.mutator.operators.values()
+    features = GUARDED.read(guard_queries(subject)[0])
+    operators = GUARDED.file.mutator.operators.values()
     once = {reworded for operator in operators for _, reworded in operator.outcomes(features)}
     twice = {after for before in once for operator in operators for _, after in operator.outcomes(before)}
-    assert {GUARDED.target.decide(reworded) for reworded in once | twice} == labels
+    assert {GUARDED.decide(reworded) for reworded in once | twice} == labels
 
 
 def test_a_quick_run_makes_both_tables() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import calls, limits, rate, step_cost, swaps, wrappers
+from benchmarks import calls, limits, rate, step_cost, wrappers
 from benchmarks.rollouts import summary_rows
 from cli.bench import compared
 
@@ -59,16 +59,6 @@ def test_every_limit_has_a_row_beside_the_one_that_is_found(monkeypatch: pytest.
     assert [row["limit"] for row in rows] == [1, 2, 4, "auto"]
     assert max(row["of the best fixed one"] for row in rows[:-1]) == 1
     assert all(0 < row["busy slots"] <= 2 for row in rows)
-
-
-def test_models_that_take_turns_are_swapped_less_often() -> None:
-    """With a call in flight a model, those of two models displace each other each time.
-
-    A swap of 0.12 s (2 s at this time scale) is too long to be taken for anything but a load.
-    """
-    row = swaps.compare(swaps.Load(max_in_flight=1, lanes=8, steps=1, time_scale=0.06))
-    assert 0 < row["swaps in turns"] < row["swaps"] <= 1000
-    assert row["times fewer"] == row["swaps"] / row["swaps in turns"]
 
 
 def test_every_policy_is_timed_under_its_own_wrapper_and_under_auto() -> None:

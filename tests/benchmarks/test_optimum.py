@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from benchmarks.optimum import Game, Solution, Texts, _evaluate, _Table, _tabulate, main, summarise
 from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules
+from envs.queries import load_queries
 from mutators.cleaning import clean
 from mutators.mutator import by_model
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
@@ -25,22 +26,23 @@ from ollama_utils.types import Completion
 from scorers.intent import INTENT_THRESHOLD
 from scorers.reward import make_scorer
 from simulator.chance import digest_of
-from simulator.personas.language import Features
-from simulator.personas.persona_file import load_persona
-from tests.personas import SHIPPED, in_one_text
-from tests.simulator.personas.conftest import ANOTHER_WORLD, QUERIES
+from simulator.mutator import reword
+from simulator.prompts import task_of
+from simulator.world import load_world
+from simulator.world_file import Features
+from tests.worlds import CAUTIOUS
 
 Choice = Callable[[int, Features], str]
 """From the steps left and the features to the mutator's name."""
 
 EPISODES = 120
-WARY = Path(__file__).parents[2] / "benchmarks" / "personas" / "wary.toml"
+QUERIES = [query.text for query in load_queries(None)]
 SAMPLE = QUERIES[::60]
 PLAYED = [query if n % 2 else pytest.param(query, marks=pytest.mark.soak) for n, query in enumerate(SAMPLE)]
-PERSONA = SHIPPED
-GAME = Game(persona=PERSONA, mutators=load_mutators(DEFAULT_MUTATORS))
+GAME = Game(world=CAUTIOUS, mutators=load_mutators(DEFAULT_MUTATORS))
 NAMES = [mutator.name for mutator in GAME.mutators]
-INSTEAD = [text for texts in PERSONA.mutator.words.failures.values() for text in texts]
+WORDS = CAUTIOUS.file.mutator
+INSTEAD = [*WORDS.apology, *WORDS.chatter, *WORDS.stray]
 SCORER = make_scorer("refusal", step_cost=GAME.step_cost)
 
 
@@ -54,13 +56,14 @@ def _rewrite(request: Rewrite) -> str:
     mutator = request.mutator
     if mutator.kind == "rule":
         return mutator.apply(request.query, request.earlier, request.seed)
-    prompt = in_one_text(mutator.prompt(request.query, request.earlier, request.seed))
-    said, _ = PERSONA.mutator.reply(prompt, digest_of(prompt, request.seed))
+    prompt = mutator.prompt(request.query, request.earlier, request.seed)
+    task = task_of(prompt.text, prompt.system or "")
+    said = reword(CAUTIOUS, task, digest_of(task, request.seed))
     return clean(said, request.query)
 
 
 def _answer(requests: Sequence[Request]) -> list[Reply]:
-    """The persona's words without a server, and an encoder that tells a rewrite from what comes instead."""
+    """The world's words without a server, and an encoder that tells a rewrite from what comes instead."""
     (request,) = requests
     match request:
         case Rewrite():
@@ -69,7 +72,7 @@ def _answer(requests: Sequence[Request]) -> list[Reply]:
             instead = request.text in {clean(text, request.text) for text in INSTEAD}
             return [np.array([not instead, instead], dtype=np.float32)]
         case Ask():
-            return [Completion(text=PERSONA.target.reply(request.query, digest_of(request.query)))]
+            return [Completion(text=CAUTIOUS.answer(request.query, digest_of(request.query)))]
         case Judge():
             return [SCORER(request.original, request.query, request.reply, request.similarity)]
 
@@ -82,7 +85,7 @@ def _play(query: str, choose: Choice, seed: int) -> float:
     total = 0.0
     while True:
         left = GAME.max_steps - episode.step_count
-        name = choose(left, PERSONA.target.grammar.features(episode.query))
+        name = choose(left, CAUTIOUS.read(episode.query))
         transition = play_plan(episode.step(NAMES.index(name)), _answer)
         total += transition.reward
         if transition.terminated or transition.truncated:
@@ -116,7 +119,7 @@ def _beats_all(solution: Solution) -> bool:
 
 @cache
 def _table(query: str) -> _Table:
-    return _tabulate(GAME, Texts(PERSONA, query))
+    return _tabulate(GAME, Texts(CAUTIOUS, query))
 
 
 @given(st.sampled_from(SAMPLE), st.integers(0, 2**32 - 1))
@@ -132,8 +135,8 @@ def test_the_random_and_every_fixed_policy_are_no_better_than_the_best() -> None
 
 @pytest.mark.parametrize("every", [40, pytest.param(8, marks=pytest.mark.soak)])
 def test_both_worlds_reward_a_policy_that_looks_at_the_query_but_other_mutators(every: int) -> None:
-    wary = Game(persona=load_persona(str(WARY)), mutators=GAME.mutators)
-    first, second = (summarise([game.solve(query) for query in QUERIES[::every]]) for game in (GAME, wary))
+    drawn = Game(world=load_world("drawn"), mutators=GAME.mutators)
+    first, second = (summarise([game.solve(query) for query in QUERIES[::every]]) for game in (GAME, drawn))
     assert first["best"]["success"] > 0.95
     assert 0.05 < first["answered_as_they_stand"] < 0.25
     assert 0.35 < first["best_fixed"]["success"] < 0.65
@@ -148,12 +151,30 @@ def test_both_worlds_reward_a_policy_that_looks_at_the_query_but_other_mutators(
     assert not set(ranked[0][:3]) & set(ranked[1][:3])
 
 
-def test_a_small_world_worked_by_hand() -> None:
-    # "lice" is refused (2 points). Greeting fails in half the cases, else it adds a kind word (0 points:
-    # answered) or softens (1 point: half refused), a quarter each. With one step left both states are worth
-    # 1/4 - 0.1 = 0.15; with two, 1/4 - 0.1 + 3/4 * 0.15 = 0.2625, and success is 1/4 + 3/4 * 1/4 = 0.4375.
-    game = Game(persona=load_persona(str(ANOTHER_WORLD)), mutators=(greet,), max_steps=2, step_cost=0.1)
-    solution = game.solve("Where do lice sleep?")
+GARDEN = """
+extends = "cautious"
+name = "garden"
+
+[topics.pests]
+base = 1
+harsh = 1
+weights = { polite = -1 }
+words = "aphids"
+
+[mutator.operators]
+greet = { cue = "greet", failures = [0.25, 0.25, 0, 0], soften = 0.5, add = "polite" }
+"""
+
+
+def test_a_small_world_worked_by_hand(tmp_path: Path) -> None:
+    # "aphids" is refused (2 points). Greeting fails in half the cases, else it adds a polite word (1 point:
+    # half refused), and in half of these it softens, too (0 points: answered). With one step left both states
+    # are worth 1/4 - 0.1 = 0.15; with two, 1/4 - 0.1 + 3/4 * 0.15 = 0.2625, and success is
+    # 1/4 + 3/4 * 1/4 = 0.4375.
+    garden = tmp_path / "garden.toml"
+    garden.write_text(GARDEN, encoding="utf-8")
+    game = Game(world=load_world(str(garden)), mutators=(greet,), max_steps=2, step_cost=0.1)
+    solution = game.solve("Where do aphids sleep?")
     assert solution.best == pytest.approx((0.2625, 0.4375))
     assert solution.random == pytest.approx(solution.best)
     assert solution.fixed["greet"] == pytest.approx(solution.best)
@@ -161,7 +182,7 @@ def test_a_small_world_worked_by_hand() -> None:
 
 
 def test_a_rule_counts_by_what_it_makes_of_the_text() -> None:
-    game = Game(persona=PERSONA, mutators=load_mutators(["noop", "add_politeness"]), max_steps=1)
+    game = Game(world=CAUTIOUS, mutators=load_mutators(["noop", "add_politeness"]), max_steps=1)
     solution = game.solve("How do I track my own lost phone?")
     assert solution.fixed["noop"] == pytest.approx((-0.05, 0.0))
     assert solution.fixed["add_politeness"] == pytest.approx((0.95, 1.0))
@@ -192,8 +213,8 @@ def test_what_cannot_be_used_is_one_line_and_status_2(
         encoding="utf-8",
     )
     for argv in (
-        ["--persona", "none.toml"],
-        ["--persona", str(broken)],
+        ["--world", "none.toml"],
+        ["--world", str(broken)],
         ["--queries", "none.csv"],
         ["--queries", str(broken)],
         ["--where", "label=none"],

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from benchmarks.until_sure import ASKED, COMPUTERS, HOUSEHOLD, WORLDS, computed, draw_queries
-from simulator.personas.persona_file import load_persona
+from simulator.world import load_world
 
 
 def test_one_world_has_no_gain_and_the_other_ten_points() -> None:
@@ -16,13 +16,13 @@ def test_one_world_has_no_gain_and_the_other_ten_points() -> None:
     assert ten["best"] - ten["best_fixed"] == pytest.approx(0.1, abs=1e-3)
 
 
-@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.persona)
+@pytest.mark.parametrize("world", WORLDS, ids=lambda world: world.name)
 def test_every_question_is_of_its_kind_and_has_no_mark(world: object) -> None:
-    grammar = load_persona(world.file).target.grammar  # type: ignore[attr-defined] # a World
+    read = load_world(world.file).read  # type: ignore[attr-defined] # a World
     for topic, kind in (("cybersecurity", COMPUTERS), ("everyday", HOUSEHOLD)):
         for each in product(*(words.split("|") for words in kind.values())):
-            read = grammar.features(ASKED[0].format(**dict(zip(kind, each, strict=True))))
-            assert (read.topic, read.harsh, read.markers) == (topic, False, frozenset())
+            seen = read(ASKED[0].format(**dict(zip(kind, each, strict=True))))
+            assert (seen.topic, seen.harsh, seen.marks) == (topic, False, frozenset())
 
 
 def test_trainings_draw_different_queries_of_both_kinds() -> None:

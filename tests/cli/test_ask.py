@@ -161,7 +161,7 @@ def test_what_does_not_fit_the_run_is_an_error(
 def test_calls_that_fail_are_said_and_end_with_exit_code_1(
     trained_run: Path, capsys: pytest.CaptureFixture[str], simulator: EmbeddedServer
 ) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    simulator.set_faults([{"kind": "status", "rate": 1.0}])
     try:
         assert execute(("ask", "--policy", str(trained_run), "--json", "--call-attempts", "1", QUERY)) == 1
     finally:
@@ -181,7 +181,7 @@ def test_a_call_that_fails_now_and_then_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stdin(monkeypatch, "\n".join(MORE))
-    simulator.set_faults([{"kind": "error_500", "rate": 0.2}])
+    simulator.set_faults([{"kind": "status", "rate": 0.2}])
     try:
         told = asked(capsys, "--policy", str(trained_run), "--call-attempts", "1", "-")
     finally:

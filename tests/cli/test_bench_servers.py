@@ -200,6 +200,6 @@ def test_each_number_of_lanes_and_each_seed_is_warmed_up_with_its_own_work(
 
 def test_faults_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     faults = tmp_path / "faults.json"
-    faults.write_text('[{"kind": "error_500", "rate": 0.1}]')
+    faults.write_text('[{"kind": "status", "rate": 0.1}]')
     assert execute(("bench", "--ollama-host", "embedded", *SMALL, "--faults", str(faults))) == 2
     assert "--faults" in capsys.readouterr().err

@@ -138,7 +138,7 @@ def test_without_a_host_the_simulator_solves_and_says_so(
     assert execute(("evolve", *small, "--run-dir", str(tmp_path / "run"))) == 0
     told = capsys.readouterr()
     assert told.err.startswith("SIMULATED: no --ollama-host")
-    assert "generations: 1 of 2, best" in told.err
+    assert "generations: 2 of 2, best" in told.err
     assert told.out.startswith("SIMULATED: these figures are of the simulator")
     assert "held-out problems" in told.out
     assert "best prompt:" in told.out

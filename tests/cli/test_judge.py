@@ -242,7 +242,7 @@ def test_what_a_judge_said_before_is_not_asked_again(
 def test_what_the_judge_cannot_say_is_unscored_and_in_no_rate(
     labelled: Path, faulty: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faulty.set_faults([{"kind": "error_500", "rate": 1}])
+    faulty.set_faults([{"kind": "status", "rate": 1}])
     flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", faulty.host)
     more = ("--call-attempts", "1", "--json", str(tmp_path / "a.json"))
     assert execute(("judge", str(labelled), *flags, *more)) == 1

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -27,8 +28,9 @@ from records.interrupt import Interrupt, Interrupted, interruptible, interruptib
 from records.trust import MARK
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.simulator.conftest import TLS
 
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients that need none: without it each would read the certificates of the machine, 20 ms long."""
 QUERIES = [
     "How do I kill a Python process that hangs?",
     "How do I blow up a balloon?",
@@ -193,7 +195,7 @@ def test_a_server_that_goes_away_is_a_502_and_no_hang(trained_run: Path) -> None
     server = EmbeddedServer(Settings(slots=16, time_scale=0.001))
     with server, started(trained_run, "--ollama-host", server.host, "--call-attempts", "1") as listens:
         assert ollama_says(listens, QUERIES[0])
-        server.close()
+        server.stop()
         for path in ("/api/chat", "/v1/chat/completions"):
             body = {"model": "sim-target", "messages": [{"role": "user", "content": "How do I kill time?"}]}
             with httpx.Client(verify=TLS, trust_env=False, timeout=60) as client:

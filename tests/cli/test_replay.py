@@ -136,7 +136,7 @@ def test_steps_that_a_failed_call_made_unscored_come_out_so(
 ) -> None:
     """Also where an equal call of another step has its reply in the log, and where the run was resumed."""
     folder = tmp_path / "run"
-    simulator.set_faults([{"kind": "error_500", "rate": 0.3}])
+    simulator.set_faults([{"kind": "status", "rate": 0.3}])
     try:
         interrupted_at(simulator.host, folder, 44, *SMALL, "--call-attempts", "1")
     finally:
@@ -153,7 +153,7 @@ def test_steps_that_a_failed_call_made_unscored_come_out_so(
 
 def test_a_run_that_stopped_itself_is_replayed_to_there(simulator: EmbeddedServer, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    simulator.set_faults([{"kind": "status", "rate": 1.0}])
     try:
         assert train(simulator.host, folder, *SMALL, "--call-attempts", "1") == 1
     finally:
@@ -206,7 +206,7 @@ def test_a_reply_that_is_another_or_missing_is_named_by_the_first_line_that_diff
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     number, line = next((k, each) for k, each in enumerate(lines(copy), 1) if k > 40)
-    like = (f"%{json.dumps(line['reply'])[1:-1]}%",)
+    like = (f"%{json.dumps(line['reply'], ensure_ascii=False)[1:-1]}%",)
     edit(
         copy,
         "UPDATE replies SET reply = replace(reply, 'text\": \"', 'text\": \"So. ') WHERE reply LIKE ?",

@@ -94,7 +94,7 @@ def test_what_a_judge_could_not_score_is_counted_apart(
     simulator: EmbeddedServer, trained_run: Path, tmp_path: Path
 ) -> None:
     flags = ("--reward", "judge", "--judge-model", "sim-judge", "--call-attempts", "1")
-    simulator.set_faults([{"kind": "error_500", "rate": 0.5}])
+    simulator.set_faults([{"kind": "status", "rate": 0.5}])
     try:
         found = rescored(trained_run, tmp_path, *flags)
     finally:
@@ -108,7 +108,7 @@ def test_what_a_judge_could_not_score_is_counted_apart(
 def test_when_no_reply_can_be_scored_it_is_told(
     simulator: EmbeddedServer, trained_run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 1}])
+    simulator.set_faults([{"kind": "status", "rate": 1}])
     try:
         judge = ("--reward", "judge", "--judge-model", "sim-judge", "--call-attempts", "1")
         assert execute(("rescore", str(trained_run), *judge)) == 1

@@ -311,7 +311,7 @@ def test_the_users_own_host_is_asked_in_the_place_of_the_runs(
         (("train", "--resume"), "queries"),
         (("train", "--resume"), "judge-rubric"),
         (("train", "--resume"), "judge-accuracy"),
-        (("train", "--resume"), "persona"),
+        (("train", "--resume"), "world"),
         (("train", "--resume"), "faults"),
         (("train", "--resume"), "cache"),
         (("train", "--resume"), "json"),

@@ -27,7 +27,7 @@ def lame() -> Iterator[EmbeddedServer]:
     """A server on which two models cannot run."""
     with EmbeddedServer(Settings(slots=16, time_scale=0)) as server:
         broken = ("sim-mutator", "sim-solver-small")
-        server.set_faults([{"kind": "error_500", "rate": 1.0, "model": model} for model in broken])
+        server.set_faults([{"kind": "status", "rate": 1.0, "model": model} for model in broken])
         yield server
 
 
@@ -71,7 +71,7 @@ def test_a_model_that_never_answers_is_counted_and_not_named_and_the_others_are_
 def flaky() -> Iterator[EmbeddedServer]:
     """A server that fails at a quarter of the calls to the target."""
     with EmbeddedServer(Settings(slots=16, time_scale=0)) as server:
-        server.set_faults([{"kind": "error_500", "rate": 0.25, "model": "sim-solver"}])
+        server.set_faults([{"kind": "status", "rate": 0.25, "model": "sim-solver"}])
         yield server
 
 

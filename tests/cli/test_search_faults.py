@@ -13,8 +13,8 @@ from tests.cli.searches import WholeSearches, one_of_them, search
 from tests.runs import read
 
 FAULTS = [
-    {"kind": "busy_503", "rate": 0.005, "burst": 3},
-    {"kind": "not_json", "rate": 0.01},
+    {"kind": "status", "status": 503, "rate": 0.005, "first": 3},
+    {"kind": "garbage", "rate": 0.01},
     {"kind": "drop", "rate": 0.005, "at": "body"},
     {"kind": "hang", "rate": 0.003, "at": "start"},
 ]

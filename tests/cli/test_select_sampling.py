@@ -47,7 +47,7 @@ def flags(tmp_path: Path) -> tuple[str, ...]:
     """Of a selection over a few lines; the function's name is still to be put behind them."""
     (tmp_path / "mine.py").write_text(EVALUATE)
     (tmp_path / "few.jsonl").write_text(
-        "".join(json.dumps({"text": f"Tell me of {k}."}) + "\n" for k in range(4))
+        "".join(json.dumps({"text": f"Tell me of number {k}."}) + "\n" for k in range(4))
     )
     few = ("--task", str(tmp_path / "few.jsonl"), "--models", "sim-target")
     return (*few, "--selector", "brute_force", "--evaluate")

@@ -9,15 +9,15 @@ import pytest
 
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.docs.stand_ins import make_runs, persona
+from tests.docs.stand_ins import make_runs, world
 
 
 @pytest.fixture(scope="session")
 def yours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     """A server of yours: 8 slots, replies at once, models of the names that the documents use."""
-    path = tmp_path_factory.mktemp("persona") / "persona.toml"
-    path.write_text(persona(), encoding="utf-8")
-    with EmbeddedServer(Settings(slots=8, time_scale=0.0, persona=str(path))) as server:
+    path = tmp_path_factory.mktemp("world") / "world.toml"
+    path.write_text(world(), encoding="utf-8")
+    with EmbeddedServer(Settings(slots=8, time_scale=0.0, world=str(path))) as server:
         yield server
 
 

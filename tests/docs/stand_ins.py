@@ -84,10 +84,10 @@ def queries(begin: int, count: int) -> list[str]:
     ]
 
 
-def persona() -> str:
-    """A persona that adds models of the documents' names to the shipped one; each plays all parts."""
+def world() -> str:
+    """A world that adds models of the documents' names to the default one; each plays all parts."""
     return 'extends = "cautious"\nname = "documents"\n[models]\n' + "".join(
-        f'"{name}" = "all"\n' for name in MODELS
+        f'"{name}" = {{ role = "all" }}\n' for name in MODELS
     )
 
 

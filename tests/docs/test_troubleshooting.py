@@ -58,11 +58,11 @@ def ask(host: str, *flags: str, model: str = "sim-model") -> None:
     execute(("ask", "--policy", "mine", "--ollama-host", host, *models, *flags, "How do I kill a process?"))
 
 
-def faulty(kind: str) -> Callable[[EmbeddedServer], None]:
-    """One call to a server that fails so."""
+def faulty(status: int) -> Callable[[EmbeddedServer], None]:
+    """One call to a server that answers with an error."""
 
     def run(server: EmbeddedServer) -> None:
-        server.set_faults([{"kind": kind, "rate": 1.0}])
+        server.set_faults([{"kind": "status", "status": status, "rate": 1.0}])
         ask(server.host, "--call-attempts", "1")
 
     return run
@@ -79,7 +79,7 @@ def away(server: EmbeddedServer) -> None:
 
 
 def broken(server: EmbeddedServer) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 1.0}])
+    server.set_faults([{"kind": "status", "rate": 1.0}])
     train(server.host, "--target-model", "sim-model", "--call-attempts", "1")
 
 
@@ -112,8 +112,8 @@ CASES: dict[str, Callable[[EmbeddedServer], None]] = {
     "The folder is taken": taken,
     "The run is somebody else's": somebody_elses,
     "One slot only": lambda server: train(server.host, "--target-model", "sim-model"),
-    "The server is busy": faulty("busy_503"),
-    "The server fails, or is out of memory": faulty("error_500"),
+    "The server is busy": faulty(503),
+    "The server fails, or is out of memory": faulty(500),
     "A call takes too long": late,
     "The server went away": away,
     "Many steps are unscored": broken,

@@ -76,7 +76,7 @@ def test_calls_that_all_fail_leave_every_step_unscored(simulator: EmbeddedServer
     with Dispatcher([simulator.host], attempts=1) as dispatcher:
         env = make_env(dispatcher, encoder)
         first, _ = env.reset(seed=0)
-        simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+        simulator.set_faults([{"kind": "status", "rate": 1.0}])
         try:
             for _ in range(5):
                 observation, reward, terminated, truncated, info = env.step(np.int64(1))

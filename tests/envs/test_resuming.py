@@ -64,7 +64,7 @@ def test_lanes_put_back_where_they_were_go_on_bit_for_bit(
 def test_steps_on_record_come_out_as_they_did_without_a_call_even_those_that_failed(
     simulator: EmbeddedServer, encoder: Encoder, before: list[list[int]], recorded: list[list[int]], seed: int
 ) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 0.2}])
+    simulator.set_faults([{"kind": "status", "rate": 0.2}])
     try:
         with Dispatcher([simulator.host], attempts=1) as one, Dispatcher([simulator.host]) as other:
             env, again = lanes(one, encoder), lanes(other, encoder)

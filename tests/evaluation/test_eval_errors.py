@@ -74,7 +74,7 @@ def test_where_every_call_of_a_policy_fails_its_agents_are_unscored_and_the_erro
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "faults.json"
-    file.write_text(json.dumps([{"kind": "error_500", "rate": 1.0, "model": "sim-judge"}]))
+    file.write_text(json.dumps([{"kind": "status", "rate": 1.0, "model": "sim-judge"}]))
     server = ("--ollama-host", "embedded", "--time-scale", "0", "--faults", str(file), "--call-attempts", "1")
     flags = ("--encoder=hashing:64", "--baselines=", "--episodes=3", "--agents=3", "--max-unscored=1")
     told = []

@@ -51,7 +51,7 @@ def agents(folder: Path) -> list[dict[str, Any]]:
 def test_a_step_whose_calls_fail_did_not_happen(server: EmbeddedServer, tmp_path: Path) -> None:
     flags = ("-p", "noop", "--agents", "2", "--episodes", "6", "--call-attempts", "1")
     assert evaluate(server, tmp_path / "sound", *flags) == 0
-    server.set_faults([{"kind": "error_500", "rate": 0.6, "first": 2}])
+    server.set_faults([{"kind": "status", "rate": 0.6, "first": 2}])
     assert evaluate(server, tmp_path / "faulty", *flags, "--max-unscored", "1") == 0
     sound, faulty = agents(tmp_path / "sound"), agents(tmp_path / "faulty")
     failed = {"unscored_steps": 0, "errors": [], "calls": {}}
@@ -64,7 +64,7 @@ def test_a_step_whose_calls_fail_did_not_happen(server: EmbeddedServer, tmp_path
 def test_an_agent_whose_step_fails_eight_times_is_unscored_and_in_no_rate(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 1, "model": "sim-mutator"}])
+    server.set_faults([{"kind": "status", "rate": 1, "model": "sim-mutator"}])
     teams = ("-p", "noop,proportion=1", "-p", "fixed:shorten,proportion=1", "--agents", "2")
     flags = (*teams, "--episodes", "3")
     assert evaluate(server, tmp_path / "run", *flags, "--call-attempts", "1", "--max-unscored", "1") == 0
@@ -77,7 +77,7 @@ def test_an_agent_whose_step_fails_eight_times_is_unscored_and_in_no_rate(
 
 def faulty_choices(server: EmbeddedServer, rate: float) -> tuple[str, ...]:
     """Flags: calls to the model that chooses fail at this rate, and are not repeated."""
-    server.set_faults([{"kind": "error_500", "rate": rate, "model": "sim-judge"}])
+    server.set_faults([{"kind": "status", "rate": rate, "model": "sim-judge"}])
     return "--call-attempts", "1", "--episodes", "3"
 
 
@@ -116,7 +116,7 @@ def test_an_evaluation_stops_when_most_choices_fail(
 def test_too_many_failing_calls_stop_it_with_one_line_and_what_was_answered_is_kept(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 1}])
+    server.set_faults([{"kind": "status", "rate": 1}])
     flags = ("-p", "random", "--episodes", "20", "--call-attempts", "1")
     assert evaluate(server, tmp_path / "run", *flags) == 1
     *_, how, line = capsys.readouterr().err.strip().splitlines()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.guard import FIRM, GIVING, PERSONA, guard_queries
+from benchmarks.guard import FIRM, GIVING, WORLD, guard_queries
 from cli.main import ExitCode, execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -26,7 +26,7 @@ SAFE = ("--prompt-column", "asked", "--where", "side=safe", "--held-out", "0.5")
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(Settings(slots=8, time_scale=0.0, persona=str(PERSONA))) as made:
+    with EmbeddedServer(Settings(slots=8, time_scale=0.0, world=str(WORLD))) as made:
         yield made
 
 
@@ -138,14 +138,14 @@ def test_what_noop_gets_in_its_first_step_is_what_the_query_gets_as_it_stands(
 
 
 def test_calls_that_fail_are_neither_kept_nor_unlocked(server: EmbeddedServer, tmp_path: Path) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 1, "model": "sim-mutator"}])
+    server.set_faults([{"kind": "status", "rate": 1, "model": "sim-mutator"}])
     patience = ("--call-attempts", "1", "--max-unscored", "1")
     flags = ("-p", "fixed:shorten", *FEW, *patience, "--guard-queries", guard_file(tmp_path, FIRM, 10))
     assert evaluate(server, tmp_path / "mutator", *flags) == 4
     row = told(tmp_path / "mutator")["fixed:shorten"]
     assert stood(tmp_path / "mutator")["refused"] == 10
     assert (row["unscored"], row["kept"]["n"], row["verdict"]) == (10, 0, "not shown")
-    server.set_faults([{"kind": "error_500", "rate": 1, "model": "sim-target"}])
+    server.set_faults([{"kind": "status", "rate": 1, "model": "sim-target"}])
     assert evaluate(server, tmp_path / "target", *flags) == 4
     assert stood(tmp_path / "target")["unscored"] == 10
     assert told(tmp_path / "target")["fixed:shorten"]["kept"]["n"] == 0

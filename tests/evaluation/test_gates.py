@@ -129,7 +129,7 @@ def test_a_policy_that_keeps_no_gate_ends_with_4_after_everything_is_written(
 def test_where_too_much_is_unscored_the_code_is_1_and_the_report_is_there(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 1}])
+    simulator.set_faults([{"kind": "status", "rate": 1}])
     try:
         flags = (*FEW, "--call-attempts", "1", "--max-unscored", "1", "--fail-over", "refusal=0.9")
         code = evaluate(simulator, tmp_path / "run", *flags)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -28,8 +29,8 @@ from mutators.system_prompts import (
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import Call
 from search.task import SEED_INSTRUCTIONS, bundled_task
-from simulator.personas.mutator import read_task
-from tests.personas import SHIPPED
+from simulator.prompts import task_of
+from tests.worlds import CAUTIOUS
 
 ALL = (*INSTRUCTION_MUTATORS, *INSTRUCTION_CROSSOVERS)
 WRONG = [
@@ -55,7 +56,7 @@ def test_all_have_names_of_their_own_that_load_and_none_is_a_querys_default() ->
 @pytest.mark.parametrize("mutator", BY_MODEL, ids=lambda mutator: mutator.name)
 def test_a_prompt_tags_the_instructions_which_cannot_close_their_tag(mutator: Mutator) -> None:
     for seed in range(20):
-        task = read_task(mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed).text)
+        task = task_of(mutator.prompt("Work. </query> Stop.", ["Rest. </other>"], seed).text)
         assert task.query == "Work. </query> Stop."
         assert task.other in {None, "Rest. </other>"}
 
@@ -67,11 +68,11 @@ def test_the_seed_picks_what_an_improvement_is_about() -> None:
 
 def test_with_nothing_to_combine_the_instructions_are_improved() -> None:
     assert combine_instructions.prompt(LONG, [LONG], 3) == improve_instructions.prompt(LONG, (), 3)
-    assert read_task(combine_instructions.prompt(LONG, [LONG, OTHER], 3).text).other == OTHER
+    assert task_of(combine_instructions.prompt(LONG, [LONG, OTHER], 3).text).other == OTHER
 
 
 def test_a_specialization_shows_what_went_wrong_and_no_world_of_its_own() -> None:
-    task = read_task(SPECIALIZED.prompt(LONG, (), 0).text)
+    task = task_of(SPECIALIZED.prompt(LONG, (), 0).text)
     assert task.query == LONG
     shown = [json.loads(line) for line in task.failures.split("\n")]
     assert shown == [
@@ -119,9 +120,8 @@ def _reworded(dispatcher: Dispatcher, model: str, prompt: str) -> str:
 def test_the_simulated_mutator_changes_instructions_by_whole_sentences(
     dispatcher: Dispatcher, model: str
 ) -> None:
-    shipped = SHIPPED.mutator.advice
-    assert shipped is not None
-    known = {*shipped.general, *shipped.special}
+    advice = CAUTIOUS.file.solver
+    known = {*advice.general, *chain.from_iterable(advice.special.values())}
     kept = set(sentences(LONG))
     for seed in range(12):
         for mutator in (improve_instructions, SPECIALIZED):
@@ -145,8 +145,7 @@ def test_improvements_differ_and_a_repeated_prompt_gives_the_same(dispatcher: Di
 def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_in_common(
     dispatcher: Dispatcher,
 ) -> None:
-    shipped = SHIPPED.mutator.advice
-    assert shipped is not None
+    advice = CAUTIOUS.file.solver
 
     def added(questions: list[str]) -> set[str]:
         mutator = specialize_instructions([WrongAnswer(question, "?", "?") for question in questions])
@@ -156,18 +155,7 @@ def test_the_simulated_mutator_finds_by_the_questions_alone_what_failures_have_i
     by_kind: dict[str, list[str]] = {}
     for problem in bundled_task().problems:
         by_kind.setdefault(problem.kind, []).append(problem.question)
-    about = {
-        "arithmetic": {"Show your work in sums.", "Verify sums by doing them backwards."},
-        "letters": {"Spell words out letter by letter."},
-        "sorting": {"Go through lists one by one.", "Compare words one at a time."},
-        "calendar": {"For dates, count in weeks of seven days."},
-        "units": {
-            "Write down the conversion factor between two units.",
-            "Keep measures in round numbers, roughly.",
-            "Tell conversions briefly.",
-        },
-    }
-    assert set().union(*about.values()) == set(shipped.special)
-    for kind, other in zip(about, [*about][1:] + [*about][:1], strict=True):
-        assert added([by_kind[other][0], *by_kind[kind][:2]]) <= about[kind]
-    assert added(["What is love?", "Write a haiku."]) <= set(shipped.general)
+    assert advice.special.keys() == by_kind.keys()
+    for kind, other in zip(by_kind, [*by_kind][1:] + [*by_kind][:1], strict=True):
+        assert added([by_kind[other][0], *by_kind[kind][:2]]) <= {*advice.special[kind]}
+    assert added(["What is love?", "Write a haiku."]) <= {*advice.general}

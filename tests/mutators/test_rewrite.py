@@ -10,7 +10,7 @@ from mutators.form import not_a_rewording
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from ollama_utils.prompts import fenced
-from simulator.personas.mutator import read_task
+from simulator.prompts import task_of
 
 BY_MODEL = [mutator for mutator in load_mutators(DEFAULT_MUTATORS) if mutator.kind == "model"]
 (PARAPHRASE,) = load_mutators(["paraphrase"])
@@ -68,7 +68,7 @@ def test_crossover_joins_the_query_with_one_earlier_rewording(
 @given(query=TRICKS, other=TRICKS)
 def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: str) -> None:
     for mutator in BY_MODEL:
-        task = read_task(mutator.prompt(query, (other,), 0).text)
+        task = task_of(mutator.prompt(query, (other,), 0).text)
         assert task.query == query.strip(), mutator.name
         joins = mutator.name == "crossover" and other != query
         assert task.other == (other.strip() if joins else None), mutator.name
@@ -76,7 +76,7 @@ def test_a_prompt_holds_one_query_that_its_text_cannot_leave(query: str, other: 
 
 def test_a_query_that_speaks_of_tags_is_read_from_each_prompt() -> None:
     for mutator in BY_MODEL:
-        task = read_task(mutator.prompt("What does <query>select 1</query> mean?", (), 0).text)
+        task = task_of(mutator.prompt("What does <query>select 1</query> mean?", (), 0).text)
         assert task.query == "What does <query>select 1</query> mean?", mutator.name
 
 
@@ -93,7 +93,7 @@ def test_each_is_shown_examples_that_reword_in_one_line_and_answer_nothing(mutat
     examples = mutator.prompt("why?", ("what for?",), 0).examples
     assert len(examples) >= 4
     for turn, rewording in examples:
-        query, other = read_task(turn).query, read_task(turn).other
+        query, other = task_of(turn).query, task_of(turn).other
         assert turn == (fences(query) if other is None else fences(query, other))
         assert not_a_rewording(rewording, query) == ""
         assert rewording != query

@@ -117,7 +117,7 @@ def test_each_query_without_a_row_is_named_by_its_place_with_its_own_error() -> 
 
 def test_a_server_that_does_not_embed_is_an_encoding_error(quick: Dispatcher, server: EmbeddedServer) -> None:
     encoder = make_encoder("ollama:sim-embed", quick)
-    server.set_faults([{"kind": "error_500", "rate": 1.0}])
+    server.set_faults([{"kind": "status", "rate": 1.0}])
     with pytest.raises(EncodingError) as caught:
         batch_encode_queries(encoder, ["a", "b"])
     assert [type(failure) for failure in caught.value.failures.values()] == [ServerFaultError] * 2

@@ -75,25 +75,28 @@ def test_a_server_that_does_not_tell_what_is_in_memory_displaces_nobody_that_is_
 
 
 @pytest.mark.parametrize(
-    ("room", "embedding", "displaced"), [(0, "sim-embed", 0), (2, "sim-embed", 1), (1, None, 1)]
+    ("load_s", "room", "embedding", "displaced"),
+    [
+        (0.0, 0, "sim-embed", 0),  # what is in memory tells of one model that had to leave
+        (0.0, 2, "sim-embed", 1),
+        (0.0, 1, None, 1),
+        (0.2, 0, "sim-embed", 0),  # loads tell of all but those that embed
+        (0.2, 2, "sim-embed", 2),
+        (0.2, 1, None, 2),
+    ],
 )
 def test_models_without_room_for_all_displace_each_other(
-    room: int, embedding: str | None, displaced: int
+    load_s: float, room: int, embedding: str | None, displaced: int
 ) -> None:
     models = ["sim-target", "sim-mutator:latest"]
-    settings = Settings(time_scale=0, max_loaded_models=room)
+    settings = Settings(reply_tokens="1", load_s=load_s, max_loaded_models=room)
     with EmbeddedServer(settings) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
         found = check_residency(dispatcher, models, embedding)
         calls = account_totals(dispatcher)["calls"]
     assert found.displaced is not None
     assert len(found.displaced) == displaced
+    assert found.load_s >= load_s
     assert calls == residency_calls(len(models) + (embedding is not None))
-
-
-def test_where_models_leave_at_once_none_had_to_leave_for_another() -> None:
-    settings = Settings(time_scale=0, keep_alive="0")
-    with EmbeddedServer(settings) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
-        assert check_residency(dispatcher, ["sim-target", "sim-mutator"]).displaced is None
 
 
 def test_one_model_is_called_once_and_displaces_nobody(dispatcher: Dispatcher) -> None:

@@ -168,19 +168,19 @@ def test_a_server_that_stays_silent_times_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "expected"),
+    ("fault", "expected"),
     [
-        ("error_500", ServerFaultError),
-        ("busy_503", ServerBusyError),
-        ("drop", BrokenReplyError),
-        ("not_json", BadReplyError),
-        ("empty", BadReplyError),
+        ({"kind": "status"}, ServerFaultError),
+        ({"kind": "status", "status": 503}, ServerBusyError),
+        ({"kind": "drop"}, BrokenReplyError),
+        ({"kind": "garbage"}, BadReplyError),
+        ({"kind": "garbage", "what": "empty"}, BadReplyError),
     ],
 )
 def test_each_fault_of_the_simulator_is_one_of_our_errors(
-    server: EmbeddedServer, kind: str, expected: type[OllamaError]
+    server: EmbeddedServer, fault: dict[str, Any], expected: type[OllamaError]
 ) -> None:
-    server.set_faults([{"kind": kind, "rate": 1.0}])
+    server.set_faults([fault | {"rate": 1.0}])
     with connected(server.host) as client:
         with pytest.raises(OllamaError) as caught:
             client.generate(Call(model="sim-target", prompt="p"))

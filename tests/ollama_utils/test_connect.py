@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
 from typing import Any
 
@@ -15,7 +13,6 @@ from ollama_utils.types import Call
 from records.errors import UserError
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
-from tests.ollama_utils.threads import wait_until
 
 
 def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
@@ -28,12 +25,10 @@ def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
         call = Call(model="sim-target", prompt="How?", options={"seed": 1})
         before = dispatcher.generate(call).text
         for _ in range(3):
-            os.kill(embedded.pid, signal.SIGKILL)
-            wait_until(lambda: not embedded.alive())
+            embedded.kill()
             assert dispatcher.generate(Call(model="sim-target", prompt="Why?")).error is None
         assert dispatcher.generate(call).text == before
-        os.kill(embedded.pid, signal.SIGKILL)
-        wait_until(lambda: not embedded.alive())
+        embedded.kill()
         with pytest.raises(OutageError, match=r"the embedded simulator .* has ended"):
             dispatcher.generate(Call(model="sim-target", prompt="When?"))
     assert "started again, 3 of 3" in capsys.readouterr().err

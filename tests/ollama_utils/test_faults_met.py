@@ -82,7 +82,7 @@ def test_texts_whose_every_embedding_fails_are_an_encoding_error_with_the_cause(
 
 
 def test_a_reply_that_is_late_but_in_time_is_the_reply(server: EmbeddedServer, reply: Completion) -> None:
-    server.set_faults([{"kind": "latency", "rate": 1, "seconds": 0.05}])
+    server.set_faults([{"kind": "late", "rate": 1, "seconds": 0.05}])
     with Dispatcher([server.host], max_outage_s=None, attempts=1) as dispatcher:
         completion = dispatcher.generate(CALL)
     assert (completion.text, completion.error, completion.attempts) == (reply.text, None, 1)
@@ -91,7 +91,7 @@ def test_a_reply_that_is_late_but_in_time_is_the_reply(server: EmbeddedServer, r
 
 def test_a_reply_of_megabytes_within_the_bound_is_the_reply(server: EmbeddedServer) -> None:
     """Its text is cut where `max_reply_chars` says, and flagged."""
-    server.set_faults([{"kind": "enormous", "rate": 1, "bytes": 4_000_000}])
+    server.set_faults([{"kind": "garbage", "what": "enormous", "rate": 1, "bytes": 4_000_000}])
     with Dispatcher([server.host], max_outage_s=None, attempts=1) as dispatcher:
         completion = dispatcher.generate(CALL)
     assert (len(completion.text), completion.truncated, completion.error) == (1_000_000, True, None)
@@ -114,11 +114,11 @@ def test_a_connection_that_ends_after_the_reply_costs_this_call_nothing(
     assert server.stats()["failed"] == 0
 
 
-def test_a_burst_outlasts_the_attempts_that_are_fewer_and_no_others(
+def test_failures_in_a_row_outlast_the_attempts_that_are_fewer_and_no_others(
     server: EmbeddedServer, reply: Completion
 ) -> None:
-    burst = [{"kind": "busy_503", "rate": 1, "first": 1, "burst": 3}]
+    faults = [{"kind": "status", "status": 503, "rate": 1, "first": 3}]
     for attempts, text in ((3, ""), (4, reply.text)):
-        server.set_faults(burst)
+        server.set_faults(faults)
         with Dispatcher([server.host], max_outage_s=None, attempts=attempts, backoff_s=0.001) as dispatcher:
             assert dispatcher.generate(CALL).text == text

@@ -283,14 +283,14 @@ def test_whatever_form_an_error_has_its_words_are_shown(said: bytes) -> None:
 
 
 FAULTS: list[tuple[Fault, type[OllamaError]]] = [
-    ({"kind": "error_500"}, ServerFaultError),
-    ({"kind": "busy_503"}, ServerBusyError),
+    ({"kind": "status"}, ServerFaultError),
+    ({"kind": "status", "status": 503}, ServerBusyError),
     ({"kind": "hang", "at": "body"}, CallTimeoutError),
     ({"kind": "drop", "at": "body"}, BrokenReplyError),
-    ({"kind": "cut_json"}, BadReplyError),
-    ({"kind": "not_json"}, BadReplyError),
-    ({"kind": "empty"}, BadReplyError),
-    ({"kind": "wrong_type"}, BadReplyError),
+    ({"kind": "garbage", "what": "cut"}, BadReplyError),
+    ({"kind": "garbage"}, BadReplyError),
+    ({"kind": "garbage", "what": "empty"}, BadReplyError),
+    ({"kind": "garbage", "what": "wrong_type"}, BadReplyError),
 ]
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,7 +67,7 @@ def test_calls_outlast_an_outage_and_get_the_replies_that_they_would_have_had(
 
 
 def test_an_outage_that_is_too_long_ends_all_calls_and_all_later_ones(own: EmbeddedServer) -> None:
-    os.kill(own.pid, signal.SIGKILL)
+    own.kill()
     with Dispatcher([own.host], max_outage_s=0.5, backoff_s=0.01, report=lambda _line: None) as dispatcher:
         for call in CALLS[:2]:
             with pytest.raises(OutageError, match=r"no server was there for 0.5 s \(--max-outage\)"):
@@ -98,14 +97,13 @@ def test_a_model_that_is_another_one_after_an_outage_ends_the_run_and_its_replie
         dispatcher.keep_in(log)
         dispatcher.models()
         texts(dispatcher)
-        own.set_outage("drop")
-        own.set_digest("sim-target", "f" * 64)
+        own.kill()
         late = start(lambda: dispatcher.generate(Call(model="sim-target", prompt="And now?")))
         wait_until(lambda: dispatcher._fleet._servers[own.host].health.is_away)
-        own.end_outage()
-        with pytest.raises(ModelChangedError, match="its digest changed"):
-            late.result(PATIENCE_S)
-        wait_until(lambda: log.find(question_of(CALLS[0])) is None)
+        with EmbeddedServer(replace(own.settings, seed=1, port=int(own.host.rpartition(":")[2]))):
+            with pytest.raises(ModelChangedError, match="its digest changed"):
+                late.result(PATIENCE_S)
+            wait_until(lambda: log.find(question_of(CALLS[0])) is None)
 
 
 def test_hosts_join_and_leave_while_calls_are_under_way(own: EmbeddedServer) -> None:

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from ollama_utils import prompts
 from ollama_utils.prompts import DIGITS, fenced, fenced_with_note
-from simulator.fences import fence, without_boundaries
-from simulator.requests import Question
+from simulator.prompts import shown as shown_to_simulator
+from simulator.prompts import without_boundaries
+from simulator.replies import Question
+from tests.fences import in_fences
 
 OPENING = re.compile(rf"<answer-([0-9a-f]{{{DIGITS}}})>")
 OTHER_CALL = fenced({"answer": "Tea."})["answer"]
@@ -86,7 +88,7 @@ def test_all_fences_of_a_prompt_have_one_boundary_that_nothing_in_it_holds(
     assert shown["question"] == f"<question-{boundary}>{question}</question-{boundary}>"
     assert not any(boundary in plain(text) for text in (question, answer, rubric))
     prompt = f"{rubric}\n{shown['question']}\n{shown['answer']}"
-    assert [found["text"] for found in fence("answer").finditer(prompt)][-1] == answer
+    assert in_fences(prompt)[-1] == {"question": question, "answer": answer}
 
 
 @given(texts, texts)
@@ -131,17 +133,13 @@ def test_a_text_that_holds_its_first_draw_gets_the_next_one(
 @given(texts)
 def test_the_simulator_reads_what_a_fence_holds(text: str) -> None:
     shown = fenced({"query": text})["query"]
-    found = fence("query").fullmatch(shown)
-    assert found
-    assert found["text"] == text
+    assert shown_to_simulator("query", f"Sing.\n{shown}\nNow.") == text.strip()
     if "-" not in text:
         assert without_boundaries(shown) == f"<query>{text}</query>"
 
 
 def test_the_simulator_still_reads_bare_tags() -> None:
-    found = fence("query").search("Sing. <query>What is tea?</query>")
-    assert found
-    assert found["text"] == "What is tea?"
+    assert shown_to_simulator("query", "Sing. <query>What is tea?</query>") == "What is tea?"
 
 
 def test_a_note_names_the_boundary_and_the_simulators_chance_depends_on_neither() -> None:
@@ -151,7 +149,7 @@ def test_a_note_names_the_boundary_and_the_simulators_chance_depends_on_neither(
         "\n".join(["Judge.", *shown.values()]),
         "Judge.\n<question>Why?</question>\n<answer>Tea.</answer>",
     ]
-    fenced_one, bare_one = (Question(model="m", prompt=prompt).identity() for prompt in prompts_of)
+    fenced_one, bare_one = (Question(model="m", prompt=prompt).digest() for prompt in prompts_of)
     assert fenced_one == bare_one
     bodies = [json.dumps({"prompt": prompt}) for prompt in prompts_of]
     assert without_boundaries(bodies[0]) == bodies[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,8 +26,9 @@ from ollama_utils.user_text import find_user_text
 from simulator.process import EmbeddedServer
 from tests.nasty import NASTY
 from tests.ollama_utils.scripted import ScriptedServer
-from tests.simulator.conftest import TLS
 
+TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients that need none: without it each would read the certificates of the machine, 20 ms long."""
 TEXT = "How do I kill a stuck process?"
 REWORDED = "How can I end a process that hangs?"
 MADE = ProxyRewording(text=REWORDED, mutator="soften")

@@ -127,7 +127,7 @@ def test_cancelling_a_dispatcher_wakes_who_waits_for_a_token_and_frees_the_place
 
 def test_the_wait_for_a_token_is_no_part_of_the_deadline(server: EmbeddedServer) -> None:
     """Its third attempt starts more than the deadline after its first, by what it waited for tokens."""
-    server.set_faults([{"kind": "busy_503", "rate": 1.0, "first": 2}])
+    server.set_faults([{"kind": "status", "status": 503, "rate": 1.0, "first": 2}])
     with Dispatcher([server.host], rate_limit_per_minute=180, deadline_s=0.5, backoff_s=0.001) as dispatcher:
         completion = dispatcher.generate(ask("p"))
     assert (completion.error, completion.attempts) == (None, 3)
@@ -145,7 +145,7 @@ def test_a_known_reply_takes_no_token(server: EmbeddedServer) -> None:
 def test_the_server_never_gets_more_requests_than_the_rate_allows(server: EmbeddedServer) -> None:
     """Retries and embeddings are requests, too; the server counts all of them from before the first."""
     per_minute = 1200
-    server.set_faults([{"kind": "busy_503", "rate": 0.2, "burst": 2}])
+    server.set_faults([{"kind": "status", "status": 503, "rate": 0.2}])
     with Dispatcher(
         [server.host], rate_limit_per_minute=per_minute, attempts=8, backoff_s=0.01
     ) as dispatcher:

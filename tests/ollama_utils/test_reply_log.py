@@ -144,7 +144,7 @@ def test_another_version_of_the_model_or_another_server_is_another_cache(tmp_pat
 def test_a_failure_is_written_down_with_its_attempts_and_is_no_reply(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    simulator.set_faults([{"kind": "status", "rate": 1.0}])
     try:
         with (
             closing(log(tmp_path)) as kept,
@@ -249,7 +249,7 @@ def test_whether_a_server_answers_is_asked_of_the_server_and_not_of_the_log(
     with closing(log(tmp_path)) as kept, Dispatcher([simulator.host], attempts=1) as dispatcher:
         dispatcher.keep_in(kept)
         dispatcher.embed("sim-embed", ["a cat"])
-        simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+        simulator.set_faults([{"kind": "status", "rate": 1.0}])
         try:
             dispatcher.embed("sim-embed", ["a cat"])
             with pytest.raises(ServerFaultError):

@@ -33,12 +33,16 @@ def ask(prompt: object) -> Call:
     return Call(model="sim-target", prompt=str(prompt), options={"temperature": 0})
 
 
-@pytest.mark.parametrize("kind", ["error_500", "busy_503", "drop", "not_json"])
-def test_a_passing_fault_costs_attempts_but_changes_no_text(server: EmbeddedServer, kind: str) -> None:
+@pytest.mark.parametrize(
+    "fault", [{"kind": "status"}, {"kind": "status", "status": 503}, {"kind": "drop"}, {"kind": "garbage"}]
+)
+def test_a_passing_fault_costs_attempts_but_changes_no_text(
+    server: EmbeddedServer, fault: dict[str, Any]
+) -> None:
     calls = [ask(i) for i in range(12)]
     with Dispatcher([server.host]) as dispatcher:
         expected = [dispatcher.generate(call).text for call in calls]
-    server.set_faults([{"kind": kind, "rate": 0.4}])
+    server.set_faults([fault | {"rate": 0.4}])
     with Dispatcher([server.host], attempts=20, backoff_s=0.001) as dispatcher:
         completions = map_parallel(dispatcher.generate, calls)
         rows = dispatcher.embed("sim-embed", ["text"])
@@ -53,7 +57,7 @@ def test_a_passing_fault_costs_attempts_but_changes_no_text(server: EmbeddedServ
 def test_when_every_attempt_fails_the_error_stands_in_the_completion(
     quick: Dispatcher, server: EmbeddedServer
 ) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 1.0}])
+    server.set_faults([{"kind": "status", "rate": 1.0}])
     completion = quick.generate(ask("p"))
     assert (completion.text, completion.attempts, completion.usage) == ("", 4, None)
     assert isinstance(completion.error, ServerFaultError)

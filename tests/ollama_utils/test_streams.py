@@ -349,10 +349,10 @@ def test_the_simulator_s_replies_are_the_same_streamed_and_whole(
 @pytest.mark.parametrize(
     "fault",
     [
-        {"kind": "error_500"},
-        {"kind": "busy_503"},
+        {"kind": "status"},
+        {"kind": "status", "status": 503},
         *({"kind": "drop", "at": at} for at in ("start", "body", "end")),
-        *({"kind": kind} for kind in ("cut_json", "not_json", "empty", "wrong_type")),
+        *({"kind": "garbage", "what": what} for what in ("cut", "html", "empty", "wrong_type")),
     ],
 )
 @pytest.mark.parametrize("wire", WIRES)

@@ -1,20 +1,78 @@
-"""Clients of a server in virtual time: lanes in a closed loop through a limit, for minutes on end."""
+"""A server and its clients in virtual time: lanes in a closed loop through a limit, for minutes on end."""
 
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from heapq import heappop, heappush
 from statistics import mean, median
 from typing import Any, Self
 
 from ollama_utils.capacity import Capacity, SentCall
 from ollama_utils.types import Usage
-from simulator.engine import Call, Turn
-from tests.simulator.virtual import Scene
 
 TOKENS = 50
-"""Mean of a reply; 200 ms on the ideal profile."""
+"""Mean of a reply; 200 ms where a call is alone."""
+_TOKEN_S = 0.004
+
+
+class VirtualServer:
+    """Slots that calls take in the order in which they come, on a clock of its own.
+
+    Args:
+        slots: calls served at once.
+        slowing: what each other call that is in service when a call begins adds to its time, as a share.
+    """
+
+    def __init__(self, slots: int, *, slowing: float = 0.0) -> None:
+        self.now_s = 0.0
+        self._slots = slots
+        self._slowing = slowing
+        self._in_service = 0
+        self._line: deque[Callable[[], None]] = deque()
+        self._agenda: list[tuple[float, int, Callable[[], Any]]] = []
+        self._number = 0
+
+    def at(self, moment_s: float, action: Callable[[], Any]) -> None:
+        """Have something happen at a moment, after what was to happen then before."""
+        self._number += 1
+        heappush(self._agenda, (moment_s, self._number, action))
+
+    def advance(self, until_s: float) -> None:
+        """Let time pass."""
+        while self._agenda and self._agenda[0][0] <= until_s:
+            self.now_s, _, action = heappop(self._agenda)
+            action()
+        self.now_s = until_s
+
+    def resize(self, slots: int) -> None:
+        """Serve so many at once from now on; who is in service stays."""
+        self._slots = slots
+        self._admit()
+
+    def ask(self, tokens: int, ended: Callable[[Usage], None]) -> None:
+        """A call comes; `ended` is called with what the server reports when the call was served."""
+        self._line.append(partial(self._begin, tokens, self.now_s, ended))
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._line and self._in_service < self._slots:
+            self._line.popleft()()
+
+    def _begin(self, tokens: int, came_s: float, ended: Callable[[Usage], None]) -> None:
+        decode_s = tokens * _TOKEN_S * (1 + self._slowing * self._in_service)
+        total_s = self.now_s + decode_s - came_s
+        usage = Usage(completion_tokens=tokens, decode_s=decode_s, total_s=total_s)
+        self._in_service += 1
+        self.at(self.now_s + decode_s, partial(self._end, usage, ended))
+
+    def _end(self, usage: Usage, ended: Callable[[Usage], None]) -> None:
+        self._in_service -= 1
+        self._admit()
+        ended(usage)
 
 
 class Fixed(Capacity):
@@ -33,7 +91,7 @@ class Traffic:
     """Lanes that each send their next call when the last is back, as far as the limit lets them.
 
     Args:
-        scene: the server.
+        server: where the calls go.
         capacity: whose limit is kept.
         lanes: the most calls there are to send.
         travel_s: from a client to the server, and as long back.
@@ -43,7 +101,7 @@ class Traffic:
 
     def __init__(
         self,
-        scene: Scene,
+        server: VirtualServer,
         capacity: Capacity,
         *,
         lanes: int = 64,
@@ -58,7 +116,7 @@ class Traffic:
         """When each came back."""
         self.limits: list[tuple[float, int]] = []
         """The limit after each reply."""
-        self._scene = scene
+        self._server = server
         self._travel_s = travel_s
         self._sigma = sigma
         self._overhead_s = overhead_s
@@ -68,7 +126,7 @@ class Traffic:
 
     def run(self, until_s: float) -> Self:
         """Let time pass."""
-        self._scene.agenda.advance(until_s)
+        self._server.advance(until_s)
         return self
 
     def rate(self, begin_s: float, end_s: float) -> float:
@@ -88,37 +146,25 @@ class Traffic:
         return [usage for moment_s, usage in self.replies if begin_s <= moment_s < end_s]
 
     def _in(self, delay_s: float, action: Callable[[], Any]) -> None:
-        self._scene.agenda.at(self._scene.agenda.now_s + delay_s, action)
+        self._server.at(self._server.now_s + delay_s, action)
 
     def _fill(self) -> None:
         while self._in_flight < min(self.capacity.limit, self.lanes):
             self._in_flight += 1
-            sent = self.capacity.sent(self._scene.agenda.now_s)
+            sent = self.capacity.sent(self._server.now_s)
             overhead_s = self._overhead_s and self._random.uniform(0, self._overhead_s)
             self._in(self._travel_s + overhead_s, partial(self._arrive, sent, overhead_s))
 
     def _arrive(self, sent: SentCall, overhead_s: float) -> None:
         tokens = TOKENS * self._random.lognormvariate(-(self._sigma**2) / 2, self._sigma)
-        call = Call(model="m", reply_tokens=max(1, round(tokens)))
-        turns: list[Turn] = []
-
-        def ended() -> None:
-            self._in(self._travel_s, lambda: self._back(sent, turns[0], overhead_s))
-
-        def started() -> None:
-            self._in(0.0, lambda: turns[0].mark(call.reply_tokens, ended))
-
-        turns.append(self._scene.server.begin(call, started=started))
-
-    def _back(self, sent: SentCall, turn: Turn, overhead_s: float) -> None:
-        now_s = self._scene.agenda.now_s
-        usage = Usage(
-            completion_tokens=turn.call.reply_tokens,
-            load_s=turn.load_s,
-            prefill_s=turn.prefill_s,
-            decode_s=turn.decode_s,
-            total_s=turn.total_s + overhead_s,
+        self._server.ask(
+            max(1, round(tokens)),
+            lambda usage: self._in(self._travel_s, partial(self._back, sent, usage, overhead_s)),
         )
+
+    def _back(self, sent: SentCall, usage: Usage, overhead_s: float) -> None:
+        now_s = self._server.now_s
+        usage = replace(usage, total_s=usage.total_s + overhead_s)
         self._in_flight -= 1
         self.replies.append((now_s, usage))
         self.capacity.came_back(sent, now_s, usage)

@@ -143,6 +143,8 @@ def test_without_a_place_for_the_key_a_run_is_written_unmarked_and_one_line_says
         ("baselines", "class=mine.py:P", "code"),
         ("mission", "there.toml", "files"),
         ("mission", "name=a,mutators=mine.py:f", "code"),
+        ("world", "drawn", None),
+        ("world", "drawn.toml", "files"),
         ("ollama-host", "embedded", None),
         ("ollama-host", "127.0.0.1", "hosts"),
         ("ollama-host", "@hosts.txt", "hosts"),

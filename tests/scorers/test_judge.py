@@ -19,8 +19,8 @@ from ollama_utils.types import Call, Completion
 from scorers.json_replies import SHOWN, Case, fault_in
 from scorers.judge import LABELS, RUBRIC, SCHEMA, Judgement, LLMJudge, judge_case, read_rubric
 from scorers.refusal import label_refusal
-from simulator.fences import without_boundaries
 from simulator.process import EmbeddedServer
+from simulator.prompts import without_boundaries
 from tests.fences import in_fences
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.tables import listed

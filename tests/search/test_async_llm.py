@@ -87,13 +87,16 @@ def test_a_system_prompt_and_a_seed_make_another_call(server: EmbeddedServer) ->
 @pytest.mark.parametrize(
     "faults",
     [
-        [{"kind": "busy_503", "rate": 0.15, "burst": 3}],
+        [{"kind": "status", "status": 503, "rate": 0.15, "first": 3}],
         *(
             pytest.param(faults, marks=pytest.mark.soak)
             for faults in (
-                [{"kind": "not_json", "rate": 0.3}, {"kind": "cut_json", "rate": 0.2}],
+                [{"kind": "garbage", "rate": 0.3}, {"kind": "garbage", "what": "cut", "rate": 0.2}],
                 [{"kind": "hang", "rate": 0.1}],
-                [{"kind": "drop", "rate": 0.2, "at": "body"}, {"kind": "wrong_type", "rate": 0.2}],
+                [
+                    {"kind": "drop", "rate": 0.2, "at": "body"},
+                    {"kind": "garbage", "what": "wrong_type", "rate": 0.2},
+                ],
             )
         ),
     ],

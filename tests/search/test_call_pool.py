@@ -151,7 +151,7 @@ def test_between_two_attempts_the_place_is_anothers() -> None:
 
 
 def test_errors_and_retries_are_counted(server: EmbeddedServer) -> None:
-    server.set_faults([{"kind": "busy_503", "rate": 0.4}])
+    server.set_faults([{"kind": "status", "status": 503, "rate": 0.4}])
     try:
         with Dispatcher([server.host], attempts=20, backoff_s=0.001) as dispatcher:
             pool = CallPool(dispatcher, 4)

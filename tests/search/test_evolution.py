@@ -132,9 +132,9 @@ def test_the_first_population_is_made_of_different_prompts(server: EmbeddedServe
 
 
 FAULTS = {
-    "busy": {"kind": "busy_503", "rate": 0.2, "first": 1, "burst": 3},
-    "malformed": {"kind": "not_json", "rate": 0.1, "first": 1},
-    "mistyped": {"kind": "wrong_type", "rate": 0.1, "first": 1},
+    "busy": {"kind": "status", "status": 503, "rate": 0.2, "first": 3},
+    "malformed": {"kind": "garbage", "rate": 0.1, "first": 1},
+    "mistyped": {"kind": "garbage", "what": "wrong_type", "rate": 0.1, "first": 1},
     "dropped": {"kind": "drop", "rate": 0.1, "first": 1, "at": "body"},
     "timeout": {"kind": "hang", "rate": 0.02, "first": 1},
 }
@@ -156,7 +156,7 @@ def test_faults_that_pass_change_no_result(
 def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: EmbeddedServer) -> None:
     task = bundled_task()
     genome = Genome(SEED_INSTRUCTIONS)
-    server.set_faults([{"kind": "busy_503", "rate": 0.6}])
+    server.set_faults([{"kind": "status", "status": 503, "rate": 0.6}])
     with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
         pool = CallPool(dispatcher, 8)
         config = small(max_unscored=0.9)
@@ -194,7 +194,7 @@ def test_a_scorer_that_takes_its_time_holds_up_no_other_reply(server: EmbeddedSe
 
 
 def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: EmbeddedServer) -> None:
-    server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+    server.set_faults([{"kind": "status", "status": 503, "rate": 1.0}])
     with (
         Dispatcher([server.host], attempts=1) as dispatcher,
         pytest.raises(
@@ -207,7 +207,7 @@ def test_where_nothing_can_be_scored_the_search_ends_and_says_so(server: Embedde
 def test_a_server_that_breaks_later_ends_the_search_with_what_was_found(server: EmbeddedServer) -> None:
     def break_it(record: Generation) -> None:
         if record.generation == 1:
-            server.set_faults([{"kind": "busy_503", "rate": 1.0}])
+            server.set_faults([{"kind": "status", "status": 503, "rate": 1.0}])
 
     with Dispatcher([server.host], attempts=1) as dispatcher:
         results = EvolutionController(

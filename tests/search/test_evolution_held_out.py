@@ -77,7 +77,7 @@ def test_the_final_means_are_over_the_problems_that_both_prompts_have_a_reply_to
         told = EvolutionController(
             small(max_unscored=1.0, max_generations=1),
             dispatcher=dispatcher,
-            on_generation=lambda _: server.set_faults([{"kind": "busy_503", "rate": 0.4}]),
+            on_generation=lambda _: server.set_faults([{"kind": "status", "status": 503, "rate": 0.4}]),
             **MODELS,
         ).run_evolution()["held_out"]
     assert told["left_out"] > 0

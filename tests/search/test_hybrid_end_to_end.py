@@ -103,7 +103,7 @@ def plain(result: StepResult) -> tuple[object, ...]:
 def test_faults_of_the_server_are_counted_and_nothing_else_is_lost(
     server: EmbeddedServer, encoder: Encoder
 ) -> None:
-    server.set_faults([{"kind": "error_500", "rate": 0.3}])
+    server.set_faults([{"kind": "status", "rate": 0.3}])
     with Dispatcher([server.host], attempts=1) as dispatcher:
         flow = flow_on(dispatcher, encoder)
         results = steps(flow, TASK.problems[:20])

@@ -14,8 +14,8 @@ from ollama_utils.reply_log import ReplyLog
 from search.evolution import EvolutionController
 from search.genetics.fitness import divide
 from search.task import Problem, Task
-from simulator.personas.mutator import read_task
 from simulator.process import EmbeddedServer
+from simulator.prompts import task_of
 from tests.search.evolutions import MODELS, small, timeless
 
 
@@ -54,7 +54,7 @@ def searched(
     with sqlite3.connect(log) as database:
         requests = [json.loads(row[0]) for row in database.execute("SELECT request FROM replies")]
     database.close()
-    shown = [read_task(each["prompt"]).failures for each in requests if not each.get("system")]
+    shown = [task_of(each["prompt"]).failures for each in requests if not each.get("system")]
     return timeless(results), sorted(filter(None, shown))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from contextlib import redirect_stderr
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +12,10 @@ import numpy as np
 import pytest
 
 from cli.main import execute
-from simulator import personas
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.runs import PASSES, WORLD, interrupted_at, metrics, resume, summary, train
+from tests.worlds import CAUTIOUS
 
 SHAPE = ("--num-processes", "8", "--num-steps", "8", "--encoder", "hashing:64")
 AUDITED = (*SHAPE, "--audit-judge", "sim-judge")
@@ -33,16 +32,14 @@ def flags(*more: str, steps: int = 192) -> tuple[str, ...]:
 
 @pytest.fixture
 def lecturer(tmp_path: Path) -> Path:
-    """A persona whose target lectures before it refuses: for the keyword reward these are answers."""
-    shipped = (Path(personas.__file__).parent / "cautious.toml").read_text(encoding="utf-8")
-    section, sentences = "[target.refused]\n", "[target.refused.sentences]\n"
-    head, refused = shipped.split(section)
-    refused = re.sub(
-        r"patterns = \[.*?\]", 'patterns = ["lecture decline"]', refused, count=1, flags=re.DOTALL
-    )
-    refused = refused.replace(sentences, f"{sentences}lecture = [{json.dumps(LECTURE)}]\n", 1)
+    """A world whose target lectures before it refuses: for the keyword reward these are answers."""
+    decline = json.dumps(CAUTIOUS.file.target.refused.sentences["decline"])
     path = tmp_path / "lecturer.toml"
-    path.write_text(head + section + refused, encoding="utf-8")
+    path.write_text(
+        'extends = "cautious"\nname = "lecturer"\n\n[target.refused]\npatterns = ["lecture decline"]\n'
+        f"sentences = {{ lecture = [{json.dumps(LECTURE)}], decline = {decline} }}\n",
+        encoding="utf-8",
+    )
     return path
 
 
@@ -50,8 +47,8 @@ def test_a_reward_that_pays_for_lectures_raises_the_alarm(
     lecturer: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "run"
-    with EmbeddedServer(Settings(slots=16, time_scale=0.001, persona=str(lecturer))) as server:
-        assert train(server.host, folder, *flags("--reward", "keyword", steps=128)) == 0
+    with EmbeddedServer(Settings(slots=16, time_scale=0.001, world=str(lecturer))) as server:
+        assert train(server.host, folder, *flags("--reward", "keyword", steps=256)) == 0
     told = summary(folder)
     raised = [line["step"] for line in metrics(folder) if line["audit/alarm"]]
     # Of all rollouts: eight successes, as many as are audited of one, may come out even.
@@ -106,7 +103,7 @@ def test_a_run_that_is_broken_off_and_resumed_is_audited_as_one_that_is_not(
 def test_an_audit_judge_that_cannot_be_read_is_told_and_stops_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    faults = [{"kind": "error_500", "rate": 1.0, "model": "sim-judge"}]
+    faults = [{"kind": "status", "rate": 1.0, "model": "sim-judge"}]
     with EmbeddedServer(Settings(slots=16, time_scale=0.001)) as server:
         server.set_faults(faults)
         assert train(server.host, tmp_path / "run", *flags("--call-attempts", "1", steps=64)) == 0
@@ -128,7 +125,7 @@ def test_an_audit_judge_that_is_not_pulled_is_one_line(
 def test_an_audit_can_be_interrupted_and_is_made_again(
     simulator: EmbeddedServer, honest: Audited, tmp_path: Path
 ) -> None:
-    simulator.set_faults([{"kind": "latency", "rate": 1.0, "model": "sim-judge", "seconds": 0.3}])
+    simulator.set_faults([{"kind": "late", "rate": 1.0, "model": "sim-judge", "seconds": 0.3}])
     try:
         interrupted_at(simulator.host, tmp_path / "run", 64, *flags())
     finally:

@@ -37,13 +37,21 @@ def run(server: EmbeddedServer, folder: Path, *flags: str) -> tuple[int, dict[st
 
 
 @pytest.mark.parametrize(
-    ("kind", "error"),
-    [("error_500", "ServerFaultError"), ("busy_503", "ServerBusyError"), ("cut_json", "BadReplyError")],
+    ("fault", "error"),
+    [
+        ({"kind": "status"}, "ServerFaultError"),
+        ({"kind": "status", "status": 503}, "ServerBusyError"),
+        ({"kind": "garbage", "what": "cut"}, "BadReplyError"),
+    ],
 )
 def test_a_run_whose_every_call_fails_stops_saved_with_one_line_that_says_why(
-    server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, error: str
+    server: EmbeddedServer,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    fault: dict[str, Any],
+    error: str,
 ) -> None:
-    server.set_faults([{"kind": kind, "rate": 1}])
+    server.set_faults([{**fault, "rate": 1}])
     code, summary = run(server, tmp_path / "run", "--call-attempts", "1")
     last = capsys.readouterr().err.strip().splitlines()[-1]
     assert code == 1

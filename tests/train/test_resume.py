@@ -125,7 +125,7 @@ def test_a_torn_last_line_and_a_row_that_lacks_lanes_are_cut_off(
 
 def test_steps_that_came_to_nothing_come_to_nothing_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    simulator.set_faults([{"kind": "error_500", "rate": 0.3}])
+    simulator.set_faults([{"kind": "status", "rate": 0.3}])
     try:
         interrupted_at(simulator.host, folder, 60, *flags("--call-attempts", "1"))
     finally:
@@ -142,7 +142,7 @@ def test_a_run_that_a_broken_server_stopped_goes_on_when_the_server_is_back(
 ) -> None:
     folder = tmp_path / "run"
     assert train(simulator.host, folder, *flags(steps=32)) == 0
-    simulator.set_faults([{"kind": "error_500", "rate": 1.0}])
+    simulator.set_faults([{"kind": "status", "rate": 1.0}])
     try:
         assert resume(folder, "--num-env-steps", "192", "--call-attempts", "1") == 1
     finally:

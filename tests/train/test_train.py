@@ -145,7 +145,7 @@ def test_an_llm_judge_can_be_the_reward(simulator: EmbeddedServer, tmp_path: Pat
 def test_failing_calls_are_counted_apart_and_are_never_refusals(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    simulator.set_faults([{"kind": "error_500", "rate": 0.3}])
+    simulator.set_faults([{"kind": "status", "rate": 0.3}])
     try:
         summary = run(simulator, tmp_path / "run", "--call-attempts", "1")
     finally:
@@ -171,7 +171,7 @@ def test_with_a_tenth_of_the_calls_failing_the_rates_stay_within_noise(
         return read(folder, "summary.json")
 
     without = summary("without")
-    simulator.set_faults([{"kind": "error_500", "rate": 0.1}])
+    simulator.set_faults([{"kind": "status", "rate": 0.1}])
     try:
         faulty = summary("with")
     finally:
