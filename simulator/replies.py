@@ -150,10 +150,8 @@ class Composer:
         role = self._role(question, prompt)
         text = self._words(role, question, prompt, digest)
         tokens = self.reply_length(share_of(digest, "length"))
-        if role == "mutator" and question.history:
-            # After worked examples a rewording is no longer than its words, as with a real model,
-            # so that a limit which leaves room for these never cuts it.
-            tokens = min(tokens, count_tokens(text))
+        if role == "mutator" and question.history and count_tokens(text) <= question.num_predict:
+            tokens = min(tokens, question.num_predict)  # the words fit: no draw cuts them
         reply = Reply(prompt_tokens=prompt_tokens, text=text, text_tokens=tokens)
         if level is not None:
             length = self.reply_length(share_of(digest, "thinking length")) * THINKING[level]
