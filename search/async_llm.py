@@ -85,7 +85,7 @@ class AsyncLLMInterface:
 
         Raises:
             ReplyLogError: the reply cannot be written down.
-            SimulatorError: the embedded server does not start.
+            ChildError: the embedded server does not start.
         """
         (completion,) = await self._replies([self._call(prompt, system, seed)])
         return completion
@@ -102,7 +102,7 @@ class AsyncLLMInterface:
         Raises:
             ValueError: there are not as many system prompts.
             ReplyLogError: a reply cannot be written down.
-            SimulatorError: the embedded server does not start.
+            ChildError: the embedded server does not start.
         """
         if isinstance(prompts, str):
             raise ValueError(f"expected a list of prompts, got one text: {prompts!r}")  # noqa: TRY004 - a wrong value
@@ -116,7 +116,7 @@ class AsyncLLMInterface:
 
         Raises:
             ReplyLogError: the reply cannot be written down.
-            SimulatorError: the embedded server does not start.
+            ChildError: the embedded server does not start.
         """
         pool = self._open()
         return _cancelled() if pool is None else pool.generate(call)

@@ -78,7 +78,7 @@ def embedded_dispatcher(slots: int, *, timeout_s: float) -> Iterator[Dispatcher]
         timeout_s: the seconds after which an attempt without a whole reply counts as failed.
 
     Raises:
-        SimulatorError: it does not start.
+        ChildError: it does not start.
     """
     with EmbeddedServer(Settings(slots=slots, time_scale=TIME_SCALE)) as server:
         _log.warning(

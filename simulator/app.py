@@ -90,7 +90,7 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
 
 @web.middleware
 async def _guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Control routes are for this machine alone; all others have to wait out an outage of all."""
+    """Refuse control routes to other machines; hold or drop all other requests in an outage."""
     if not request.path.startswith(_CONTROL):
         await request.app[STATE].outages.passed(request, is_call=False)
     elif not ip_address(request.remote or "::").is_loopback:

@@ -25,7 +25,7 @@ import httpx
 from simulator.settings import FORMAT, Settings
 
 _ROOT = Path(__file__).resolve().parents[1]
-_END_S, _REPLY_S = 5.0, 10.0
+_START_S, _END_S, _REPLY_S = 60.0, 5.0, 10.0
 _MOST_READ = 2**20
 MOST_RESTARTS = 3
 """How often a server that died is started again."""
@@ -159,16 +159,15 @@ class EmbeddedServer(ChildServer):
 
     Args:
         settings: what it serves.
-        start_s: seconds it may take until it listens.
 
     Raises:
         ChildError: it did not start; the message carries the last line it wrote on stderr.
     """
 
-    def __init__(self, settings: Settings, *, start_s: float = 60.0) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         arguments = [json.dumps(asdict(settings))]
-        super().__init__("simulator", arguments, what="embedded simulator", start_s=start_s)
+        super().__init__("simulator", arguments, what="embedded simulator", start_s=_START_S)
 
     def stats(self) -> dict[str, Any]:
         """What the server saw since the start or the last reset."""

@@ -136,7 +136,7 @@ async def answer(read: Callable[[State, bytes], Work], request: web.Request) -> 
 async def _struck(
     request: web.Request, state: State, work: Work, fault: Fault | None, arrived_s: float
 ) -> web.StreamResponse:
-    """Answer a call, with the fault that it meets."""
+    """Answer a call; a fault fails it, delays it, breaks its connection off or spoils its reply."""
     breaks, is_garbage = None, False
     match fault:
         case Fault(kind="status", status=500 | 503 as status):
@@ -172,7 +172,7 @@ async def _struck(
 
 
 async def _break_off(request: web.Request, response: web.StreamResponse, fault: Fault) -> None:
-    """No more of a reply: its connection falls silent, is reset, or ends when all is sent."""
+    """Send no more: the connection falls silent, is reset, or is closed once all is sent."""
     if fault.kind == "hang":
         await asyncio.Event().wait()
     if fault.at != "after":
@@ -186,7 +186,7 @@ async def _break_off(request: web.Request, response: web.StreamResponse, fault: 
 async def _stream(
     request: web.Request, state: State, work: Work, turn: Turn, *, half: bool
 ) -> web.StreamResponse:
-    """Send a reply piece by piece, all of it or half; its end is the caller's."""
+    """Send a reply piece by piece, all of it or half; the caller ends the response."""
     response = web.StreamResponse(headers={"Content-Type": work.content_type})
     await response.prepare(request)
     for written, chunk in work.chunks(turn) if work.chunks is not None else ():

@@ -88,6 +88,7 @@ def test_a_mutation_changes_the_features_that_its_operator_names(
         wanted = operator.applied(world.read(query), soften=soften)
         assert world.read(text) == wanted or text == query  # what cannot be done leaves all alone
     chances = [chance for chance, _ in operator.outcomes(world.read(query))]
+    assert min(chances) >= 0
     assert sum(chances) == pytest.approx(1)
 
 
