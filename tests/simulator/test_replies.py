@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -107,14 +107,15 @@ def test_a_boundary_around_a_text_is_no_part_of_what_is_asked(ask: Ask) -> None:
     limit=st.none() | st.integers(1, 200),
     stop=st.lists(st.sampled_from([" the ", ".", "I", "zz"]), max_size=2),
 )
+@example(model="sim-mutator", prompt="0\x850", limit=None, stop=[])
 def test_a_stream_is_the_whole_reply_in_pieces(
     ask: Ask, model: str, prompt: str, limit: int | None, stop: list[str]
 ) -> None:
     options = {"temperature": 0, "stop": stop, **({} if limit is None else {"num_predict": limit})}
     asked = generate(model=model, prompt=prompt, options=options)
     whole = ask("/api/generate", asked).json()
-    lines = ask("/api/generate", asked | {"stream": True}).text.splitlines()
-    parts = [json.loads(line) for line in lines]
+    lines = ask("/api/generate", asked | {"stream": True}).text.split("\n")  # U+0085 ends no line
+    parts = [json.loads(line) for line in lines if line]
     assert "".join(part["response"] for part in parts) == whole["response"]
     assert "".join(part.get("thinking", "") for part in parts) == whole.get("thinking", "")
     assert [part["done"] for part in parts] == [False] * (len(parts) - 1) + [True]
