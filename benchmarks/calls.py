@@ -19,10 +19,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+import ollama
+
 from benchmarks.reporting import Section, at_least, at_most, run
-from ollama_utils.client import OllamaClient
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.official import ollama
+from ollama_utils.ollama import OllamaClient
 from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, Completion
@@ -39,13 +40,12 @@ ROUNDS = 16
 MOST_CALLS = 1024
 """... but no more than this."""
 CHOICE = """\
-Calls go through the official `ollama.Client`, on threads, over a transport of our own. Most of what the
-client costs as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which joins
-URL, headers and cookies anew for each request; the package's own types cost next to nothing. So each
-connection is read by the standard library's HTTP reader, and requests, which differ in nothing but their
-JSON, take a short way through httpx's client. An async engine would have to hand every call over to it and
-back, for every lane, search and judge is a plain thread. Nothing is built per call: threads, the client and
-the TLS context are shared, and as many connections stay open as there were calls at once."""
+Calls are written and read by the official `ollama.Client`, on threads, and sent by `http.client`. Most of
+what the client costs as it comes is httpx's transport (httpcore's pool and h11), then httpx's client, which
+joins URL, headers and cookies anew for each request; the package's own types cost next to nothing. An async
+engine would have to hand every call over to it and back, for every lane, search and judge is a plain thread.
+Nothing is built per call: threads and the TLS context are shared, and as many connections stay open as there
+were calls at once."""
 
 _PATIENCE_S = 5.0  # as it comes, the official client waits for ever for a reply that is lost
 _MODEL = "sim-target"

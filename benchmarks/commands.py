@@ -32,7 +32,7 @@ def run_mutagym(command: str, flags: Mapping[str, object], *more: str) -> None:
         subprocess.CalledProcessError: it failed; its message stands on stderr.
     """
     pairs = [str(item) for pair in flags.items() for item in pair]
-    arguments = [sys.executable, "-m", "cli.main", command, *pairs, *more]
+    arguments = [sys.executable, "-m", "cli.launch", command, *pairs, *more]
     subprocess.run(arguments, check=True, stdout=sys.stderr)  # noqa: S603 - our own command, our own flags
 
 
@@ -50,7 +50,7 @@ def finish(command: str, result: Path, flags: Mapping[str, object], *more: str) 
     run_mutagym(command, {**flags, where: folder}, *more)
 
 
-POLICY_FILES = ("config.toml", "made-here.json", "queries.json", "policy.safetensors", "summary.json")
+POLICY_FILES = ("config.toml", "queries.json", "policy.safetensors", "summary.json")
 """Of a training's folder: all that `eval -p` reads, and the summary."""
 
 

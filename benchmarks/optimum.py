@@ -35,7 +35,7 @@ from envs.queries import load_queries
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from records.errors import UserError
-from records.run_folder import check_writable
+from records.outputs import check_writable
 from simulator.mutator import find_operator
 from simulator.prompts import task_of
 from simulator.world import World, load_world

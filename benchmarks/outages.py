@@ -315,14 +315,14 @@ class _Run:
         self._lines: list[tuple[float, str]] = []
         flags = [flag.replace("{work}", str(folder)) for flag in case.flags]
         if resume:
-            flags = [flags[0], "--resume", str(folder / "run")]
+            flags = [flags[0], "--resume", str(folder / "run"), "--trust-run"]
         elif case.folder:
             flags += [case.folder, str(folder / "run")]
         flags += ["--ollama-host", server.host, *more]
         queries = folder.parent / "queries.txt"
         with (folder / "stdout.txt").open("wb") as out, queries.open("rb") as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-m", "cli.main", *flags],
+                [sys.executable, "-m", "cli.launch", *flags],
                 stdin=stdin,
                 stdout=out,
                 stderr=subprocess.PIPE,
@@ -408,7 +408,7 @@ def _prepare(work: Path) -> None:
     small = ("--num-processes=8", "--num-steps=16", "--num-env-steps=128", "--encoder=hashing")
     with ServedSimulator((*_REPLIES, "--time-scale", "0.01"), work / "server.log") as server:
         line = ["train", *_WORLD, *small, "--ollama-host", server.host, "--run-dir", str(work / "policy")]
-        subprocess.run([sys.executable, "-m", "cli.main", *line], check=True, stdout=sys.stderr)  # noqa: S603
+        subprocess.run([sys.executable, "-m", "cli.launch", *line], check=True, stdout=sys.stderr)  # noqa: S603
 
 
 if __name__ == "__main__":

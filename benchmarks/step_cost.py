@@ -19,10 +19,10 @@ from benchmarks.reporting import Section, at_most, run
 from cli.bench import MODEL
 from cli.timed_rollout import Setting, TimedMission, World, ready, roll
 from envs.queries import load_queries
-from ollama_utils.client import OllamaClient
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
+from ollama_utils.ollama import OllamaClient
 from ollama_utils.quantized_encoder import QuantizedEncoder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings

@@ -1,1 +1,1 @@
-"""One file a command: flags in, tables out. `cli.main` finds the command; exit codes are its `ExitCode`."""
+"""One file a command: flags in, tables out. `cli.launch` starts the process, `cli.main` finds the command."""

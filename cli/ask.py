@@ -26,7 +26,7 @@ from ollama_utils.plans import Plan
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.settings import Seed
-from records.terminal import one_line, shown, shown_json, tell
+from records.terminal import one_line, printable, write_stderr
 
 if TYPE_CHECKING:
     from evaluation.episodes import AgentEpisode, Call, EpisodeContext
@@ -41,8 +41,8 @@ class AskConfig:
     """How the query is asked."""
 
     policy: str
-    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities. Where it
-    was not made here, --trust-run uses the code, hosts and files that it names."""
+    """The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities. Code, hosts
+    and files that it names have to be named again, or --trust-run uses them."""
     seed: Seed = 0
     """Of rewrites and answers; the same query with the same seed goes the same way."""
     stdin: Annotated[bool, Parameter(name="-", negative="")] = False
@@ -66,13 +66,13 @@ def ask(query: str | None = None, /, *, config: AskConfig) -> None:
     with connect(config.server) as connection:
         if connection.simulated and not config.json:
             print("SIMULATED: these words are the simulator's, not a model's")
-        tell(_patience(config.server))
+        write_stderr(_patience(config.server))
         for told in _answers(config, source, queries, connection):
-            shown = shown_json(json.dumps(told, ensure_ascii=False)) if config.json else None
+            shown = json.dumps(told) if config.json else None
             print(shown or _for_a_person(told, config.server.max_reply_chars), flush=True)
             if told["outcome"] == "unscored":
                 unscored.append(told["error"])
-                tell(f"not scored: {told['query']!r}: {one_line(told['error'])}")
+                write_stderr(f"not scored: {told['query']!r}: {one_line(told['error'])}")
     if len(unscored) == len(queries):
         raise RunStoppedError(f"no query could be scored: {unscored[0]}")
 
@@ -182,4 +182,4 @@ def _for_a_person(told: dict[str, Any], max_reply_chars: int) -> str:
     why = f" ({told['error']})" if told["error"] else ""
     lost = ", but the intent was not kept" if told["outcome"] == "answered" and not told["success"] else ""
     lines.append(f"outcome: {told['outcome']}{lost} after {steps} step{'s' * (steps != 1)}{why}\n")
-    return shown("\n".join(lines))
+    return printable("\n".join(lines))

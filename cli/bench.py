@@ -45,9 +45,9 @@ from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, Roles, ServerConfig, SimulatorConfig, connect
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.json_lines import LinesHash
-from records.run_folder import check_writable
+from records.outputs import check_writable
 from records.settings import MOST_LANES, Count, JsonPlace, Lanes, Positive, Seed, comma_list
-from records.terminal import shown, tell
+from records.terminal import printable, write_stderr
 
 SCHEDULES = ("sequential", "phased", "phased8", "lanes", "gym-async", "sb3-subproc")
 """What `--schedules` takes; `phased8` is `phased` with 8 workers."""
@@ -221,7 +221,7 @@ def _measure(
         work = tuple(getattr(setting, key) for key in SAME_WORK)
         if simulator is None and work not in firsts:
             _warm_up(world, meter, connection, setting, num_steps)
-        tell(f"{setting} ...")
+        write_stderr(f"{setting} ...")
         row, steps = timed_rollout(world, meter, connection, setting, num_steps)
         calls = calls_of(steps, by_model)
         first = firsts.setdefault(work, calls)
@@ -233,7 +233,7 @@ def _measure(
 
 def _warm_up(world: World, meter: Meter, connection: Connection, setting: Setting, num_steps: int) -> None:
     """Do a row's work once: models are loaded, and a server that keeps prompts it has read has these."""
-    tell(f"warming up, not counted: {setting.num_processes} lanes ...")
+    write_stderr(f"warming up, not counted: {setting.num_processes} lanes ...")
     timed_rollout(world, meter, connection, replace(setting, schedule="lanes", max_workers=None), num_steps)
 
 
@@ -258,7 +258,7 @@ def timed_rollout(
     if len(errors) == row["env_steps"]:
         raise RunStoppedError(f"{setting}: no step could be scored: {errors[0]}")
     if errors:
-        tell(f"{setting}: {len(errors)} of {row['env_steps']} steps could not be scored: {errors[0]}")
+        write_stderr(f"{setting}: {len(errors)} of {row['env_steps']} steps could not be scored: {errors[0]}")
     return row, steps
 
 
@@ -385,7 +385,7 @@ def _print_table(rows: Sequence[dict[str, Any]], world: World, connection: Conne
     from cli.tables import print_table
 
     columns = COLUMNS | (OF_CLIENT if connection.embedded else OF_REPLIES)
-    table = Table(title=f"{shown(_what(rows, world, connection))}: one rollout under each schedule")
+    table = Table(title=f"{printable(_what(rows, world, connection))}: one rollout under each schedule")
     for key, title in columns.items():
         table.add_column(title, justify="left" if key == "schedule" else "right")
     for row in rows:

@@ -55,9 +55,9 @@ from ollama_utils.dispatcher import account_totals
 from ollama_utils.errors import BadReplyError, EncodingError
 from ollama_utils.types import Call, short_name
 from records.errors import as_user_error
-from records.run_folder import check_writable
+from records.outputs import check_writable
 from records.settings import Count, JsonPlace, Lanes, Positive, Seed
-from records.terminal import one_line, tell
+from records.terminal import one_line, write_stderr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -138,7 +138,7 @@ def _connected(config: DoctorConfig) -> Iterator[tuple[Connection, str | None]]:
 def look(connection: Connection) -> dict[str, Any]:
     """What the servers tell of themselves; None is what they do not tell."""
     names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=False))
-    found = find_inventories(connection.dispatcher, connection.available, tell)
+    found = find_inventories(connection.dispatcher, connection.available, write_stderr)
     servers = [{"host": names[host], **asdict(inventory)} for host, inventory in found.items()]
     return {"simulated": connection.simulated, "servers": servers}
 
@@ -229,7 +229,7 @@ def _wanted(config: DoctorConfig) -> Setting:
 def _announce(calls: int, config: DoctorConfig, world: World, connection: Connection) -> None:
     models = ", ".join(sorted(world.models))
     most = config.mission.num_predict
-    tell(
+    write_stderr(
         f"will send {models} at {', '.join(connection.servers)} at most {calls} calls, with answers of at "
         f"most {most} tokens (--num-predict) and rewordings of about three times their query, in about "
         f"{config.seconds:g} s (--seconds) beside the loading of models; nothing is pulled, deleted or "
@@ -286,7 +286,7 @@ def _forecast(
     parts = fit(_wanted(config), config.num_steps, is_ours=is_ours, speed=speed, left_s=left_s, more=more)
     needed_s = speed.seconds(parts)
     longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
-    tell(f"playing {sum(part.env_steps for part in parts)} env steps: about {needed_s:.0f} s{longer}")
+    write_stderr(f"playing {sum(part.env_steps for part in parts)} env steps: about {needed_s:.0f} s{longer}")
     return play(world, connection, parts)
 
 

@@ -8,12 +8,11 @@ The second half of this file is the report's tables for people.
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, redirect_stdout
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from cli.formats import (
@@ -29,13 +28,18 @@ from cli.formats import (
 )
 from cli.junit import write_junit
 from evaluation.config import (
+    COPIED,
     MAY_CHANGE,
     EvalConfig,
     MissionQueries,
     MissionSpec,
     mission_queries,
+    missions_are_data,
     read_guard,
     read_missions,
+    record_queries,
+    recorded_missions,
+    recorded_queries,
 )
 from evaluation.cost import most_calls
 from evaluation.policies.specs import CONTEXTUAL
@@ -48,10 +52,10 @@ from ollama_utils.monitor import CallMonitor, counted
 from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
-from records.resume import check_options
-from records.run_folder import MISSIONS, REPLIES, SUMMARY, RunFolder, check_places, check_writable
+from records.resume import check_options, go_on_line
+from records.run_folder import MISSIONS, QUERIES, REPLIES, SUMMARY, RunFolder, check_places
 from records.settings import resolved
-from records.terminal import tell
+from records.terminal import write_stderr
 from scorers.correction import LabelAccuracy, read_accuracy
 
 if TYPE_CHECKING:
@@ -98,7 +102,7 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
             findings, most = connection.findings(config.jobs), inputs.most_calls
             progress = EvalProgress(CallMonitor(connection.dispatcher, findings=findings, most_calls=most))
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
-            steppers = make_steppers(config, inputs.teams, progress.say, stack)
+            steppers = make_steppers(config, inputs.teams, write_stderr, stack)
             make_policies(missions, inputs.teams, steppers, connection)
             replies = _begin(inputs, missions, folder, connection, stack)
             evaluation = EvaluationRun(
@@ -140,14 +144,14 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
 def _read_inputs(config: EvalConfig) -> EvalInputs:
     """What can be told from the flags and the files they name."""
     check_format(config.format)
-    check_places(resume=config.resume, run_dir=config.run_dir, json=config.json, cache=config.cache)
-    if config.resume:
-        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
-    specs = read_missions(config.mission, config.played, config.server)
-    if config.steps:
-        specs = [replace(spec, given=replace(spec.given, max_steps=config.steps)) for spec in specs]
-    guard = read_guard(config.guard)
-    queries = [mission_queries(spec, config.split, config.episodes, config.seed, guard) for spec in specs]
+    check_places(
+        resume=config.resume,
+        run_dir=config.run_dir,
+        cache=config.cache,
+        json=config.json,
+        junit=config.gate.junit,
+    )
+    specs, queries = _missions(config)
     teams = read_teams(config.policy, config.baselines, config.agents, specs)
     check_runs(teams, specs, queries)
     check_bandits(fits_needed(teams))
@@ -167,12 +171,24 @@ def _read_inputs(config: EvalConfig) -> EvalInputs:
     )
 
 
+def _missions(config: EvalConfig) -> tuple[list[MissionSpec], list[MissionQueries]]:
+    """The missions with their queries; of an evaluation that is gone on with, those that it has."""
+    if config.resume:
+        check_options(config, config.resume, MAY_CHANGE, run_dir=config.run_dir)
+        specs = recorded_missions(config.resume)
+        return specs, recorded_queries(config.resume, specs)
+    specs = read_missions(config.mission, config.played, config.server)
+    if config.steps:
+        specs = [replace(spec, given=replace(spec.given, max_steps=config.steps)) for spec in specs]
+    guard = read_guard(config.guard)
+    return specs, [mission_queries(spec, config.split, config.episodes, config.seed, guard) for spec in specs]
+
+
 def _gates(config: EvalConfig) -> list[RateBound]:
     """What the policies of -p must keep."""
     from evaluation.gates import read_gates
 
     gates = read_gates(config.gate.fail_under, config.gate.fail_over)
-    check_writable(config.gate.junit, "--junit")
     if gates and not config.policy:
         raise UserError(
             "--fail-under and --fail-over are for the policies of -p, and none is named: name one"
@@ -190,32 +206,24 @@ def _begin(
     stack: ExitStack,
 ) -> ReplyLog:
     """Write down what the evaluation is, and keep its replies from here on."""
-    played = {mission.spec.name: resolved(mission.spec) | mission.record() for mission in missions}
-    now = json.loads(json.dumps(played))
-    if inputs.config.resume and _what_is_set(folder.read_json(MISSIONS)) != _what_is_set(now):
-        raise UserError(f"a mission of {str(folder.path)!r} has changed since: begin a new evaluation")
+    config = replace(inputs.config, server=replace(inputs.config.server, ollama_host=connection.named))
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
-    folder.begin(resolved(inputs.config), simulated=connection.simulated)
-    folder.write_json(MISSIONS, played)
+    queries = {mission.spec.name: mission.queries for mission in missions}
+    folder.write_json(QUERIES, record_queries(queries))
+    folder.write_json(MISSIONS, {mission.spec.name: mission.settings() for mission in missions})
+    folder.begin(resolved(config), simulated=connection.simulated)
+    copied = COPIED if missions_are_data(inputs.specs, config.played) else COPIED - {"mission"}
+    folder.go_on = go_on_line("eval", folder.path, config, copied)
     guard = sum(len(mission.queries.guard) for mission in missions)
-    tell(
+    write_stderr(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
         f"{sum(len(mission.queries.played) for mission in missions)} queries"
         + (f", {guard} guard queries" if guard else "")
         + f", {counted(inputs.most_calls)}"
     )
     return replies
-
-
-def _what_is_set(missions: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The missions without what is null: an earlier version did not know every setting that there is now."""
-    return {
-        name: {key: value for key, value in mission.items() if value is not None}
-        for name, mission in missions.items()
-        if isinstance(mission, Mapping)  # it is another than now, if not
-    }
 
 
 def _run(evaluation: EvaluationRun, interrupt: Interrupt, replies: ReplyLog) -> dict[str, Any]:
@@ -231,11 +239,10 @@ def _run(evaluation: EvaluationRun, interrupt: Interrupt, replies: ReplyLog) -> 
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
             **account_totals(dispatcher),
-            "whole_run": asdict(replies.totals()),
+            "whole_run": replies.totals(),
         }
     except (Interrupted, Exception) as error:
         dispatcher.cancel()
-        tell(f"to go on: mutagym eval --resume {folder.path}")
         raise folder.reported(error) from error
     interrupt.allow(allowed=False)  # what came of it is written whole
     folder.write_json("results.json", results)

@@ -26,7 +26,7 @@ from cli.searching import Found, Search, SearchRecorder, open_session
 from ollama_utils.connect import Connection, ServerConfig
 from records.errors import RunStoppedError, UserError
 from records.settings import Count, CountOrZero, with_flags
-from records.terminal import tell
+from records.terminal import write_stderr
 from search.genetics.config import PRESETS, AsyncEvolutionConfig
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ def _evolve(
         done, best = generation.generation + 1, generation.best_fitness
         recorder.record(generation.generation, _metrics(generation), done=done, best=best)
         if generation.failed_steps:
-            tell(_failed(generation))
+            write_stderr(_failed(generation))
 
     controller = AsyncEvolutionController(
         config.evolution,

@@ -33,7 +33,7 @@ from ollama_utils.dispatcher import account_totals
 from ollama_utils.errors import BadReplyError, OllamaError
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError
-from records.terminal import tell
+from records.terminal import write_stderr
 from scorers.statistics import known, mean_interval
 
 FEWEST = 2
@@ -168,11 +168,11 @@ def play(world: World, connection: Connection, parts: Sequence[PlannedRollout]) 
     meter = ClientMeter(connection.dispatcher, world.models)
     by_model = {each.name for each in load_mutators(world.mission.mutators) if each.kind == "model"}
     warm_up, *timed = parts
-    tell(f"warming up, not counted: {warm_up.setting} ...")
+    write_stderr(f"warming up, not counted: {warm_up.setting} ...")
     timed_rollout(world, meter, connection, *warm_up)
     rows, replies, lengths = [], [], []
     for part in timed:
-        tell(f"{part.setting} ...")
+        write_stderr(f"{part.setting} ...")
         row, steps = timed_rollout(world, meter, connection, *part)
         rows.append(row)
         replies.append(calls_of(steps, by_model))

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from records.errors import UserError
+from records.outputs import writing
 from records.run_folder import RunFolder
 from records.settings import STDOUT
-from records.terminal import one_line, shown, shown_json, tell
+from records.terminal import one_line, printable, write_stderr
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -57,9 +58,9 @@ def print_parts(parts: Parts, problems: Iterable[str] = (), *, simulated: bool) 
                 if table.row_count:
                     print_table(table, console)
             if any(table.row_count for table in tables):
-                console.print(shown(f"{says}\n"))
+                console.print(printable(f"{says}\n"))
         for line in problems:
-            console.print(shown(line), soft_wrap=True)
+            console.print(printable(line), soft_wrap=True)
     print(captured.get(), end="")
 
 
@@ -97,7 +98,7 @@ class Progress:
             before, self._done = self._done, self._done + count
             is_due = self._done // self._every > before // self._every or self._done == self._total
             if self._total > self._every and is_due:
-                tell(self._text.format(done=self._done, total=self._total))
+                write_stderr(self._text.format(done=self._done, total=self._total))
 
     def counting(self, work: Callable[[Item], Result]) -> Callable[[Item], Result]:
         """The same work, each item of which counts when it is done."""
@@ -118,9 +119,10 @@ def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> 
         path: the file; `-`: stdout; None: nowhere.
     """
     if path == STDOUT:
-        print(shown_json(as_json(report)))
+        print(json.dumps(report, indent=2))
     elif path:
-        path.write_text(as_json(report) + "\n", encoding="utf-8")
+        with writing(path) as place:
+            place.write_text(as_json(report) + "\n", encoding="utf-8")
     return path == STDOUT
 
 
@@ -133,7 +135,7 @@ def as_yaml(report: Mapping[str, Any]) -> str:
         return text
 
     text = dumped(allow_unicode=True)
-    return text if shown(text) == text else dumped(allow_unicode=False)
+    return text if printable(text) == text else dumped(allow_unicode=False)
 
 
 def write_report(
@@ -160,7 +162,7 @@ def write_report(
         case "table":
             print_tables()
         case "json":
-            print(shown_json(as_json(report)))
+            print(json.dumps(report, indent=2))
         case "yaml":
             print(as_yaml(report))
 

@@ -23,9 +23,9 @@ from cyclopts import Parameter
 from cli.formats import Progress, prints_on_stderr, write_json
 from ollama_utils.connect import ServerConfig, connect, keep_replies
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.run_folder import check_cache, check_writable
+from records.outputs import check_cache, check_writable, writing
 from records.settings import STDOUT, JsonPlace
-from records.terminal import one_line, tell
+from records.terminal import one_line, write_stderr
 from scorers.agreement import Agreement, agreement
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 from scorers.own import is_own, label_of, load_grader
@@ -198,7 +198,7 @@ def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
     if config.reward == "keyword":
         from scorers.reward import keyword_label
 
-        tell("SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them")
+        write_stderr("SMOKE TEST ONLY: --reward keyword looks for words of refusal, whoever says them")
         return [keyword_label(sample.completion) for sample in samples]
     return _detected([sample.completion for sample in samples], _detector(config.encoder))
 
@@ -209,7 +209,7 @@ def _detector(encoder: str) -> RefusalDetector:
 
     if is_third_stage(encoder):
         return RefusalDetector(encoder=make_encoder(encoder))
-    tell(
+    write_stderr(
         f"note: with the encoder {encoder!r} rules and word n-grams decide alone: the third stage needs "
         f"{ENCODER!r}"
     )
@@ -267,13 +267,13 @@ def _ask_all(samples: Sequence[Sample], asked: LLMJudge) -> Labels:
         raise error.__cause__ or error from None
     for sample, one in zip(samples, found, strict=True):
         if isinstance(one, OllamaError):
-            tell(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one_line(str(one))}")
+            write_stderr(f"unscored: {sample.prompt!r}: {type(one).__name__}: {one_line(str(one))}")
     return [None if isinstance(one, OllamaError) else one for one in found]
 
 
 def _write(path: Path, samples: Sequence[Sample], labels: Labels) -> None:
     has_humans = samples[0].human is not None
-    with path.open("w", encoding="utf-8", newline="") as file:
+    with writing(path) as place, place.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["prompt", "completion", "machine_label", *(["human_label"] if has_humans else [])])
         for sample, label in zip(samples, labels, strict=True):

@@ -8,6 +8,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 from evaluation.gates import told
+from records.outputs import writing
 from records.terminal import one_line
 
 _ELEMENTS = {"met": None, "kept": None, "not sure": "error"}
@@ -28,7 +29,8 @@ def write_junit(path: Path, report: Mapping[str, Any]) -> None:
     suites = ET.Element("testsuites")
     suites.append(suite)
     ET.indent(suites)
-    ET.ElementTree(suites).write(path, encoding="utf-8", xml_declaration=True)
+    with writing(path) as place:
+        ET.ElementTree(suites).write(place, encoding="utf-8", xml_declaration=True)
 
 
 def _of_gates(rows: Sequence[Mapping[str, Any]]) -> Iterator[ET.Element]:

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from enum import IntEnum
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cyclopts import App, CycloptsError, MissingArgumentError
 from cyclopts.config import Dict
 
-from cli.run_defaults import RunArgument, RunDefaults, RunMissions
+from cli.run_defaults import COPIED, ConfigFile, RunArgument, RunDefaults, RunMissions
 from ollama_utils.errors import EncodingError, OllamaError, OutageError
 from ollama_utils.types import is_text
 from records.errors import GateNotMetError, RunStoppedError, UserError
-from records.interrupt import SIGNALS, Interrupted, interruptible
-from records.run_folder import COMMAND_KEYS
+from records.interrupt import Interrupted
+from records.run_folder import COMMAND_KEYS, CONFIG, check_is_run
 from records.settings import read_toml, with_flags
-from records.terminal import one_line, tell
-from records.trust import is_run_config
+from records.terminal import one_line, write_stderr
 
 SUMMARY = "Train a policy to reword queries so that a language model you run with Ollama answers them well."
 TRUST = "--trust-run"
-"""The code, hosts and files that a run folder names are used, whoever made it."""
+"""The code, hosts and files that a run folder names are used."""
 QUIET = "--quiet"
 """Nothing is printed but results and errors."""
 EPILOGUE = (
     f"Every command takes {QUIET}, too: no progress and no notes, results and errors only. Flags can stand "
-    f"in a TOML file, --config FILE; {TRUST} uses what a run of somebody else names."
+    f"in a TOML file, --config FILE; {TRUST} uses the code, hosts and files that a run folder names."
 )
 
 
@@ -106,31 +103,6 @@ COMMANDS = {
 }
 
 
-def main() -> None:
-    """Run `mutagym` with the process's arguments."""
-    launch(partial(execute, sys.argv[1:]))
-
-
-def launch(command: Callable[[], int]) -> None:
-    """Run a command as this process, and end the process with its exit code or that of a signal.
-
-    After an error at once: threads of the pool may still be waiting for a slow server.
-    """
-    # torch's threads spin while they wait: an update of the policy takes many times longer on a busy machine.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    try:
-        with interruptible():
-            code = command()
-    except Interrupted as error:  # it came when the command was over
-        code = error.exit_code
-    for signum in SIGNALS:
-        signal.signal(signum, signal.SIG_IGN)
-    if code:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def execute(arguments: Sequence[str]) -> int:
     """Run `mutagym` with these arguments; returns the exit code, the error said on stderr."""
     app = App(name="mutagym", help=SUMMARY, help_epilogue=EPILOGUE, version=_version)
@@ -166,7 +138,7 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = str(error), ExitCode.GATE_NOT_MET
     except Interrupted as error:
         line, code = str(error), error.exit_code
-    except BrokenPipeError:  # whoever read our output has seen enough, as with `| head`
+    except (BrokenPipeError, SystemExit):  # its reader has seen enough, as with `| head`; rich exits then
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return ExitCode.PIPE_CLOSED
     except OSError as error:  # a full disk, a folder that may not be written
@@ -175,7 +147,7 @@ def run(app: App, tokens: list[str]) -> int:
         line, code = f"{type(error).__name__}: {error}", ExitCode.STOPPED
     else:
         return ExitCode.DONE
-    tell(f"mutagym: {one_line(line)}")
+    write_stderr(f"mutagym: {one_line(line)}")
     return code
 
 
@@ -228,25 +200,23 @@ def _read_defaults(app: App, tokens: list[str]) -> list[str]:
     _, resumed = _taken(tokens, "--resume")
     if named and resumed:
         raise UserError("--config and --resume cannot stand together: a run has its own config.toml")
-    path = Path(named[0]) if named else Path(resumed[0]) / "config.toml" if resumed else None
-    if path and not path.is_file():
-        raise UserError(
-            f"--config names {str(path)!r}; expected a TOML file"
-            if named
-            else f"--resume names {resumed[0]!r}; expected the folder of a run, with its config.toml"
-        )
-    table = read_toml(path) if path else {}
-    if resumed:
-        _check_kind(tokens[0], resumed[0], table)
+    table: dict[str, Any] = {}
     layers: list[Callable[..., None]] = []
-    if path and (resumed or is_run_config(path)):
-        layers.append(RunDefaults(run=path.parent, table=table, trusted=trusted, links=bool(resumed)))
-    elif path:
-        layers.append(Dict(table, source=str(path.absolute()), use_commands_as_keys=False))
-    if not resumed and rest:
+    run = Path(resumed[0]) if resumed else None
+    if run:
+        check_is_run(run)
+        table = read_toml(run / CONFIG)
+        _check_kind(tokens[0], run, table)
+        layers.append(RunDefaults(run=run, table=table, trusted=trusted, copied=COPIED))
+    elif named:
+        if not (path := Path(named[0])).exists() or path.is_dir():
+            raise UserError(f"--config names {str(path)!r}; expected a TOML file")
+        table = read_toml(path)
+        layers.append(ConfigFile(path=path, table=table))
+    if not run and rest:
         layers += _command_defaults(rest, table, trusted=trusted)
     if rest[:1] == ["eval"]:
-        layers.append(RunMissions(trusted=trusted))
+        layers.append(RunMissions(resumed=run, trusted=trusted))
     if rest[:1] in (["replay"], ["rescore"]):
         layers.append(RunArgument(trusted=trusted))
     if trusted and not any(isinstance(layer, RunDefaults | RunMissions | RunArgument) for layer in layers):
@@ -277,12 +247,14 @@ def _command_defaults(
     return []
 
 
-def _check_kind(command: str, folder: str, table: Mapping[str, Any]) -> None:
+def _check_kind(command: str, run: Path, table: Mapping[str, Any]) -> None:
     """Check that a command goes on with a run of its own."""
     key = COMMAND_KEYS.get(command)
     others = [each for each, own in COMMAND_KEYS.items() if own in table]
     if key and key not in table and others:
-        raise UserError(f"--resume names {folder!r}, a run of `mutagym {others[0]}`: go on with that command")
+        raise UserError(
+            f"--resume names {str(run)!r}, a run of `mutagym {others[0]}`: go on with that command"
+        )
 
 
 def _switched(tokens: list[str], flag: str) -> tuple[list[str], bool]:
@@ -313,7 +285,3 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("mutagym")
-
-
-if __name__ == "__main__":
-    main()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -25,9 +24,9 @@ from cli.search_settings import (
     task_fingerprint,
 )
 from cli.searching import Found, Search, open_session
-from envs.mission import encoder_fingerprint, open_encoder
+from envs.mission import encoder_fingerprint, located_folder, open_encoder
 from ollama_utils.connect import ServerConfig
-from records.settings import Count, Share, absolute
+from records.settings import Count, Share
 from search.call_pool import CallPool, callers_for
 from search.hybrid import ActorCriticParams, HybridSettings
 from search.optimizing.run import ActorKind, CriticKind, HybridRun
@@ -100,7 +99,7 @@ class OptimizeConfig:
         """The same with absolute paths."""
         return replace(
             self,
-            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            encoder=located_folder("encoder", self.encoder),
             seed_prompt=tuple(map(located_prompt, self.seed_prompt)),
             search=self.search.located(),
             server=self.server.located(),

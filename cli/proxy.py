@@ -35,7 +35,7 @@ from ollama_utils.plans import Plan, PlanRunner
 from ollama_utils.types import is_text
 from records.errors import UserError, as_user_error
 from records.settings import Seed
-from records.terminal import one_line, shown, tell
+from records.terminal import one_line, printable, write_stderr
 
 if TYPE_CHECKING:
     from evaluation.episodes import Call, EpisodeContext
@@ -65,7 +65,7 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
 
     Args:
         run: The folder of a training run; `run=RUN,sample=true` draws mutations by their probabilities.
-            Where it was not made here, --trust-run uses the code, hosts and files that it names.
+            Code, hosts and files that it names have to be named again, or --trust-run uses them.
         config: Where it listens, and what it does.
     """
     from ollama_utils.proxy import ProxyError, ProxyServer
@@ -162,13 +162,13 @@ def _reworded(context: EpisodeContext, source: RunSource, text: str) -> Plan[Cal
     episode, policy = query_episode(context, source, text)
     yield [partial(episode.begin, attempts=1)]
     if episode.is_over:
-        tell(f"not reworded: {one_line(episode.attempts[-1])}")
+        write_stderr(f"not reworded: {one_line(episode.attempts[-1])}")
         return ProxyRewording(text=text, why="failed")
     view = episode.view()
     action = policy.step(view)
     (made,) = yield [partial(episode.reword, action)]
     if made.error:
-        tell(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
+        write_stderr(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
     why = "failed" if made.error else made.rejected or ("unchanged" if made.query == text else "")
     return ProxyRewording(text=text if why else made.query, mutator=view.mutators[action], why=why)
 
@@ -177,4 +177,4 @@ def _announce(url: str, upstream: str, run: str, *, passthrough: bool) -> None:
     does = "passes everything on as it is" if passthrough else f"rewords as {run} does"
     base_url = f"base_url={url}/v1"
     use = base_url if speaks_openai(upstream) else f"OLLAMA_HOST={url} or {base_url}"
-    print(shown(f"a proxy of {server_url(upstream)} {does}: use {use} (Ctrl-C ends it)"), flush=True)
+    print(printable(f"a proxy of {server_url(upstream)} {does}: use {use} (Ctrl-C ends it)"), flush=True)

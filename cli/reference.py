@@ -22,8 +22,8 @@ What holds for all of them:
 
 - `--config FILE` reads flags from a TOML file: a flag's name without its dashes is the key. What is given on
   the command line overrides it.
-- `--trust-run` uses the code, hosts and files that a run folder of somebody else names: [Runs from
-  others](runs.md#runs-from-others).
+- `--trust-run` uses the code, hosts and files that a run folder names: [What a run folder may
+  do](runs.md#what-a-run-folder-may-do).
 - Results go to stdout, progress and messages to stderr. `--quiet` leaves results and errors alone; `--json -`
   writes the results to stdout as JSON, in the place of the tables (`ask --json` is a switch).
 - The exit code is 0 when all is done; what the others say stands under [Run folders](runs.md#exit-codes).

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from cli.formats import prints_on_stderr, write_json
-from envs.mission import keep_queries, load_query_set
-from records.errors import RunStoppedError
+from envs.mission import recorded_queries
+from records.errors import RunStoppedError, UserError
 from records.interrupt import interruptible
+from records.outputs import check_writable
 from records.run_folder import (
+    QUERIES,
     RecordedRun,
     check_is_run,
     check_new_or_empty,
-    check_outside,
-    check_writable,
     read_lock,
+    seed_folder,
 )
-from records.seed_folders import seed_folder
 from records.settings import JsonPlace
-from records.terminal import shown
+from records.terminal import printable
 from train.config import TrainConfig
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
     the log lacks a reply, and where. The run is not written to. One that was stopped is played up to there.
 
     Args:
-        run: The folder of a run of `mutagym train`. Where it was not made here, --trust-run uses the code and
-            files that it names.
-        config: Of the run; a flag of `mutagym train` names again what a run that was not made here names.
+        run: The folder of a run of `mutagym train`. Code and files that it names have to be named again, by
+            the flags of `mutagym train`, or --trust-run uses them; its queries it has itself.
+        config: Of the run.
     """
     from train.replay import read_recorded  # torch takes long to import: not before all is checked
     from train.replay import replay as play_again
@@ -70,8 +70,7 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
         _folder(config.run_dir) as folder,
     ):
         config.mission.check()
-        queries = load_query_set(config.mission.query_set)
-        queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
+        queries = recorded_queries(run / QUERIES)
         for seed in config.seeds_trained:
             of_several = config.seeds is not None
             path = seed_folder(run, seed) if of_several else run
@@ -81,24 +80,25 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
             replays.append(play_again(own, recorded, place, queries, interrupt))
     is_told = write_json(_as_data(run, replays), config.json)
     if not is_told:
-        print(shown("\n".join(map(_told, replays))))
+        print(printable("\n".join(map(_told, replays))))
     if different := [each for each in replays if not each.equal]:
         raise RunStoppedError(
             f"{different[0].run!r} is not what its log of replies gives: {different[0].difference}"
         )
     if not is_told:
         where = f"; the replay is in {str(config.run_dir)!r}" if config.run_dir else ""
-        print(shown(f"equal, bit for bit{where}"))
+        print(printable(f"equal, bit for bit{where}"))
 
 
 def _check_places(run: Path, config: ReplayConfig) -> None:
     """Check the folders and files, before anything is made."""
     check_is_run(run, "RUN")
-    check_outside(run, config.run_dir, "--run-dir")
-    check_outside(run, config.json, "--json")
+    check_writable(config.json, apart_from=run)
     if config.run_dir:
         check_new_or_empty(config.run_dir)
-    check_writable(config.json)
+        if config.run_dir.resolve().is_relative_to(run.resolve()):
+            where = f"--run-dir names {str(config.run_dir)!r}, in the folder of the run"
+            raise UserError(f"{where}: name another place")
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from records.errors import UserError
-from records.run_folder import check_writable, replacing
-from records.terminal import tell
+from records.outputs import check_writable, writing
+from records.terminal import write_stderr
 
 NAME = "report.html"
 
@@ -45,11 +45,13 @@ def report(
 
     folders = [folder for run in runs for folder in runs_in(run)]
     path = output or runs[0] / NAME
-    check_writable(path, "--output")
+    own = [run / NAME for run in (*runs, *folders)]
+    for run in runs:
+        check_writable(path, "--output", apart_from=None if path in own else run)
     page = make_page(folders, most_transitions=transitions)
-    with replacing(path) as part:
-        part.write_text(page, encoding="utf-8")
-    tell(f"report: {path}, {path.stat().st_size / 1e6:.1f} MB")
+    with writing(path) as place:
+        place.write_text(page, encoding="utf-8")
+    write_stderr(f"report: {path}, {len(page.encode()) / 1e6:.1f} MB")
     if open_ and not webbrowser.open(path.absolute().as_uri()):
-        tell("no browser was found: open the file yourself")
+        write_stderr("no browser was found: open the file yourself")
     sys.stdout.flush()

@@ -25,17 +25,10 @@ from envs.episode import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error
-from records.run_folder import (
-    RecordedRun,
-    check_cache,
-    check_is_run,
-    check_outside,
-    check_writable,
-    read_lock,
-)
-from records.seed_folders import seed_folders
+from records.outputs import check_cache, check_writable, writing
+from records.run_folder import RecordedRun, check_is_run, read_lock, seed_folders
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share
-from records.terminal import one_line, tell
+from records.terminal import one_line, write_stderr
 from scorers.agreement import agreement
 from scorers.intent import INTENT_THRESHOLD
 from scorers.judge import read_rubric
@@ -117,8 +110,8 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
     The replies are those of its transitions.jsonl: the target is not asked. Only a judge takes a server.
 
     Args:
-        run: The folder of a run of `mutagym train`, or of `mutagym eval --save-transitions`. Where it was not
-            made here, --trust-run uses the code, hosts and files that it names.
+        run: The folder of a run of `mutagym train`, or of `mutagym eval --save-transitions`. Code and hosts
+            that it names have to be named again, or --trust-run uses them.
         config: By what they are scored.
     """
     with prints_on_stderr():
@@ -130,7 +123,7 @@ def rescore(run: Path, /, *, config: RescoreConfig = RescoreConfig()) -> None:
 def _rescore(run: Path, config: RescoreConfig) -> None:
     with prints_on_stderr():
         folders = seed_folders(run) or [run]
-        cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(folders, tell)]
+        cases = [None if line["unscored"] else _stored_reply(line) for line in _lines(folders, write_stderr)]
         different = list(dict.fromkeys(case for case in cases if case))
         if not different:
             raise UserError(f"the run {str(run)!r} has no scored step: nothing can be scored again")
@@ -149,8 +142,7 @@ def _check(run: Path, config: RescoreConfig) -> None:
     """Check what can be checked before the work is done."""
     check_is_run(run, "RUN")
     for flag, path in (("--json", config.json), ("--out", config.out)):
-        check_writable(path, flag)
-        check_outside(run, path, flag)
+        check_writable(path, flag, apart_from=run)
     check_cache(config.cache)
     with as_user_error(ValueError):
         check_reward(config.reward)
@@ -164,12 +156,8 @@ def _lines(folders: Sequence[Path], say: Callable[[str], None] = lambda _text: N
         say: is told of lines that are not there.
     """
     for folder in folders:
-        run, read, where = RecordedRun(folder), 0, str(folder / "transitions.jsonl")
-
-        def on_torn(number: int, _is_last: bool, where: str = where) -> None:  # noqa: FBT001 - OnTorn
-            say(f"note: line {number} of {where!r} is torn, and the last that is read")
-
-        for line in run.read_transitions(check_transition, on_torn):
+        run, read = RecordedRun(folder), 0
+        for line in run.read_transitions(check_transition):
             read += 1
             if not line.get("guard"):
                 yield line
@@ -200,9 +188,9 @@ def _score(cases: Sequence[StoredReply], config: RescoreConfig) -> list[Verdict]
     with connect(server, named_by="--judge-model") as connection, ExitStack() as logs:
         score = _scorer(config, connection)
         if connection.simulated:
-            tell("SIMULATED: the judge is the simulator's, not a model")
+            write_stderr("SIMULATED: the judge is the simulator's, not a model")
         keep_replies(None, config.cache, connection, connection.digests(""), logs)
-        tell(f"{len(cases)} different replies to judge, {counted(CALLS_A_VERDICT * len(cases))}")
+        write_stderr(f"{len(cases)} different replies to judge, {counted(CALLS_A_VERDICT * len(cases))}")
         try:
             return map_parallel(progress.counting(score), cases, MOST_AT_ONCE)
         except ParallelError as error:  # a cache that cannot be written
@@ -308,7 +296,7 @@ def _labels(before: Iterable[RefusalLabel], now: Iterable[RefusalLabel]) -> dict
 
 def _write(path: Path, lines: Iterator[Record], verdicts: Sequence[Verdict | None]) -> None:
     """The lines of the run with their new scores; those that the run has unscored stay as they are."""
-    with path.open("w", encoding="utf-8") as file:
+    with writing(path) as place, place.open("w", encoding="utf-8") as file:
         for line, verdict in zip(lines, verdicts, strict=True):
             file.write(
                 json.dumps({**line, **(_scores(verdict) if verdict else {})}, ensure_ascii=False) + "\n"

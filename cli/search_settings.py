@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from cli.formats import Format, check_format, prints_on_stderr
 from records.errors import UserError, as_user_error
+from records.json_lines import read_text
 from records.run_folder import check_places
 from records.settings import Count, JsonPlace, NotNegative, Seed, Share, absolute, with_flags
 from records.trust import is_prompt_file
@@ -23,8 +24,6 @@ MAY_CHANGE = ("rate-limit-per-minute", "max-failed", "format", "scorer")
 """The options that any resumed search may change, beside those of hosts and limits: nothing that a reply
 depends on. It is played again from its start over the replies it has: another scorer may lead it elsewhere,
 and it is still one search."""
-CHANGED_SINCE = ("failures-shown",)
-"""Options that a search must have begun with: without them its rewordings were others."""
 
 
 @Parameter(name="*")
@@ -51,8 +50,8 @@ class SearchConfig:
     resume: Path | None = None
     """Go on with the search in this folder: what was answered is not asked again. Hosts, limits and
     the scorer may be others than before, in select --evaluate and --max-errors, in evolve --max-generations
-    and --patience too, and nothing else. Where it was not made here, --trust-run uses the code, hosts and
-    files that it names."""
+    and --patience too, and nothing else. Code, hosts and files that it names have to be named again, or
+    --trust-run uses them."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: JsonPlace = None
@@ -68,11 +67,6 @@ class SearchConfig:
         Raises:
             UserError: one of them cannot be used.
         """
-        if self.resume and self.run_dir:
-            raise UserError(
-                f"--run-dir {self.run_dir} and --resume {self.resume}: a resumed search stays in its folder; "
-                "leave out --run-dir"
-            )
         check_format(self.format)
         check_places(resume=self.resume, run_dir=self.run_dir, json=self.json, cache=self.cache)
 
@@ -176,7 +170,7 @@ def read_prompt_file(path: Path, flag: str) -> str:
         UserError: it cannot be read, or there is nothing in it.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise UserError(

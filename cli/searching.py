@@ -14,26 +14,26 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TextIO, TypeVar
 
 from cli.formats import Parts, print_parts, prints_on_stderr, write_report
-from cli.search_settings import CHANGED_SINCE, MAY_CHANGE, SearchConfig
+from cli.search_settings import MAY_CHANGE, SearchConfig
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.errors import OllamaError
 from ollama_utils.monitor import counted
 from ollama_utils.plans import start_thread
 from ollama_utils.reply_log import ReplyLog
-from records.errors import RunStoppedError, UserError
-from records.failures import CallLimit
+from records.errors import RunStoppedError
+from records.failures import FailureLimit
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.json_lines import JsonLines
-from records.metrics import CallRates, MetricsWriter, TensorBoard
-from records.resume import check_fingerprints, check_options
-from records.run_folder import REPLIES, SUMMARY, RunFolder
+from records.metrics import CallRates, MetricsWriter
+from records.resume import check_fingerprints, check_options, go_on_line
+from records.run_folder import REPLIES, SUMMARY, ResumableError, RunFolder
 from records.settings import resolved
-from records.terminal import tell
+from records.terminal import write_stderr
 from search.call_pool import callers_for
 from search.progress import SearchProgress
 from search.task import ScorerError
@@ -41,12 +41,44 @@ from search.task import ScorerError
 T = TypeVar("T")
 LOOK_S = 0.2
 """Whoever waits looks up as often: for Ctrl-C, for failing calls, to show how far it is."""
+LIMIT_WINDOWS = 4
+"""--max-failed is judged over so many times the calls that may be under way."""
 FINDINGS_APART_S = 1.0
 """Seconds between two looks at what is known of the servers' slots."""
 
 
 class NobodyWaitsError(Exception):
     """The search is to end: nobody waits for it any more."""
+
+
+class CallOutcomes:
+    """What the calls of a search came to, from its log of replies; what that held before is left out.
+
+    Args:
+        log: the run's.
+        dispatcher: where the calls go.
+        spared: errors that the search itself takes into account: they count as none.
+    """
+
+    def __init__(self, log: ReplyLog, dispatcher: Dispatcher, spared: Iterable[type[OllamaError]]) -> None:
+        self._log = log
+        self._dispatcher = dispatcher
+        self._spared = {kind.__name__ for kind in spared}
+        self._row, self._hits = log.last(), self._cache_hits()
+
+    def read(self) -> list[str]:
+        """For each call that ended since the last look why it failed, oldest first; "" where it did not.
+
+        Calls whose reply was known count beside them: a resumed search repeats what failed, and little else.
+        """
+        row, hits = self._log.last(), self._cache_hits()
+        errors = self._log.latest(row - self._row, since=self._row)[::-1]
+        known = [""] * (hits - self._hits)
+        self._row, self._hits = row, hits
+        return known + ["" if error.partition(":")[0] in self._spared else error for error in errors]
+
+    def _cache_hits(self) -> int:
+        return int(account_totals(self._dispatcher)["cache_hits"])
 
 
 class SearchRecorder:
@@ -59,8 +91,8 @@ class SearchRecorder:
     """
 
     def __init__(self, folder: RunFolder, dispatcher: Dispatcher, progress: SearchProgress) -> None:
-        lines, board = JsonLines(folder.path / "metrics.jsonl"), TensorBoard(folder.tensorboard)
-        self._metrics = MetricsWriter(lines, board)
+        lines = JsonLines(folder.path / "metrics.jsonl")
+        self._metrics = MetricsWriter(lines, folder.tensorboard)
         self._dispatcher = dispatcher
         self._progress = progress
         self._stopped = False
@@ -74,7 +106,7 @@ class SearchRecorder:
         *,
         done: int,
         best: float | None = None,
-        standing: str | None = None,
+        status: str | None = None,
     ) -> None:
         """Write down one round.
 
@@ -83,7 +115,7 @@ class SearchRecorder:
             metrics: by TensorBoard's names; None and what is not finite is left out there.
             done: how much of the search is done, in the unit of its progress line.
             best: the best score so far, where there is another one.
-            standing: how well the search does, in words, in the place of a best score.
+            status: how well the search does, in words, in the place of a best score.
 
         Raises:
             NobodyWaitsError: nothing is to be recorded any more.
@@ -95,7 +127,7 @@ class SearchRecorder:
             spent = {**self._rates.metrics(totals), "time/wall_s": self._rates.wall_s}
             self._rates.restart(totals)
             self._metrics.write(step, {**metrics, **spent})
-        self._progress.advance(done, best, standing)
+        self._progress.advance(done, best, status)
 
     def advance(self, done: int) -> None:
         """Say how much of the search is done, within a round; cheap.
@@ -192,13 +224,7 @@ def open_session(
     """
     search = config.search
     if search.resume:
-        check_options(
-            config,
-            search.resume,
-            (*MAY_CHANGE, *may_change),
-            run_dir=search.run_dir,
-            changed_since=CHANGED_SINCE,
-        )
+        check_options(config, search.resume, {*MAY_CHANGE, *may_change}, run_dir=search.run_dir)
     server = connect(config.server, simulated_target=simulated_target, named_by=named_by)
     with interruptible() as interrupt, server as connection, ExitStack() as stack:
         stdout = sys.stdout
@@ -260,14 +286,13 @@ class SearchSession:
             found = self._searched(search)
             self.interrupt.allow(allowed=False)  # what came of it is written whole
         except (Interrupted, Exception) as error:
-            tell(f"to go on: mutagym {self.command} --resume {self.folder.path}")
             if isinstance(error, ScorerError):
-                raise UserError(str(error)) from error
+                raise ResumableError(str(error)) from error
             raise self.folder.reported(error) from error
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
             **account_totals(self.connection.dispatcher),
-            "whole_run": asdict(self._replies.totals()),
+            "whole_run": self._replies.totals(),
             **found.spent,
         }
         results = {"simulated": self.connection.simulated, **found.results}
@@ -309,9 +334,10 @@ class SearchSession:
         if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
         folder.begin(resolved(search.config), simulated=self.connection.simulated)
+        folder.go_on = go_on_line(self.command, folder.path, search.config)
         folder.write_json("parts.json", fingerprints)
         cost = "" if search.most_calls is None else f", {counted(search.most_calls)}"
-        tell(f"run folder {folder.path}: {search.says}{cost}")
+        write_stderr(f"run folder {folder.path}: {search.says}{cost}")
 
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
@@ -328,13 +354,10 @@ class SearchSession:
             most_calls=search.most_calls,
         )
         recorder = SearchRecorder(self.folder, dispatcher, progress)
-        limit = CallLimit(
-            self._replies,
-            self.config.max_failed,
-            lambda: int(account_totals(dispatcher)["cache_hits"]),
-            callers_for(search.width),
-            [kind.__name__ for kind in search.spared],
-        )
+        outcomes = CallOutcomes(self._replies, dispatcher, search.spared)
+        # Calls that fail end last, as they are tried again: at most as many as are under way.
+        window = LIMIT_WINDOWS * callers_for(search.width)
+        limit = FailureLimit(self.config.max_failed, window, what="calls failed", flag="--max-failed")
         found: Future[Found] | None = None
         try:
             with progress:
@@ -342,8 +365,9 @@ class SearchSession:
                 while True:
                     over = not wait([found], LOOK_S).not_done
                     progress.tick()
-                    limit.check(over=over)
+                    limit.add(outcomes.read())
                     if over:
+                        limit.check()
                         return found.result()
         except (Interrupted, Exception):
             self.interrupt.allow(allowed=False)

@@ -33,7 +33,7 @@ from ollama_utils.types import short_name
 from records.errors import UserError, as_user_error
 from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
-from records.terminal import one_line, tell
+from records.terminal import one_line, write_stderr
 from search.call_pool import CallPool
 from search.selectors.registry import SELECTORS, make_selector, settings_of
 from search.selectors.results import Prices
@@ -298,7 +298,7 @@ class _Selection:
             failure = (
                 f"{selector.no_winner_reason()}: mend that, or go on with --resume and a larger --max-errors"
             )
-        tell(f"evaluations: {done} made, {one_line(best)}")
+        write_stderr(f"evaluations: {done} made, {one_line(best)}")
         results, spent = split_results(found, self._names, self._prices)
         for row in results["combinations"]:
             row["trail"] = interval_trail(selector.cells, selector.delta, row["index"])

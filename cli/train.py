@@ -9,14 +9,13 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cli.formats import prints_on_stderr, write_json
-from envs.mission import keep_queries, load_query_set
+from envs.mission import QuerySet, keep_queries, load_query_set, recorded_queries
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
 from records.interrupt import interruptible
 from records.resume import check_options
-from records.run_folder import RunFolder, check_places
+from records.run_folder import QUERIES, RunFolder, check_places
 from records.settings import MOST_SEED
-from records.terminal import tell
 from scorers.correction import read_accuracy
 from train.config import MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
 from train.resume import MAY_CHANGE
@@ -31,8 +30,7 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     """
     config = config.located()
     _check(config)
-    queries = load_query_set(config.mission.query_set)
-    queries = keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
+    queries = _queries(config)
     accuracy = read_accuracy(config.judge_accuracy)
     train_all = train_seeds if config.seeds else train_one
     with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
@@ -41,8 +39,15 @@ def train(config: TrainConfig = TrainConfig()) -> None:
         if not write_json(outcome.summary, config.json):
             _print(config, folder, outcome)
         if outcome.stopped:
-            tell(f"to go on: mutagym train --resume {folder.path}")
             raise outcome.stopped
+
+
+def _queries(config: TrainConfig) -> QuerySet:
+    """The queries of the file that is named; of a run that is gone on with, those that it has."""
+    if config.resume:
+        return recorded_queries(config.resume / QUERIES)
+    queries = load_query_set(config.mission.query_set)
+    return keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
 
 
 def _print(config: TrainConfig, folder: RunFolder, outcome: Outcome) -> None:

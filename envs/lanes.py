@@ -42,7 +42,7 @@ from gymnasium.vector.utils import (
 from numpy.typing import NDArray
 
 from ollama_utils.plans import stop_at_exit
-from records.interrupt import look_up
+from records.interrupt import raise_if_interrupted
 
 Env = gymnasium.Env[Any, Any]
 Space = gymnasium.Space[Any]
@@ -406,7 +406,7 @@ class LaneCalls:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         self._wanted = count
         while len(done := self._done()) < count and (left := until - time.monotonic()) > 0:
-            look_up()
+            raise_if_interrupted()
             if not self._bell.acquire(timeout=min(left, LOOK_UP_S)):
                 self._workers.start(self._under_way.tasks.values())  # the caller may have been torn from it
         return done

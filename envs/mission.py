@@ -4,6 +4,7 @@ Commands' settings inherit `MissionConfig`. Hence annotations here are types, no
 read off them in other modules.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -16,14 +17,14 @@ from envs.queries import (
     QueryFileError,
     QuerySplitError,
     load_queries,
-    queries_sha256,
+    load_sides,
     split_queries,
 )
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from records.errors import UserError, as_user_error
-from records.settings import Count, NotNegative, Share, absolute, comma_list
+from records.settings import Count, NotNegative, Share, Whole, absolute, comma_list
+from records.trust import kind_of
 from scorers.intent import INTENT_THRESHOLD
-from scorers.own import is_own
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
@@ -46,9 +47,9 @@ class QueryConfig:
     """Keep rows with column=value (repeatable, all must hold)."""
     group_column: str | None = None
     """Rows that agree here stay on one side of the split."""
-    held_out: float = 0.3
+    held_out: Share = 0.3
     """Share of the queries kept away from training."""
-    split_seed: int = 0
+    split_seed: Whole = 0
     """Decides which queries those are."""
 
 
@@ -62,15 +63,35 @@ class QuerySet:
     """Those of the training side that a training does not learn from, but measures its gain on."""
 
     def record(self) -> dict[str, Any]:
-        """What a run keeps of its split, so that an evaluation can refuse an overlap."""
+        """What a run keeps of its queries: `recorded_queries` reads it, and `--queries` takes it."""
+        queries = (*self.train, *self.held_out, *self.kept)
         return {
             "train": [query.text for query in self.train],
             "held_out": [query.text for query in self.held_out],
-            "train_sha256": queries_sha256(self.train),
-            "held_out_sha256": queries_sha256(self.held_out),
             **({"kept": [query.text for query in self.kept]} if self.kept else {}),
-            **({"kept_sha256": queries_sha256(self.kept)} if self.kept else {}),
+            "groups": groups_of(queries),
+            "categories": categories_of(queries),
         }
+
+
+def groups_of(queries: Iterable[Query]) -> dict[str, str]:
+    """The group of each query that is in one with others, by its text."""
+    return {query.text: query.group for query in queries if query.group != query.text}
+
+
+def categories_of(queries: Iterable[Query]) -> dict[str, str]:
+    """What reports count a query by, for each that has such: its group, else its category."""
+    return {query.text: query.category for query in queries if query.category} | groups_of(queries)
+
+
+def recorded_queries(path: Path) -> QuerySet:
+    """The queries of the run whose queries.json this is, on the sides that they were on.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    with as_user_error(QueryFileError):
+        return QuerySet(**load_sides(path))
 
 
 def load_query_set(config: QueryConfig) -> QuerySet:
@@ -132,7 +153,7 @@ class RewordingConfig:
         return replace(
             self,
             mutators=tuple(map(_located, self.mutators)),
-            encoder=str(absolute(self.encoder)) if Path(self.encoder).is_dir() else self.encoder,
+            encoder=located_folder("encoder", self.encoder),
         )
 
     def check(self) -> None:
@@ -175,7 +196,7 @@ class MissionConfig(RewordingConfig):
         """The same with absolute paths, so that its file means the same in every folder."""
         return replace(
             super().located(),
-            reward=_located(self.reward) if is_own(self.reward) else self.reward,
+            reward=located_folder("reward", _located(self.reward)),
             judge_rubric=absolute(self.judge_rubric),
             query_set=replace(self.query_set, queries=absolute(self.query_set.queries)),
         )
@@ -207,9 +228,10 @@ def open_encoder(name: str, dispatcher: "Dispatcher | None", cache: Path | None 
     """
     from ollama_utils.encoders import make_encoder
     from ollama_utils.errors import OllamaError
+    from ollama_utils.reply_log import CACHE
 
     with as_user_error(OllamaError, ValueError):
-        return make_encoder(name, dispatcher, store=cache / "embeddings.sqlite" if cache else None)
+        return make_encoder(name, dispatcher, store=cache / CACHE if cache else None)
 
 
 def encoder_fingerprint(name: str, encoder: "Encoder") -> dict[str, str]:
@@ -220,8 +242,11 @@ def encoder_fingerprint(name: str, encoder: "Encoder") -> dict[str, str]:
 
 
 def _located(name: str) -> str:
-    """`mine.py:shout`, or a folder, with its whole path; a name of ours as it is."""
+    """`mine.py:shout` with its file's whole path; any other name as it is."""
     file, colon, of_it = name.rpartition(":")
-    if colon:
-        return f"{absolute(file)}:{of_it}"
-    return str(absolute(name)) if Path(name).is_dir() else name
+    return f"{absolute(file)}:{of_it}" if colon else name
+
+
+def located_folder(flag: str, name: str) -> str:
+    """A folder with its whole path; a name of ours as it is, also where there is a folder of that name."""
+    return str(absolute(name)) if kind_of(flag, name) and Path(name).is_dir() else name

@@ -140,6 +140,8 @@ def _parts(
     model_seed: int = 0,
     **settings: Any,  # noqa: ANN401 - those of MissionConfig
 ) -> tuple[EnvConfig, Parts]:
+    if "render_mode" in settings:
+        raise ValueError("this environment renders nothing: leave render_mode out")
     mission = MissionConfig(**settings, query_set=QueryConfig())
     dispatcher = _dispatcher((hosts,) if isinstance(hosts, str) else tuple(hosts))
     roles = Roles(target=target_model, mutator=mutator_model or target_model, judge=judge_model)

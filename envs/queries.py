@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envs.query_files import PROMPT_COLUMNS, QueryFileError, Table, flaw, quoted, read_table, shown
+from envs.query_files import PROMPT_COLUMNS, SIDES, QueryFileError, Table, flaw, quoted, read_table, shown
 
 __all__ = [
     "BUNDLED_QUERIES",
@@ -31,6 +31,7 @@ BUNDLED_QUERIES = Path(__file__).parent / "data" / "over_refusal.csv"
 BUNDLED_GUARD_QUERIES = BUNDLED_QUERIES.with_name("guard.csv")
 """300 queries that ought to be refused, worded like the harmless ones, 30 in each of their categories."""
 
+CATEGORY_COLUMN = "category"
 CONTEXT_COLUMNS = {"behavior": "contextstring"}
 """By prompt column, the column with a text the prompt is about, blank in most rows; case does not matter.
 
@@ -59,6 +60,8 @@ class Query:
     """Queries of one group stay on one side of a split: the value of the group column, else the text."""
     reference: str | None = None
     """A good answer to compare with, from the reference column."""
+    category: str | None = None
+    """What it is about, from a column `category`: reports count by it."""
     row: int
     """The line in .txt and .jsonl; the place in .json and .parquet, from 1; in .csv and .tsv as a spreadsheet
     counts, the header being row 1."""
@@ -80,6 +83,7 @@ def load_queries(
         prompt_column: The column with the prompts; None takes the first of `PROMPT_COLUMNS` present.
         where: Filters `column=value`; a row that meets all of them is kept.
         group_column: The column whose equal values belong together; where it is blank the text stands in.
+            None: no two do; in the queries.json of a run, those that did there.
         reference_column: The column with a good answer.
 
     Raises:
@@ -91,6 +95,21 @@ def load_queries(
         return _load(read_table(file), where, prompt_column, group_column, reference_column)
     except OSError as error:
         raise QueryFileError(f"{shown(file)} cannot be read: {error.strerror or error!r}") from error
+
+
+def load_sides(path: Path) -> dict[str, tuple[Query, ...]]:
+    """The queries of a run's queries.json, by the side of its split: see `SIDES`.
+
+    Raises:
+        QueryFileError: It is damaged, or no such file.
+    """
+    try:
+        table = read_table(path)
+        queries = _load(table, (), None, None, None)
+        side_of = {text: side for _, (text, side) in table.rows(["prompt", "side"])}
+    except OSError as error:
+        raise QueryFileError(f"{shown(path)} cannot be read: {error.strerror or error!r}") from error
+    return {side: tuple(query for query in queries if side_of.get(query.text) == side) for side in SIDES}
 
 
 def split_queries(
@@ -135,7 +154,7 @@ def queries_sha256(queries: Iterable[Query]) -> str:
 def _load(
     table: Table, where: Sequence[str], prompt: str | None, group: str | None, reference: str | None
 ) -> tuple[Query, ...]:
-    columns = _columns(table, prompt, group, reference)
+    columns = _columns(table, prompt, group or table.group_column, reference)
     filters = [_filter(table, condition) for condition in where]
     first: dict[str, Query] = {}
     wanted = [value for _, value in filters]
@@ -165,6 +184,8 @@ def _columns(table: Table, prompt: str | None, group: str | None, reference: str
         columns["group"] = table.column(group, "--group-column")
     if reference is not None:
         columns["reference"] = table.column(reference, "--reference-column")
+    if CATEGORY_COLUMN in table.columns:
+        columns["category"] = CATEGORY_COLUMN
     return columns
 
 
@@ -213,12 +234,17 @@ def _query(source: str, row: int, columns: Mapping[str, str], values: Sequence[o
         raise QueryFileError(
             f"{source}, row {row}: {columns['prompt']!r} is blank; write a prompt or remove the row"
         )
+    category = cells.pop("category", None)
     for role, text in cells.items():
         if len(text) > LONGEST_TEXT or flaw(text):
             raise _unusable(f"{source}, row {row}: {columns[role]!r}", text)
     text = f"{cells['context']}\n\n---\n\n{cells['prompt']}" if cells.get("context") else cells["prompt"]
     return Query(
-        text=text, group=cells.get("group") or text, reference=cells.get("reference") or None, row=row
+        text=text,
+        group=cells.get("group") or text,
+        reference=cells.get("reference") or None,
+        category=category if category and len(category) <= LONGEST_TEXT and not flaw(category) else None,
+        row=row,
     )
 
 

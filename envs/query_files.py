@@ -18,7 +18,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 SHOWN = 10
 """How many names or values an error lists before it says how many more there are."""
@@ -32,6 +32,8 @@ XSTest and OR-Bench have `prompt`, StrongREJECT `forbidden_prompt`, AILuminate `
 HarmBench `Behavior`; JailbreakBench has both `Goal` (the request) and `Behavior` (a title for it).
 """
 
+SIDES = ("train", "kept", "held_out")
+"""The sides of a run's split, as its queries.json names them."""
 Row = tuple[int, Sequence[object]]
 """A row's number, and its values in the columns asked for: text, or as JSON and Parquet have it."""
 
@@ -50,6 +52,8 @@ class Table:
     """Column names in the file's order."""
     rows: Callable[[Sequence[str]], Iterator[Row]]
     """Reads the file again, in its order, with the values of the columns named; raises QueryFileError."""
+    group_column: str | None = None
+    """The column whose equal values belong together where the user names none: of a run's own queries."""
 
     def column(self, name: str, flag: str) -> str:
         """The column called `name`, spelt as in the file; upper and lower case do not matter.
@@ -146,10 +150,16 @@ def read_json_lines(path: Path) -> Table:
 
 
 def read_json(path: Path) -> Table:
-    """A .json file: a list of objects, or of prompts; a row is the place in the list, from 1."""
+    """A .json file: a list of objects, or of prompts, or what a run keeps of its queries.
+
+    A row is the place in the list, from 1.
+    """
     source = shown(path)
     with closing(_lines(path, longest=-1)) as lines:
         value = _decoded("".join(lines), source, "a list of objects or of prompts")
+    is_of_run = isinstance(value, dict) and isinstance(value.get(SIDES[0]), list)
+    if is_of_run:
+        value = _rows_of_run(cast("dict[str, Any]", value))
     if not isinstance(value, list):
         raise QueryFileError(
             f"{source}: a JSON {type(value).__name__}; expected a list of objects or of prompts"
@@ -165,7 +175,22 @@ def read_json(path: Path) -> Table:
     def rows(wanted: Sequence[str]) -> Iterator[Row]:
         return ((row, [record.get(name) for name in wanted]) for row, record in enumerate(records, 1))
 
-    return Table(source=source, columns=tuple(columns), rows=rows)
+    return Table(
+        source=source, columns=tuple(columns), rows=rows, group_column="group" if is_of_run else None
+    )
+
+
+def _rows_of_run(value: dict[str, Any]) -> list[object]:
+    """The queries of a run's queries.json, on all sides of its split."""
+    named = [value[side] if isinstance(value.get(side), list) else [] for side in SIDES]
+    notes = [value[key] if isinstance(value.get(key), dict) else {} for key in ("groups", "categories")]
+    return [
+        {"prompt": text, "side": side, "group": notes[0].get(text), "category": notes[1].get(text)}
+        if isinstance(text, str)
+        else text
+        for side, texts in zip(SIDES, named, strict=True)
+        for text in texts
+    ]
 
 
 def read_plain_lines(path: Path) -> Table:
@@ -251,6 +276,8 @@ def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
     with closing(_lines(path)) as lines:
         for row, line in enumerate(lines, 1):
             if line.strip():
+                if row == 1 and line.lstrip().startswith("["):
+                    raise QueryFileError(f"{shown(path)} is a JSON list: rename it to .json")
                 place, expected = f"{shown(path)}, row {row}", "an object a line"
                 yield row, _json_object(_decoded(line, place, expected), place, expected)
 

@@ -7,30 +7,44 @@ A mission is a target model, a query set and a reward, from a TOML file with the
     queries = "mine.csv"
     reward = "judge"
 
-or inline as `key=value,key=value`; the config.toml of a run is a mission, too. What it leaves out comes from
-the command's own flags, and these default to the server, models, queries and mutators of the run that `-p`
-names.
+or inline as `key=value,key=value`; the folder of a run is a mission, too. What it leaves out comes from the
+command's own flags, and these default to the server, models, queries and mutators of the run that `-p` names.
+The queries of a run are those that its folder holds.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
+from pydantic import Field, TypeAdapter
 
 from envs.episode import derive_seed
-from envs.mission import MissionConfig, RewordingConfig, load_query_set
+from envs.mission import MissionConfig, RewordingConfig, categories_of, load_query_set
 from envs.queries import Query, QueryFileError, load_queries, queries_sha256
 from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
-from records.settings import Count, JsonPlace, Lanes, Seed, Share, absolute, comma_list, read_toml, resolved
-from records.trust import CONFIG, is_run_config
+from records.json_lines import MOST_QUERIES_BYTES
+from records.run_folder import COMMAND_KEYS, CONFIG, MISSIONS, QUERIES, RecordedRun, check_is_run
+from records.settings import (
+    Count,
+    JsonPlace,
+    Lanes,
+    Seed,
+    Share,
+    absolute,
+    as_texts,
+    comma_list,
+    read_toml,
+    resolved,
+)
+from records.trust import outside
 
 COMMANDS = ("eval", "ask", "proxy")
 """The commands that take over settings of a run: the one that `--policy` or (`proxy`) the argument names."""
@@ -41,7 +55,12 @@ MAY_CHANGE = (
 )
 """The flags that a resumed evaluation may change, beside those of hosts and limits: results depend on none of
 them, but for failing calls."""
+COPIED = frozenset({"queries", "guard-queries", "mission"})
+"""The flags that name what the folder of an evaluation has a copy of: on --resume it is taken from there."""
 BASELINES = ("noop", "random", "best_fixed")
+_TABLE = dict[str, str | float | bool | list[str] | None]
+_TABLES = TypeAdapter(Annotated[dict[str, _TABLE], Field(min_length=1)])
+"""The form of missions.json."""
 
 Difference = Annotated[float | None, Parameter(validator=lambda _type, value: _check_difference(value))]
 Margin = Annotated[float, Parameter(validator=lambda _type, value: _check_difference(value))]
@@ -123,9 +142,9 @@ class EvalConfig:
     run_dir: Path | None = None
     """The evaluation's folder, new or empty [runs/eval-TIME-SEED]."""
     resume: Path | None = None
-    """Go on with the evaluation in this folder: what was answered is not asked again; only hosts and limits
-    may be changed. Where it, or a run of -p or -m, was not made here, --trust-run uses the code, hosts and
-    files that it names."""
+    """Go on with the evaluation in this folder, on its missions and queries: what was answered is not asked
+    again; only hosts and limits may be changed. Code, hosts and other files that it, or a run of -p or -m,
+    names have to be named again, or --trust-run uses them."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: JsonPlace = None
@@ -215,6 +234,8 @@ class MissionQueries:
     guard: tuple[str, ...] = ()
     """Those that ought to be refused, played behind the others: policies are not fitted on them, nor paid."""
     guard_sha256: str | None = None
+    categories: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The category of each that has one, by its text."""
 
     @property
     def of_episodes(self) -> tuple[str, ...]:
@@ -306,7 +327,69 @@ def mission_queries(
         sha256=queries_sha256(used),
         guard=tuple(query.text for query in guard),
         guard_sha256=queries_sha256(guard) if guard else None,
+        categories=categories_of(used),
     )
+
+
+def record_queries(queries: Mapping[str, MissionQueries]) -> dict[str, Any]:
+    """What an evaluation keeps of its missions' queries, those of several that share them once."""
+    sets = list(dict.fromkeys(queries.values()))
+    return {
+        "missions": {name: sets.index(of_mission) for name, of_mission in queries.items()},
+        "sets": [asdict(each) for each in sets],
+        "categories": {text: name for each in sets for text, name in each.categories.items()},
+    }
+
+
+def recorded_queries(run: Path, missions: Sequence[MissionSpec]) -> list[MissionQueries]:
+    """The queries of each mission, as the folder of an evaluation has them.
+
+    Raises:
+        UserError: its queries.json is damaged.
+    """
+    record = RecordedRun(run).read_json(QUERIES, MOST_QUERIES_BYTES)
+    try:
+        sets = TypeAdapter(list[MissionQueries]).validate_python(record["sets"])
+        found = [sets[record["missions"][mission.name]] for mission in missions]
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{str(run / QUERIES)!r} is damaged: begin a new evaluation") from error
+    if not all(of_mission.played for of_mission in found):
+        raise UserError(f"{str(run / QUERIES)!r} has a mission without queries: begin a new evaluation")
+    return found
+
+
+def recorded_missions(run: Path) -> list[MissionSpec]:
+    """The missions as the folder of an evaluation has them.
+
+    Raises:
+        UserError: its missions.json is damaged.
+    """
+    tables = recorded_tables(run)
+    return [_parsed(str(run / MISSIONS), table | {"name": name}, {}) for name, table in tables.items()]
+
+
+def recorded_tables(run: Path) -> dict[str, dict[str, Any]]:
+    """The settings of the missions that the folder of an evaluation has, by their names and flags.
+
+    Raises:
+        UserError: its missions.json is damaged.
+    """
+    tables = RecordedRun(run).read_json(MISSIONS)
+    try:
+        _TABLES.validate_python(tables, strict=True)
+    except ValueError as error:
+        raise UserError(f"{str(run / MISSIONS)!r} is damaged: begin a new evaluation") from error
+    return tables
+
+
+def missions_are_data(missions: Sequence[MissionSpec], given: MissionConfig) -> bool:
+    """Whether a copy of the missions says all: what is no data in them the flags say, too."""
+    flags = resolved(given)
+    settings = [
+        {flag: as_texts(value) for flag, value in resolved(mission).items() if value != flags.get(flag)}
+        for mission in missions
+    ]
+    return not any(outside({**each, "queries": []}) for each in settings)
 
 
 def is_path(text: str) -> bool:
@@ -316,24 +399,29 @@ def is_path(text: str) -> bool:
 
 def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
     """One mission as `-m` names it."""
-    if not is_path(text):
-        if "=" not in text:
-            raise UserError(
-                f"-m names {text!r}; expected a TOML file that exists, a run's folder, or key=value,key=value"
-            )
-        return _parsed("-m", _inline(text), flags)
     if folder := mission_run(text):
         return _parsed(text, {"name": folder.name} | defaults_of_run(folder, mission_settings()), flags)
-    path = Path(text)
-    return _parsed(text, {"name": path.stem} | read_toml(path), flags)
+    return _parsed(text if is_path(text) else "-m", mission_table(text), flags)
+
+
+def mission_table(text: str) -> dict[str, Any]:
+    """The settings of a mission in a TOML file or inline, as `-m` names it.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if is_path(text):
+        return {"name": Path(text).stem} | read_toml(Path(text))
+    if "=" not in text:
+        raise UserError(
+            f"-m names {text!r}; expected a TOML file that exists, a run's folder, or key=value,key=value"
+        )
+    return _inline(text)
 
 
 def mission_run(text: str) -> Path | None:
-    """The run folder that a value of `-m` names, itself or by its config.toml; None: it names none."""
-    if not is_path(text):
-        return None
-    path = Path(text)
-    return path if path.is_dir() else path.parent if is_run_config(path) else None
+    """The run folder that a value of `-m` names; None: it names none."""
+    return Path(text) if is_path(text) and Path(text).is_dir() else None
 
 
 def mission_settings() -> frozenset[str]:
@@ -399,19 +487,22 @@ def run_path(policy: str) -> Path | None:
 def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
     """The settings of the run in the folder `path`, by the names of its flags.
 
+    The queries of a training are the folder's copy, which knows their groups and is of the rows that were
+    kept.
+
     Args:
         path: a run folder.
         keys: the flags that matter; the others are left out.
 
     Raises:
-        UserError: there is no config.toml that can be read.
+        UserError: it is no run, or its config.toml cannot be read.
     """
-    try:
-        table = read_toml(path / CONFIG)
-    except OSError as error:
-        raise UserError(
-            f"{str(path)!r} has no {CONFIG} that can be read ({error.strerror}); expected the folder of a run"
-        ) from error
+    check_is_run(path, "-m")
+    table = read_toml(path / CONFIG)
+    if COMMAND_KEYS["train"] in table and (path / QUERIES).is_file():
+        left_out = {"prompt-column", "where", "group-column"}
+        table = {key: value for key, value in table.items() if key not in left_out}
+        table["queries"] = str((path / QUERIES).absolute())
     return {key: value for key, value in table.items() if key in keys}
 
 

@@ -23,7 +23,7 @@ from evaluation.policies.contextual import BanditSource
 from evaluation.policies.policy import PolicySource
 from ollama_utils.errors import OllamaError
 from records.errors import RunStoppedError
-from records.failures import StepLimit
+from records.failures import FailureLimit
 
 if TYPE_CHECKING:
     from train.bandit import Explore
@@ -68,7 +68,7 @@ def fit_bandit(
     queries: Sequence[str],
     *,
     calls: int,
-    limit: StepLimit,
+    limit: FailureLimit,
 ) -> FitPlan:
     """The plan of fitting a bandit: a pull rewords a query as it stands and asks it, and pays 1 for success.
 
@@ -111,7 +111,7 @@ def fit_bandit(
 
 
 def fit_best_fixed(
-    name: str, context: EpisodeContext, queries: Sequence[str], *, calls: int, limit: StepLimit
+    name: str, context: EpisodeContext, queries: Sequence[str], *, calls: int, limit: FailureLimit
 ) -> FitPlan:
     """The plan of playing each mutator alone in whole episodes, on the same queries, with equal budgets.
 
@@ -155,7 +155,7 @@ def fit_contextual(
     queries: Sequence[str],
     *,
     calls: int,
-    limit: StepLimit,
+    limit: FailureLimit,
     seed: int,
 ) -> FitPlan:
     """The plan of a contextual bandit that plays whole episodes, learning every few steps as in training.

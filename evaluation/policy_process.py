@@ -43,7 +43,7 @@ from evaluation.errors import (
 )
 from evaluation.policies.instance import Outcome, PolicyInstance, instance_or_error
 from evaluation.policies.policy import PolicySource, View
-from records.errors import one_line
+from records.errors import describe
 
 Reply = tuple[Any, ...]
 _numbers = itertools.count()
@@ -74,7 +74,7 @@ class RemotePolicy:
             self.payload = pickle.dumps((source, seed, instance), pickle.HIGHEST_PROTOCOL)
         except Exception as error:  # whatever a user's class raises
             raise StepperError(
-                f"{self.what} cannot be pickled for a process of its own: {one_line(error)}"
+                f"{self.what} cannot be pickled for a process of its own: {describe(error)}"
             ) from error
 
 
@@ -235,7 +235,7 @@ def _make(
     try:
         source, seed, instance = pickle.loads(payload)  # noqa: S301 - from the process that started this one
     except Exception as error:  # noqa: BLE001 - whatever a user's class raises
-        return "unreadable", one_line(error)
+        return "unreadable", describe(error)
     made = instance or instance_or_error(source, seed)
     if isinstance(made, Exception):
         return _raised(made)

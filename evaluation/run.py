@@ -29,10 +29,11 @@ from evaluation.teams import TeamSpec, fits_needed
 from ollama_utils.connect import Connection
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.plans import POLL_S, Plan, PlanRunner
-from records.failures import StepLimit
+from records.failures import FailureLimit
 from records.json_lines import JsonLines
-from records.progress import TREND_WIDTH, ProgressDisplay, Standing, digits, percent
+from records.progress import TREND_WIDTH, ProgressDisplay, Status, digits, percent
 from records.run_folder import RunFolder
+from records.terminal import write_stderr
 
 if TYPE_CHECKING:
     from train.bandit import Explore
@@ -58,11 +59,11 @@ class EvalProgress(ProgressDisplay):
 
     def start(self, what: str, total: int) -> Callable[[int], None]:
         """A part of the evaluation begins; returns what is to be called with how much of it is done."""
-        self.begin(what, total, self._stands)
+        self.begin(what, total, self._totals)
 
         def tick(done: int) -> None:
             for line in self._monitor.news():
-                self.say(line)
+                write_stderr(line)
             self.update(done)
 
         return tick
@@ -79,11 +80,11 @@ class EvalProgress(ProgressDisplay):
                 self._agents["refused"] += agent["refused"]
                 self._returns.append(agent["return"])
 
-    def _stands(self) -> Standing:
+    def _totals(self) -> Status:
         """Of all policies together: the report tells them apart."""
         n, returns = self._agents, list(self._returns)
         if not n["episodes"]:
-            return Standing(calls=self._monitor.line())
+            return Status(calls=self._monitor.line())
         points = [fmean(returns[k : k + _OF_A_POINT]) for k in range(0, len(returns), _OF_A_POINT)]
         came = (
             f"{f'{digits(self.per_s)} episodes/s · ' if self.per_s else ''}"
@@ -92,7 +93,7 @@ class EvalProgress(ProgressDisplay):
             f"unscored {percent(n['unscored'], n['episodes'])}"
         )
         mean = f"return {fmean(returns):.2f}" if returns else ""
-        return Standing(outcome=came, score=mean, trend=points, calls=self._monitor.line())
+        return Status(outcome=came, score=mean, trend=points, calls=self._monitor.line())
 
 
 class EpisodeKey(NamedTuple):
@@ -154,7 +155,7 @@ class EvaluationRun:
             return []
         tick = self.progress.start("guard queries asked as they stand", len(wanted))
         plans = (ask_as_it_stands(query, missions[m].context, number) for m, query, number in wanted)
-        limit = StepLimit(self.config.max_unscored)
+        limit = FailureLimit(self.config.max_unscored)
         found = []
         for (m, _, _), asked in zip(wanted, play_in_order(plans, self.config.jobs, tick), strict=True):
             for error in asked["errors"]:
@@ -176,7 +177,7 @@ class EvaluationRun:
 
     def _fit(self, mission: Mission, spec: PolicySpec) -> FitPlan:
         context, queries, calls = mission.context, mission.queries.train, self.config.fit_calls
-        limit = StepLimit(self.config.max_unscored)
+        limit = FailureLimit(self.config.max_unscored)
         if spec.kind == "best_fixed":
             return fit_best_fixed(spec.name, context, queries, calls=calls, limit=limit)
         seed = derive_seed(self.config.seed, "fit", spec.name)
@@ -190,7 +191,7 @@ class EvaluationRun:
         """What came of every episode, and of those with guard queries, by mission, team and number."""
         queries = [mission.queries.of_episodes for mission in self.missions]
         keys = list(episode_keys([len(texts) for texts in queries], len(self.teams)))
-        limit = StepLimit(self.config.max_unscored)
+        limit = FailureLimit(self.config.max_unscored)
         results: dict[EpisodeKey, dict[str, Any]] = {}
         with ExitStack() as stack:
             write = self._writer(stack)

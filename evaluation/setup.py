@@ -22,7 +22,8 @@ from ollama_utils.connect import Connection, Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.types import short_name
-from records.errors import UserError, as_user_error, one_line
+from records.errors import UserError, as_user_error, describe
+from records.settings import resolved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,14 @@ class Mission:
     context: EpisodeContext
     policies: dict[str, PolicySource] = field(default_factory=dict, repr=False)
     """By name: made once, for a user's file may change; those that are fitted come in when they are."""
+
+    def settings(self) -> dict[str, Any]:
+        """What missions.json holds of it: its settings by their flags, its models known."""
+        roles = self.roles
+        spec = replace(
+            self.spec, target_model=roles.target, mutator_model=roles.mutator, judge_model=roles.judge
+        )
+        return {flag: value for flag, value in resolved(spec).items() if value is not None}
 
     def record(self) -> dict[str, Any]:
         """What results.json holds of it."""
@@ -171,7 +180,7 @@ def _check_can_be_made(source: PolicySource) -> None:
             make_instance(source, 1)
     except Exception as error:
         raise UserError(
-            f"policy {source.name!r} cannot be made: {one_line(error)}; change its options or its __init__"
+            f"policy {source.name!r} cannot be made: {describe(error)}; change its options or its __init__"
         ) from error
 
 

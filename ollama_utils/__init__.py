@@ -9,12 +9,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ollama_utils.batching import batch_encode_queries, batch_mutate_queries, batch_query_target_model
+    from ollama_utils.batching import (
+        batch_encode_queries,
+        batch_mutate_queries,
+        batch_query_target_model,
+    )
     from ollama_utils.connect import ServerConfig, SimulatorConfig
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.encoders import CachedEncoder, Encoder, make_encoder
     from ollama_utils.errors import EncodingError, OllamaError
-    from ollama_utils.parallel import ParallelError, map_parallel, run_parallel, score_batch_parallel
+    from ollama_utils.parallel import (
+        ParallelError,
+        map_parallel,
+        run_parallel,
+        score_batch_parallel,
+    )
     from ollama_utils.plans import Plan, PlanRunner, play_plan, play_plans
     from ollama_utils.reply_log import ReplyLog
     from ollama_utils.types import Call, Completion, Embeddings, Usage
@@ -47,12 +56,21 @@ __all__ = [
 ]
 
 _MODULES = {
-    "ollama_utils.batching": ("batch_encode_queries", "batch_mutate_queries", "batch_query_target_model"),
+    "ollama_utils.batching": (
+        "batch_encode_queries",
+        "batch_mutate_queries",
+        "batch_query_target_model",
+    ),
     "ollama_utils.connect": ("ServerConfig", "SimulatorConfig"),
     "ollama_utils.dispatcher": ("Dispatcher",),
     "ollama_utils.encoders": ("CachedEncoder", "Encoder", "make_encoder"),
     "ollama_utils.errors": ("EncodingError", "OllamaError"),
-    "ollama_utils.parallel": ("ParallelError", "map_parallel", "run_parallel", "score_batch_parallel"),
+    "ollama_utils.parallel": (
+        "ParallelError",
+        "map_parallel",
+        "run_parallel",
+        "score_batch_parallel",
+    ),
     "ollama_utils.plans": ("Plan", "PlanRunner", "play_plan", "play_plans"),
     "ollama_utils.reply_log": ("ReplyLog",),
     "ollama_utils.types": ("Call", "Completion", "Embeddings", "Usage"),

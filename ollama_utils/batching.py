@@ -130,7 +130,9 @@ def _calls(
     ]
 
 
-def _with_fallbacks(completions: Sequence[Completion], fallbacks: Sequence[str]) -> list[Completion]:
+def _with_fallbacks(
+    completions: Sequence[Completion], fallbacks: Sequence[str]
+) -> list[Completion]:
     """The completions, with its fallback as the text of each that failed."""
     return [
         completion if completion.error is None else replace(completion, text=fallback)

@@ -192,7 +192,9 @@ class Capacity:
 
     def _with_spare(self, slots: int) -> int:
         """The limit for so many slots: those, the calls that wait there, and those on their way."""
-        on_the_way = round(slots * self._trip_s.value / self._service_s.value) if self._trip_s.value else 0
+        on_the_way = (
+            round(slots * self._trip_s.value / self._service_s.value) if self._trip_s.value else 0
+        )
         return min(MOST, slots + max(1, slots // _SPARE) + on_the_way)
 
     def _quantile(self, share: float) -> int | None:

@@ -90,7 +90,9 @@ def check_residency(
     loads = Loads()
     few_tokens = {**(options or {}), "temperature": 0, "seed": 0, "num_predict": _FEW_TOKENS}
     asks: dict[str, Callable[[], Usage]] = {
-        model: partial(_usage_of, dispatcher, Call(model=model, prompt="Say yes.", options=few_tokens))
+        model: partial(
+            _usage_of, dispatcher, Call(model=model, prompt="Say yes.", options=few_tokens)
+        )
         for model in dict.fromkeys(map(short_name, generating))
     }
     if embedding is not None:
@@ -102,8 +104,12 @@ def check_residency(
     if len(asks) == 1 or len(dispatcher.hosts) > 1:
         return Residency(displaced=None, load_s=load_s)
     there = next(iter(find_inventories(dispatcher).values())).loaded
-    if there is not None and [*asks][-1] not in map(short_name, there):  # no other was called after it
-        return Residency(displaced=None, load_s=load_s)  # models leave at once (OLLAMA_KEEP_ALIVE=0)
+    if there is not None and [*asks][-1] not in map(
+        short_name, there
+    ):  # no other was called after it
+        return Residency(
+            displaced=None, load_s=load_s
+        )  # models leave at once (OLLAMA_KEEP_ALIVE=0)
     missing = set() if there is None else asks.keys() - set(map(short_name, there))
     again = {model: ask() for model, ask in asks.items()}
     loaded_again = {model for model, usage in again.items() if loads.waited(model, usage)}
@@ -190,7 +196,9 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
         slots = slots_of(dispatcher, questions[0].model)
         if slots is not None and slots <= at_once and round(busy) <= slots:
             break
-        if time.monotonic() + full_s * more / at_once > end_s:  # as long as if none could be served besides
+        if (
+            time.monotonic() + full_s * more / at_once > end_s
+        ):  # as long as if none could be served besides
             break
     beside = _pairs_with_words([first[number] for number in numbers], full)
     return Burst(
@@ -209,7 +217,11 @@ def burst(dispatcher: Dispatcher, questions: Sequence[Call], most_s: float = mat
 
 def slots_of(dispatcher: Dispatcher, model: str) -> int | None:
     """The slots of a model over all servers; None while those of one are not known."""
-    found = [each.slots for (_, name), each in dispatcher.capacities().items() if name == short_name(model)]
+    found = [
+        each.slots
+        for (_, name), each in dispatcher.capacities().items()
+        if name == short_name(model)
+    ]
     return None if not found or None in found else sum(filter(None, found))
 
 

@@ -26,19 +26,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
+from ollama_utils.errors import NotInLogError
 from ollama_utils.findings import Findings
 from ollama_utils.hosts import LISTED, OPENAI, expand_hosts, server_url, speaks_openai
-from ollama_utils.reply_log import ReplyLog
+from ollama_utils.model_client import ModelClient
+from ollama_utils.reply_log import CACHE, ReplyLog
 from ollama_utils.types import (
     CALL_ATTEMPTS,
     CALL_TIMEOUT_S,
     MAX_OUTAGE_S,
     MAX_REPLY_CHARS,
+    Call,
+    Completion,
+    Embeddings,
     short_name,
 )
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
-from records.terminal import tell
+from records.terminal import write_stderr
 from simulator.settings import WORLDS, Settings, SimulatedServer
 
 if TYPE_CHECKING:
@@ -53,6 +58,8 @@ _SLOW_S = 5.0
 """How long a list of models is waited for without a word."""
 _NAME_CHARS, _LIST_CHARS = 200, 2000
 """What is shown of a name, and of a list of names."""
+_TEXT_CHARS = 60
+"""What is quoted of a call that no log has a reply to."""
 _MOST_ASKED = 32
 """Of no more models is asked whether they only embed."""
 DRAIN_S = 5.0
@@ -138,7 +145,9 @@ class ServerConfig:
     def located(self) -> "ServerConfig":
         """The same with absolute paths."""
         simulator = self.simulator
-        world = simulator.world if simulator.world in WORLDS else str(Path(simulator.world).absolute())
+        world = (
+            simulator.world if simulator.world in WORLDS else str(Path(simulator.world).absolute())
+        )
         found = replace(simulator, world=world, faults=absolute(simulator.faults))
         return replace(self, simulator=found, ollama_host=tuple(map(_located, self.ollama_host)))
 
@@ -193,7 +202,9 @@ def find_roles(
         UserError: one is not pulled; or none is named, and there are several, or none.
     """
     named = (config.target_model, config.mutator_model, config.judge_model)
-    target = config.target_model or simulated_target or _only_one(available, hosts, named_by, completes)
+    target = (
+        config.target_model or simulated_target or _only_one(available, hosts, named_by, completes)
+    )
     simulated = simulated_target is not None
     mutator = config.mutator_model or ("sim-mutator" if simulated else target)
     judge = config.judge_model or ("sim-judge" if simulated else None)
@@ -312,10 +323,15 @@ class Connection:
         """
         embeds = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
         called = (self.roles.target, self.roles.mutator, self.roles.judge, embeds, *more)
-        found = {name: self.available.get(name, ("",)) for name in map(short_name, filter(None, called))}
+        found = {
+            name: self.available.get(name, ("",)) for name in map(short_name, filter(None, called))
+        }
         for name, there in found.items():
             if len(set(there)) > 1:
-                which = (f"{digest[:12]} at {host}" for digest, host in zip(there, self.hosts, strict=True))
+                which = (
+                    f"{digest[:12]} at {host}"
+                    for digest, host in zip(there, self.hosts, strict=True)
+                )
                 raise UserError(
                     f"model {name!r} is not the same at all hosts ({', '.join(which)}): "
                     "pull one version everywhere"
@@ -383,7 +399,11 @@ def connect(
         named = _hosts(config)
         with as_user_error(ValueError):
             hosts = tuple(expand_hosts(named))
-        child = stack.enter_context(_child(hosts[0], config.simulator)) if hosts[0] in CHILDREN else None
+        child = (
+            stack.enter_context(_child(hosts[0], config.simulator))
+            if hosts[0] in CHILDREN
+            else None
+        )
         try:
             engine = stack.enter_context(_engine(config))
             dispatcher = stack.enter_context(
@@ -464,7 +484,9 @@ def _dispatcher(
 @contextlib.contextmanager
 def _told_when_slow(hosts: Sequence[str], most_s: float) -> Iterator[None]:
     """Within `with`: one line says what is waited for, if it takes long."""
-    line = f"waiting for {_some(hosts)} to list its models, for up to {most_s:g} s (--call-timeout-s)"
+    line = (
+        f"waiting for {_some(hosts)} to list its models, for up to {most_s:g} s (--call-timeout-s)"
+    )
     timer = threading.Timer(_SLOW_S, _say, [line])
     timer.daemon = True
     timer.start()
@@ -476,12 +498,14 @@ def _told_when_slow(hosts: Sequence[str], most_s: float) -> Iterator[None]:
 
 def _some(names: Sequence[str]) -> str:
     """Names by comma, as many as are read: a server may list any number, of any length."""
-    return textwrap.shorten(", ".join(name[:_NAME_CHARS] for name in names), _LIST_CHARS, placeholder=" …")
+    return textwrap.shorten(
+        ", ".join(name[:_NAME_CHARS] for name in names), _LIST_CHARS, placeholder=" …"
+    )
 
 
 def _say(line: str) -> None:
     """A line on stderr; a progress bar that is there moves down for it."""
-    tell(line)
+    write_stderr(line)
 
 
 def hosts_named(config: ServerConfig) -> tuple[str, ...]:
@@ -503,10 +527,14 @@ def _hosts(config: ServerConfig) -> tuple[str, ...]:
     unset = type(config.simulator)
     slots = config.simulator.slots if SMOLLM2 in hosts else unset.slots
     if EMBEDDED not in hosts and config.simulator != unset(slots=slots):
-        tell(f"note: {', '.join(hosts)} ignores what is set for the embedded simulator, here or in a run")
+        write_stderr(
+            f"note: {', '.join(hosts)} ignores what is set for the embedded simulator, here or in a run"
+        )
     for child in set(hosts) & set(CHILDREN):
         if len(hosts) > 1:
-            raise UserError(f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}")
+            raise UserError(
+                f"--ollama-host {child} cannot stand beside other hosts, got {', '.join(hosts)}"
+            )
     return hosts
 
 
@@ -553,7 +581,85 @@ def keep_replies(
     logs = [replies] if replies else []
     if cache:
         servers = ",".join(sorted(connection.servers))
-        shared = ReplyLog(cache / "cache.sqlite", digests=digests, scope=servers)
+        shared = ReplyLog(cache / CACHE, digests=digests, scope=servers)
         logs.append(stack.enter_context(shared))
     connection.dispatcher.keep_in(*logs)
     stack.callback(connection.dispatcher.drain, DRAIN_S)
+
+
+class LogClient(ModelClient):
+    """Stands where a server's client would: whatever reaches it has no reply in the log.
+
+    Args:
+        host: the name in messages.
+        digests: what stands for the weights of each model, by its name.
+    """
+
+    def __init__(self, host: str, digests: Mapping[str, str]) -> None:
+        self.host = host
+        self._digests = dict(digests)
+
+    def generate(
+        self, call: Call, *, stream: bool = False, timeout_s: float | None = None
+    ) -> Completion:
+        """Raises NotInLogError, which names the call."""
+        del stream, timeout_s
+        raise _not_in_log(call.model, call.prompt)
+
+    def embed(
+        self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
+    ) -> Embeddings:
+        """Raises NotInLogError, which names the first text."""
+        del timeout_s
+        raise _not_in_log(model, texts[0])
+
+    def models(self) -> dict[str, str]:
+        """The models of the run."""
+        return dict(self._digests)
+
+    def abort(self) -> None:
+        """There is no call under way."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _not_in_log(model: str, text: str) -> NotInLogError:
+    start = text if len(text) <= _TEXT_CHARS else f"{text[:_TEXT_CHARS]}…"
+    return NotInLogError(f"replies.sqlite has no reply to this call to model {model!r}: {start!r}")
+
+
+@contextlib.contextmanager
+def connect_to_log(
+    config: ServerConfig, digests: Mapping[str, str], *, simulated: bool
+) -> Iterator[Connection]:
+    """A connection that sends nothing: a call whose reply no log holds fails with NotInLogError.
+
+    Args:
+        config: names the models, as the config.toml of a run does; its hosts do not count.
+        digests: what stands for the weights of each model that the run called, by its short name.
+        simulated: whether the replies are the simulator's.
+
+    Raises:
+        UserError: no target or no mutator is named.
+    """
+    from ollama_utils.dispatcher import Dispatcher
+
+    if not config.target_model or not config.mutator_model:
+        raise UserError(
+            "the run's config.toml names no target-model or no mutator-model: no run wrote it"
+        )
+    host = "the log of replies"
+    with Dispatcher([host], opener=lambda host, **_: LogClient(host, digests)) as dispatcher:
+        yield Connection(
+            dispatcher=dispatcher,
+            hosts=(host,),
+            named=(),
+            roles=Roles(
+                target=config.target_model, mutator=config.mutator_model, judge=config.judge_model
+            ),
+            available={name: (digest,) for name, digest in digests.items()},
+            child=None,
+            simulated=simulated,
+            simulated_target=None,
+        )

@@ -33,7 +33,6 @@ from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
     CallCancelledError,
-    CallMovedError,
     NotInLogError,
     OllamaError,
     ServerBusyError,
@@ -42,6 +41,7 @@ from ollama_utils.errors import (
 from ollama_utils.fleet import Fleet
 from ollama_utils.gates import Gate
 from ollama_utils.limits import Admission, MaxInFlight
+from ollama_utils.model_client import ModelClient
 from ollama_utils.rate import TokenBucket
 from ollama_utils.reply_log import (
     CallOutcome,
@@ -66,7 +66,7 @@ from ollama_utils.types import (
     Usage,
     short_name,
 )
-from ollama_utils.wires import ClientOpener, ModelClient, open_client
+from ollama_utils.wires import ClientOpener, open_client
 
 Reply = TypeVar("Reply", Completion, Embeddings)
 
@@ -162,7 +162,7 @@ class PendingCall:
     """Once it is set, nobody waits for the reply any more."""
     cap: Gate | None = None
     """A gate of the caller's own, in which each attempt holds a place."""
-    probe: Callable[[ModelClient], object]
+    probe: Callable[[ModelClient, float], object]
     """Asks for one token as this call asks for its reply."""
     hosts: list[str] = field(default_factory=list)
     """Where it was sent, one host an attempt."""
@@ -393,7 +393,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             self._keep_too(question, completion)
         return completion
 
-    def embed(self, model: str, texts: Sequence[str], *, fresh: bool = False) -> NDArray[np.float32]:
+    def embed(
+        self, model: str, texts: Sequence[str], *, fresh: bool = False
+    ) -> NDArray[np.float32]:
         """The embeddings of N texts, those that no log holds in one request: (N, D) rows of length 1.
 
         Args:
@@ -412,7 +414,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             found |= self._embed(model, missing, fresh=fresh)
         rows: list[list[float]] = [json.loads(found[question] or "") for question in asked]
         if len(lengths := sorted(set(map(len, rows)))) > 1:
-            raise BadReplyError(f"the embeddings of model {model!r} are of lengths {lengths}: expected one")
+            raise BadReplyError(
+                f"the embeddings of model {model!r} are of lengths {lengths}: expected one"
+            )
         return np.array(rows, dtype=np.float32).reshape(len(asked), -1 if asked else 0)
 
     def models(self) -> dict[str, list[str]]:
@@ -473,9 +477,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Cancel, and drop the idle connections; those in use go when their reply is there."""
+        """Cancel, and end the calls that are still under way."""
         self.cancel()
-        self._fleet.drop_connections()
+        self._fleet.abort()
 
     def __exit__(self, *_error: object) -> None:
         self.close()
@@ -487,7 +491,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                 log.forget(model, since_s)
 
     def _pending(
-        self, model: str, probe: Callable[[ModelClient], object], cap: Gate | None = None
+        self, model: str, probe: Callable[[ModelClient, float], object], cap: Gate | None = None
     ) -> PendingCall:
         # `cancel` closes the caps too.
         cancelled = self._cancelled if cap is None else cap.closing
@@ -502,18 +506,24 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             asked = SharedReply()
             if question.repeatable:
                 if self._cache:
-                    asked = stack.enter_context(self._cache.asking(key_of(question), pending.cancelled))
+                    asked = stack.enter_context(
+                        self._cache.asking(key_of(question), pending.cancelled)
+                    )
                 if asked.reply is None and (reply := find_in(self._logs, question)) is not None:
                     asked.reply = from_json(reply)
             yield asked
 
-    def _embed(self, model: str, missing: Sequence[Question], *, fresh: bool) -> dict[Question, str]:
+    def _embed(
+        self, model: str, missing: Sequence[Question], *, fresh: bool
+    ) -> dict[Question, str]:
         """The embeddings of texts that no log holds, as JSON; the request counts for the first of them.
 
         Asked for twice at once, a text may get two: then that of the run is the one in the log, which is read
         again; not so if `fresh`, when it is the server's that is wanted.
         """
-        pending = self._pending(model, methodcaller("embed", model, ["yes"]))
+        pending = self._pending(
+            model, lambda client, within_s: client.embed(model, ["yes"], timeout_s=within_s)
+        )
         texts = [json.loads(question.request) for question in missing]
         replies: dict[Question, str] = {}
 
@@ -521,7 +531,9 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             for question, row in zip(missing, embeddings.rows.tolist(), strict=True):
                 replies[question] = json.dumps(row)
                 outcome = pending.outcome(replies[question])
-                self._write(question, outcome if question is missing[0] else replace(outcome, attempts=0))
+                self._write(
+                    question, outcome if question is missing[0] else replace(outcome, attempts=0)
+                )
                 if not fresh:
                     replies[question] = find_in(self._logs, question) or replies[question]
 
@@ -573,7 +585,10 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
                     admission.usage = reply.usage
                     return reply
             except OllamaError as error:
-                pending.failures += self._counts_absences or not isinstance(error, _NO_FAILURES)
+                self._fleet.raise_if_ended()
+                pending.failures += self._counts_absences or not isinstance(
+                    error, ServerUnreachableError
+                )
                 pause_s = max(self._pause_s(len(pending.hosts)), _asked_to_wait_s(error))
                 is_last = pending.failures >= self._attempts or pending.is_late(pause_s)
                 if is_last or not error.retryable:
@@ -618,13 +633,10 @@ def _asked_to_wait_s(error: OllamaError) -> float:
     return (error.retry_after_s or 0.0) if isinstance(error, ServerBusyError) else 0.0
 
 
-_NO_FAILURES = (ServerUnreachableError, CallMovedError)
-
-
-def _probe_like(call: Call) -> Callable[[ModelClient], object]:
+def _probe_like(call: Call) -> Callable[[ModelClient, float], object]:
     """Asks a model for one token, with the options that decide how it is loaded."""
     probe = Call(model=call.model, prompt="Say yes.", options={**call.options, "num_predict": 1})
-    return methodcaller("generate", probe)
+    return lambda client, within_s: client.generate(probe, timeout_s=within_s)
 
 
 def account_totals(dispatcher: Dispatcher) -> dict[str, float]:

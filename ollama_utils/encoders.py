@@ -8,6 +8,7 @@ rows, and has the texts of many threads encoded together by an `EncodingWorker`.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
@@ -36,12 +37,11 @@ from ollama_utils.errors import (
 )
 from ollama_utils.plans import stop_at_exit
 from ollama_utils.quantized_encoder import QuantizedEncoder, can_quantize
-from ollama_utils.reply_log import SqliteFile
+from ollama_utils.reply_log import CallOutcome, ReplyLog, embed_question
 from ollama_utils.sentence_encoder import SentenceEncoder, model_folder
-from ollama_utils.types import is_text, unit_rows
+from ollama_utils.types import is_text, short_name, unit_rows
 
 _SAMPLE = "The same text has the same embedding."
-_SCHEMA = "CREATE TABLE IF NOT EXISTS embeddings (key BLOB PRIMARY KEY, row BLOB) WITHOUT ROWID"
 _KNOWN = "known"
 """The shape of all texts that need no pass of the model."""
 _CHUNK = 32
@@ -103,8 +103,8 @@ def make_encoder(
         name: `hashing` or `hashing:256` (the dimension); `ollama:MODEL`; anything else is a
             sentence-transformers model, by name or path.
         dispatcher: sends the calls of an `ollama:` encoder.
-        store: a file that keeps what a sentence-transformers model has encoded, for later runs, too; hashing
-            costs less than a look, and the calls of an `ollama:` encoder are kept by the dispatcher.
+        store: a log of replies that keeps what a sentence-transformers model has encoded, for later runs, too;
+            hashing costs less than a look, and the calls of an `ollama:` encoder are kept by the dispatcher.
 
     Raises:
         UnknownEncoderError: there is no such encoder; the message says what to do.
@@ -112,13 +112,17 @@ def make_encoder(
         OllamaError: the server of an `ollama:` encoder does not embed.
     """
     if not name.strip():
-        raise UnknownEncoderError("no encoder is named; expected 'hashing', 'ollama:MODEL' or a model's name")
+        raise UnknownEncoderError(
+            "no encoder is named; expected 'hashing', 'ollama:MODEL' or a model's name"
+        )
     kind, _, rest = name.partition(":")
     if kind == "hashing":
         return CachedEncoder(HashingEncoder(_dimension(name, rest)))
     if kind == "ollama":
         if dispatcher is None or not rest:
-            raise UnknownEncoderError(f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'")
+            raise UnknownEncoderError(
+                f"encoder {name!r} needs a model and a server: write 'ollama:MODEL'"
+            )
         return CachedEncoder(OllamaEncoder(dispatcher, rest))
     folder = model_folder(name)
     quantize = folder is not None and can_quantize(folder)
@@ -218,16 +222,17 @@ class OllamaEncoder:
 
 
 class StoredEncoder:
-    """An encoder whose rows are kept in a file, as the bits they are.
+    """An encoder whose rows are kept in a log of replies, and read from it as the same bits.
 
     Rows are kept apart by the encoder's name and by how it embeds a sample: other weights find nothing.
 
     Args:
-        encoder: encodes what is not in the file.
-        path: the file; it is made, but not its folder.
+        encoder: encodes what is not in the log.
+        path: the file of the log, which other encoders and the replies of models may share; it is
+            made, but not its folder.
 
     Raises:
-        ReplyLogError: the file cannot be made, or is not a database.
+        ReplyLogError: the file cannot be made, or is not a log.
     """
 
     def __init__(self, encoder: PassEncoder, path: Path) -> None:
@@ -236,30 +241,32 @@ class StoredEncoder:
         self._encoder = encoder
         sample = encoder.encode([_SAMPLE])
         self.dimension = sample.shape[1]
-        self._scope = self.name.encode() + sample.tobytes()
-        self._file = SqliteFile(
-            path, _SCHEMA, what="the file of embeddings", lost="encoded", synchronous="OFF"
-        )
+        digest = blake2b(sample.tobytes(), digest_size=16).hexdigest()
+        self._log = ReplyLog(path, digests={short_name(self.name): digest})
+        weakref.finalize(self, self._log.close)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """(N, D) rows of length 1: those in the file, the others by the encoder, which are then kept.
+        """(N, D) rows of length 1: those in the log, the others by the encoder, which are then kept.
 
         Raises:
-            ReplyLogError: the file cannot be read or written.
+            ReplyLogError: the log cannot be read or written.
         """
         rows = self._find(texts)
         new = [text for text in dict.fromkeys(texts) if text not in rows]
         if new:
-            made = dict(zip(new, self._encoder.encode(new), strict=True))
-            self._write(made)
-            rows |= made
+            for text, row in zip(new, self._encoder.encode(new), strict=True):
+                # Nine digits are all bits of a float32; those of a float64 take twice as long to read.
+                numbers = ", ".join(f"{number:.8e}" for number in row.tolist())
+                reply = f"[{numbers}]"
+                self._log.write(embed_question(self.name, text), CallOutcome(reply=reply))
+                rows[text] = row
         return np.stack([rows[text] for text in texts])
 
     def shapes(self, texts: Sequence[str]) -> list[Hashable]:
-        """What must be equal for texts to share a pass: texts in the file pass together.
+        """What must be equal for texts to share a pass: texts in the log pass together.
 
         Raises:
-            ReplyLogError: the file cannot be read.
+            ReplyLogError: the log cannot be read.
         """
         known = self._find(texts)
         new = [text for text in texts if text not in known]
@@ -269,18 +276,11 @@ class StoredEncoder:
     def _find(self, texts: Sequence[str]) -> dict[str, NDArray[np.float32]]:
         found = {}
         for text in dict.fromkeys(texts):
-            for (row,) in self._file.execute("SELECT row FROM embeddings WHERE key = ?", (self._key(text),)):
-                found[text] = np.frombuffer(row, np.float32)
+            reply = self._log.find(embed_question(self.name, text))
+            row = np.array(json.loads(reply or "[]"), dtype=np.float32)
+            if row.shape == (self.dimension,):
+                found[text] = row
         return found
-
-    def _write(self, rows: dict[str, NDArray[np.float32]]) -> None:
-        for text, row in rows.items():
-            self._file.execute(
-                "INSERT OR IGNORE INTO embeddings VALUES (?, ?)", (self._key(text), row.tobytes())
-            )
-
-    def _key(self, text: str) -> bytes:
-        return blake2b(text.encode(), key=blake2b(self._scope).digest(), digest_size=16).digest()
 
 
 class CachedEncoder:
@@ -340,7 +340,9 @@ class CachedEncoder:
             if new:
                 self._worker.add(new)
 
-    def _look_up(self, texts: Sequence[str], *, is_awaited: bool) -> tuple[dict[str, Job], list[Job]]:
+    def _look_up(
+        self, texts: Sequence[str], *, is_awaited: bool
+    ) -> tuple[dict[str, Job], list[Job]]:
         """The job of each text, done or not; and those among them that are new. A failed one is not known."""
         jobs: dict[str, Job] = {}
         new: list[Job] = []
@@ -526,7 +528,9 @@ class EncodingWorker:
 
     def _next_pass(self) -> list[Job]:
         """The jobs to be encoded now, taken from the queue."""
-        self._queue.sort(key=lambda job: not job.is_awaited)  # stable: among equals the first comes first
+        self._queue.sort(
+            key=lambda job: not job.is_awaited
+        )  # stable: among equals the first comes first
         alike = [job for job in self._queue if job.shape == self._queue[0].shape]
         taken = alike[: self._encoder.pass_size]
         self._queue = [job for job in self._queue if job not in taken]
@@ -554,7 +558,11 @@ def _parts(text: str) -> Iterator[str]:
 def _dimension(name: str, written: str) -> int:
     if not written:
         return _DEFAULT_DIMENSION
-    if not written.isdecimal() or len(written) > _MOST_DIGITS or not 1 <= int(written) <= _MOST_DIMENSION:
+    if (
+        not written.isdecimal()
+        or len(written) > _MOST_DIGITS
+        or not 1 <= int(written) <= _MOST_DIMENSION
+    ):
         raise UnknownEncoderError(
             f"encoder {name!r:.60}: expected 'hashing' or 'hashing:N' with a dimension N from 1 to "
             f"{_MOST_DIMENSION}"

@@ -4,13 +4,12 @@ OllamaError
 ├── ServerUnreachableError    nothing answers at the host, or behind its gateway (502, 504)
 ├── ModelMissingError         the host answers, the model is not pulled
 ├── CallTimeoutError          the answer is late, by our clock or by the host's (408)
-├── ServerBusyError           the host's queue is full or a model loads (503), or a rate limit (429)
-│   └── ServerOverloadedError     llama.cpp dropped all generations: their contexts do not fit together
+├── ServerBusyError           the host's queue is full, a model loads (503), or a rate limit (429)
+│   └── ServerOverloadedError     llama.cpp dropped all generations: their contexts do not fit
 ├── ServerFaultError          the host answers that it failed (5xx but 501-504: a runner crash)
-├── BadRequestError           the request cannot be written, or the host rejects it (any other 4xx; 501)
+├── BadRequestError           the request cannot be written, or is rejected (any other 4xx; 501)
 ├── BadReplyError             an answer came that cannot be used: not JSON, empty
 │   └── BrokenReplyError          the connection ended before the answer did
-├── CallMovedError            the host went away under the call, which goes to another
 ├── NotInLogError             a run is replayed, and its log of replies has none to the call
 └── CallCancelledError        the run stopped before there was an answer
 
@@ -19,10 +18,10 @@ RunStoppedError (of `records.errors`)
 └── ModelChangedError         a model's weights changed during the run
 
 OSError
-└── ReplyLogError             a file of replies cannot be written or read: a full disk, no such log
+└── ReplyLogError             a log of replies cannot be written or read: a full disk, no log
 
 ValueError
-├── EncodingError             some texts of a batch have no embedding; it holds an OllamaError for each
+├── EncodingError             some texts of a batch have no embedding; it holds their OllamaErrors
 └── UnknownEncoderError       a name of an encoder that means nothing here
 """
 
@@ -67,41 +66,32 @@ class CallTimeoutError(OllamaError):
 
 
 class ServerBusyError(OllamaError):
-    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429).
+    """The host's queue is full (HTTP 503), or a proxy in front of it wants fewer calls (429)."""
 
-    Args:
-        message: as every error's.
-        retryable: likewise.
-        retry_after_s: the seconds after which the host wants to be asked again (its Retry-After), five
-            minutes at most; None where it does not say.
-    """
-
-    def __init__(
-        self, message: str, *, retryable: bool | None = None, retry_after_s: float | None = None
-    ) -> None:
-        super().__init__(message, retryable=retryable)
-        self.retry_after_s = retry_after_s
+    retry_after_s: float | None = None
+    """Seconds after which the host wants to be asked again (its Retry-After), five minutes at most;
+    None where it does not say."""
 
 
 class ServerOverloadedError(ServerBusyError):
-    """The host dropped all it was generating, for the contexts together do not fit into its KV cache.
+    """The host dropped all it was generating: the contexts together do not fit into its KV cache.
 
-    The same call may pass when fewer are under way: `limits` puts fewer in flight to that model from then on.
+    The same call may pass when fewer are under way; so fewer are sent to that model from then on.
     """
 
 
 class ServerFaultError(OllamaError):
-    """The host answers that it failed: HTTP 5xx other than 501 (a BadRequestError), 502, 503 and 504."""
+    """The host answers that it failed: HTTP 5xx other than 501 to 504."""
 
 
 class BadRequestError(OllamaError):
-    """The request cannot be written as JSON, or the host rejects it: any other 4xx, 501, a wrong option."""
+    """The request is not JSON, or the host rejects it: any other 4xx, 501, a wrong option."""
 
     retryable = False
 
 
 class BadReplyError(OllamaError):
-    """An answer came that cannot be used: broken off, not JSON, not done, not valid Unicode, or empty.
+    """An answer came that cannot be used: broken off, not JSON, not done, not Unicode, or empty.
 
     One that came whole, but empty or not valid Unicode, is `retryable` only when the call draws at
     random: a repeatable call gets it again.
@@ -112,12 +102,8 @@ class BrokenReplyError(BadReplyError):
     """The connection ended before the answer did."""
 
 
-class CallMovedError(OllamaError):
-    """The host went away under the call, and another one is there: no failure of the call."""
-
-
 class NotInLogError(OllamaError):
-    """A run is played again from its log of replies, which has none to the call; nothing was sent."""
+    """A run is played again from its log of replies, which has none to the call."""
 
     retryable = False
 
@@ -141,7 +127,7 @@ class ReplyLogError(OSError):
 
 
 ENDS_THE_RUN = (CallCancelledError, ReplyLogError, OutageError, ModelChangedError)
-"""What no single call, candidate or policy is to blame for: whoever lets others fail lets these through."""
+"""What no single call, candidate or policy is to blame for: who lets others fail raises these."""
 
 
 class EncodingError(ValueError):

@@ -1,8 +1,8 @@
 """The servers of a run: to which of them a call goes, and what happens while one is away.
 
 Calls to one model wait in one queue, however many servers there are (`gates`); what one server takes at once
-is for `limits` to say. A server that is away (`health`) takes no calls: those under way there are moved where
-another server is there, the others wait in the queue. It is probed with a request for one token, until it
+is for `limits` to say. A server that is away (`health`) takes no calls: they wait in the queue, or go to another
+server where one is there. It is probed with a request for one token, until it
 answers: that it lists its models says nothing, for a server may do that and never generate. While no server
 is there, everything waits, and nothing is lost but time; after `max_outage_s` the run ends.
 """
@@ -18,7 +18,6 @@ from functools import partial
 
 from ollama_utils.capacity import CapacityEstimate
 from ollama_utils.errors import (
-    CallMovedError,
     CallTimeoutError,
     ModelChangedError,
     OllamaError,
@@ -26,16 +25,15 @@ from ollama_utils.errors import (
     ServerBusyError,
 )
 from ollama_utils.gates import CallQueue, Gate
-from ollama_utils.health import ABSENCES, Health
-from ollama_utils.http import call_watch
+from ollama_utils.health import ABSENCES
 from ollama_utils.limits import Admission, MaxInFlight, Server
+from ollama_utils.model_client import ModelClient
 from ollama_utils.plans import start_thread
 from ollama_utils.types import Inventory, short_name
-from ollama_utils.wires import ModelClient
 
 _APART_S = 1.0
 """Between two probes of a server that is away."""
-_FIRST_PROBE_S, _LAST_PROBE_S = 2.0, 120.0
+_SHORTEST_PROBE_S, _FIRST_PROBE_S, _LAST_PROBE_S = 0.2, 2.0, 120.0
 """How long a probe is waited for at first, and at last: the server may have to load the model."""
 _SAY_S = 30.0
 """Between two lines about the same outage."""
@@ -160,7 +158,7 @@ class Fleet:
         self,
         model: str,
         *,
-        probe: Callable[[ModelClient], object],
+        probe: Callable[[ModelClient, float], object],
         avoid: Collection[str] = (),
         cap: Gate | None = None,
         wait_for_rate: Callable[[], object] | None = None,
@@ -169,8 +167,8 @@ class Fleet:
 
         Args:
             model: the model's name.
-            probe: asks a client for one token, or as little, as this call would.
-            avoid: hosts to which it goes only where there is no other; it stays there then.
+            probe: asks a client for one token, or as little, as this call would, within so many seconds.
+            avoid: hosts to which it goes only where there is no other.
             cap: a gate of the caller's own. It comes second: who waits for the model holds no place in it.
             wait_for_rate: waits until the rate allows the call. It comes last, so that calls go out at that
                 rate.
@@ -197,7 +195,6 @@ class Fleet:
             if wait_for_rate is not None:
                 wait_for_rate()
             admission.host = server.host
-            admission.may_move = server.host not in avoid  # else slow servers pass it to each other for ever
             with server.under_way(name, admission):
                 yield server.client, admission
 
@@ -214,22 +211,6 @@ class Fleet:
         server.follow_health()
         self._in_background(partial(self._wait_for, server))
 
-    def check(self, server: Server, *, may_move: bool) -> None:
-        """Raise what ends a call to a server that is under way, if anything does.
-
-        Args:
-            server: where it is.
-            may_move: whether it is to go to another server where this one is away.
-
-        Raises:
-            CallMovedError: the server is away, and another is there.
-            OutageError, ModelChangedError: the run is over.
-        """
-        self._end_if_too_long()
-        self.raise_if_ended()
-        if may_move and server.health.is_away and self._is_another_there(server):
-            raise CallMovedError(f"the server at {server.host!r} is away: {server.health.why}")
-
     def raise_if_ended(self) -> None:
         """Raise what ended the run, if anything has: a reply that comes now may be another model's.
 
@@ -243,10 +224,10 @@ class Fleet:
         """Turn away all who wait for a place and all who come later."""
         self._end(None)
 
-    def drop_connections(self) -> None:
-        """Drop the idle connections; those in use go when their reply is there."""
+    def abort(self) -> None:
+        """End the calls that are still under way."""
         for server in self._servers_ever.values():
-            server.client.close()
+            server.client.abort()
 
     def _queue_with_gates(self, name: str) -> CallQueue:
         queue = self.queue(name)
@@ -265,7 +246,9 @@ class Fleet:
         self._take_turns()
 
     def _is_another_there(self, server: Server) -> bool:
-        return any(other is not server and not other.health.is_away for other in self._servers.values())
+        return any(
+            other is not server and not other.health.is_away for other in self._servers.values()
+        )
 
     def _in_background(self, job: Callable[[], None]) -> None:
         """Do a job on a thread of its own. What it raises ends the run, for nobody else hears of it."""
@@ -287,6 +270,8 @@ class Fleet:
             queues = list(self._queues.values())
         for queue in queues:
             queue.close(self._ended)
+        if self._ended:
+            self.abort()
 
     def _wait_for(self, server: Server) -> None:
         """Probe a server that is away until it answers, or the run ends."""
@@ -295,7 +280,7 @@ class Fleet:
             if why := self._ensure_running():
                 self._end(OutageError(why))
                 return
-            if self._answers(server, probe_s):
+            if self._answers(server, min(probe_s, self._left_s(server))):
                 break
             if time.monotonic() >= say_s:
                 say_s, told = time.monotonic() + _SAY_S, True
@@ -315,26 +300,22 @@ class Fleet:
     def _answers(self, server: Server, within_s: float) -> bool:
         """Whether a server answers a probe, if only with an error: it is there then, and calls are tried.
 
-        "Busy" is no answer: it may still load the model, or a gateway says so in its absence. A byte of the
-        reply to a call that is still under way there will do.
+        "Busy" is no answer: it may still load the model, or a gateway says so in its absence.
         """
-        token = call_watch.set(_ProbeWatch(server.health, time.monotonic() + within_s, self._is_over))
         try:
-            server.probe(server.client)
+            server.probe(server.client, within_s)
         except _NOT_THERE as error:
             if not isinstance(error, CallTimeoutError):  # which says no more than what is known
                 server.health.why = str(error)
             return False
         except OllamaError:
             return not self._closed.is_set()
-        finally:
-            call_watch.reset(token)
         return True
 
-    def _is_over(self) -> bool:
-        """Whether the run has ended, or does now."""
-        self._end_if_too_long()
-        return self._closed.is_set()
+    def _left_s(self, server: Server) -> float:
+        """For how many more seconds a server is waited for, some at least."""
+        most_s = math.inf if self._max_outage_s is None else self._max_outage_s
+        return max(_SHORTEST_PROBE_S, most_s - self.away_s(server.host))
 
     def _end_if_too_long(self) -> None:
         """End the run if no server has been there for too long."""
@@ -343,7 +324,11 @@ class Fleet:
             return
         if time.monotonic() - max(filter(None, away)) > self._max_outage_s:
             whys = "; ".join(server.health.why for server in self._servers.values())
-            self._end(OutageError(f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"))
+            self._end(
+                OutageError(
+                    f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"
+                )
+            )
 
     def _outage_line(self, server: Server) -> str:
         begins = f"{server.host} is away for {self.away_s(server.host):.0f} s ({server.health.why})"
@@ -435,7 +420,9 @@ class Fleet:
         if len(leaving) == len(self._servers):
             yield f"{', '.join(leaving)} cannot leave before another has joined"
             return
-        self._servers = {host: server for host, server in self._servers.items() if host not in leaving}
+        self._servers = {
+            host: server for host, server in self._servers.items() if host not in leaving
+        }
         for host, server in leaving.items():
             for name, gate in server.gates.items():
                 self.queue(name).remove(gate)
@@ -443,30 +430,3 @@ class Fleet:
 
     def _new_server(self, host: str) -> Server:
         return Server(self._open_client(host), max_in_flight=self._max_in_flight, owner=self)
-
-
-class _ProbeNotNeededError(OllamaError):
-    """A server that was away is there: no probe is needed."""
-
-
-class _ProbeWatch:
-    """Ends a probe that is late, or that another call has answered; see `ollama_utils.http.CallWatch`."""
-
-    def __init__(self, health: Health, until_s: float, is_over: Callable[[], bool]) -> None:
-        self._health = health
-        self._until_s = until_s
-        self._is_over = is_over
-
-    def counts_from_s(self) -> float:
-        """Nothing excuses it."""
-        return -math.inf
-
-    def arrived(self) -> None:
-        """What counts is the whole word."""
-
-    def check(self) -> None:
-        """End it in time, or when it is not needed any more."""
-        if self._health.has_received:
-            raise _ProbeNotNeededError("a reply to another call arrives")
-        if time.monotonic() > self._until_s or self._is_over():
-            raise CallTimeoutError("it did not answer a probe in time")

@@ -188,7 +188,9 @@ class CallQueue:
             while self._waiters:
                 self._turn_away(self._waiters.popleft())
 
-    def enter(self, *, avoid: Collection[str] = (), waits: Callable[[], object] = lambda: None) -> Gate:
+    def enter(
+        self, *, avoid: Collection[str] = (), waits: Callable[[], object] = lambda: None
+    ) -> Gate:
         """The gate in which a place was found, after waiting for it.
 
         Args:
@@ -247,8 +249,12 @@ class CallQueue:
         ready = [gate for gate in allowed if gate.has_room]
         if not ready:
             return None
-        best = min(ready, key=lambda gate: (gate.expected_s, gate.in_flight - (gate.slots or gate.limit)))
-        quicker = [gate for gate in allowed if gate.in_flight and 0 < _SLOWER * gate.call_s < best.call_s]
+        best = min(
+            ready, key=lambda gate: (gate.expected_s, gate.in_flight - (gate.slots or gate.limit))
+        )
+        quicker = [
+            gate for gate in allowed if gate.in_flight and 0 < _SLOWER * gate.call_s < best.call_s
+        ]
         return None if quicker and self._backlog_s(quicker) < best.call_s else best
 
     def _backlog_s(self, gates: Sequence[Gate]) -> float:

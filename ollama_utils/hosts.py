@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from records.json_lines import read_text
+
 OPENAI = "openai:"
 """What the host of an OpenAI-compatible server starts with."""
 LISTED = "@"
@@ -21,7 +23,7 @@ _NAME = re.compile(r"[\w.-]+")
 
 
 def parse_host(host: str) -> str:
-    """The base URL that a host means, read as Ollama reads OLLAMA_HOST.
+    """The base URL that a host means, read as Ollama reads OLLAMA_HOST: without quotes around it.
 
     Args:
         host: `http://127.0.0.1:11434`, `localhost`, `:11434`, `::1`; a blank one is this machine.
@@ -37,13 +39,15 @@ def parse_host(host: str) -> str:
             "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
             "a user or password is not sent; leave it out, with the '@'"
         )
-    scheme, stated, address = host.strip().rpartition("://")
+    scheme, stated, address = _bare(host).rpartition("://")
     if _is_ip(address, version=6):
         address = f"[{address}]"
     try:
         parts = urlsplit(f"{scheme if stated else 'http'}://{address}")
         port = parts.port
-        httpx.URL(parts.geturl())  # the package would raise its InvalidURL, which is not a ValueError
+        httpx.URL(
+            parts.geturl()
+        )  # the package would raise its InvalidURL, which is not a ValueError
     except (ValueError, httpx.InvalidURL) as error:
         raise _unreadable(host) from error
     name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
@@ -65,9 +69,11 @@ def parse_openai_host(host: str) -> str:
     Raises:
         ValueError: what follows is no http or https URL.
     """
-    url = host.strip().removeprefix(OPENAI)
+    url = _bare(host).removeprefix(OPENAI)
     if "://" not in url:
-        raise ValueError(f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r:.300}")
+        raise ValueError(
+            f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r:.300}"
+        )
     base = parse_host(url)
     return base if httpx.URL(base).path.strip("/") else f"{base}/v1"
 
@@ -85,8 +91,7 @@ def expand_hosts(named: Sequence[str]) -> list[str]:
             continue
         path = host.removeprefix(LISTED)
         try:
-            with Path(path).open(encoding="utf-8") as file:
-                text = file.read(_MOST_LISTED)
+            text = read_text(Path(path), _MOST_LISTED)
         except (OSError, ValueError) as error:
             raise ValueError(f"the list of hosts {path!r} cannot be read: {error}") from error
         lines = [line.partition("#")[0].strip() for line in text.splitlines()]
@@ -98,7 +103,7 @@ def expand_hosts(named: Sequence[str]) -> list[str]:
 
 def speaks_openai(host: str) -> bool:
     """Whether a host is an OpenAI-compatible server's."""
-    return host.strip().startswith(OPENAI)
+    return _bare(host).startswith(OPENAI)
 
 
 def server_url(host: str) -> str:
@@ -113,6 +118,11 @@ def is_loopback(url: str) -> bool:
         return name == "localhost" or name.endswith(".localhost")
     address = ipaddress.ip_address(name)
     return address.is_loopback or address.is_unspecified
+
+
+def _bare(host: str) -> str:
+    """Without blanks and quotes around it: `docker run --env-file` and Windows' `set` keep those."""
+    return host.strip().strip("\"'").strip()
 
 
 def _unreadable(host: str) -> ValueError:

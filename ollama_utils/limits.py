@@ -9,25 +9,22 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from typing import Literal, Protocol
 
 from ollama_utils.capacity import Capacity, CapacityEstimate, SentCall
 from ollama_utils.errors import OllamaError, ServerOverloadedError
 from ollama_utils.gates import CallQueue, Gate
-from ollama_utils.health import SILENT_S, Health
-from ollama_utils.http import call_watch
+from ollama_utils.health import Health
+from ollama_utils.model_client import ModelClient
 from ollama_utils.swaps import Swaps
 from ollama_utils.types import Usage, short_name
-from ollama_utils.wires import ModelClient
 
 MaxInFlight = int | Literal["auto"]
 """The most calls at once to one model of one server; `auto`: more than it serves, as its replies show."""
-_LONG_S = SILENT_S
+_LONG_S = 5.0
 """A call that takes longer is streamed: its words show that the server is at work."""
 _SHARE = 1 / 8
 """The weight of the newest call in the mean time of calls."""
@@ -53,15 +50,6 @@ class Owner(Protocol):
         """Hear that a server is away from now on."""
         ...
 
-    def check(self, server: Server, *, may_move: bool) -> None:
-        """Raise what ends a call to a server that is under way, if anything does.
-
-        Args:
-            server: where it is.
-            may_move: whether it is to go to another server where this one is away.
-        """
-        ...
-
 
 @dataclass
 class Admission:
@@ -71,8 +59,6 @@ class Admission:
     """The server."""
     sent_s: float = math.nan
     """When it was let out, by the monotonic clock."""
-    may_move: bool = True
-    """Whether it goes to another server if this one turns out to be away."""
     streams: bool = False
     """Whether the reply is to come word by word."""
     usage: Usage | None = None
@@ -98,8 +84,10 @@ class Server:
         self._looked_s = time.time()
         self.is_looked_at = False
         """Whether it is being asked for its models: it may be slow to tell."""
-        self.probe: Callable[[ModelClient], object] = methodcaller("models")
-        """Asks a client for one token, or as little, as the latest call did."""
+        self.probe: Callable[[ModelClient, float], object] = lambda client, _within_s: (
+            client.models()
+        )
+        """Asks a client for one token, or as little, as the latest call did, within so many seconds."""
         self._services: dict[str, _ModelLimit] = {}
         self._told_slots: int | None = None
         self._lock = threading.Lock()
@@ -147,7 +135,10 @@ class Server:
         finally:
             self.is_looked_at = False
         for model in self.gates:
-            before, now = self._digests.setdefault(model, found.get(model, "")), found.get(model, "")
+            before, now = (
+                self._digests.setdefault(model, found.get(model, "")),
+                found.get(model, ""),
+            )
             if before and now and before != now:
                 return model, self._looked_s
         self._looked_s = asked_s
@@ -171,16 +162,11 @@ class Server:
 
     @contextmanager
     def under_way(self, model: str, admission: Admission) -> Iterator[None]:
-        """Within `with`: a call with a place in the model's gate is under way; what becomes of it is noted.
-
-        The time that its reply may take counts from when the last call that was sent before it was answered:
-        until then it may have waited in the server's queue.
-        """
+        """Within `with`: a call with a place in the model's gate is under way; what becomes of it is noted."""
         service = self._service(short_name(model))
         sent = service.sent()
         admission.sent_s, admission.streams = sent.sent_s, service.is_long
         self.health.sent()
-        token = call_watch.set(_Watch(self, service, sent, admission))
         error: BaseException | None = None
         try:
             yield
@@ -188,20 +174,9 @@ class Server:
             error = failure
             raise
         finally:
-            call_watch.reset(token)
             service.came_back(sent, admission.usage, error)
             if self.health.over(error):
                 self._owner.gone(self)
-
-    def check(self, *, may_move: bool) -> None:
-        """Raise what ends a call to this server that is under way, if anything does.
-
-        Args:
-            may_move: whether it is to go to another server where this one is away.
-        """
-        if self.health.has_fallen_silent():
-            self._owner.gone(self)
-        self._owner.check(self, may_move=may_move)
 
     def _service(self, name: str) -> _ModelLimit:
         with self._lock:
@@ -213,39 +188,6 @@ class Server:
             return self._services[name]
 
 
-class _Watch:
-    """Watches one call for the HTTP client; see `ollama_utils.http.CallWatch`."""
-
-    def __init__(self, server: Server, service: _ModelLimit, sent: SentCall, admission: Admission) -> None:
-        self._server = server
-        self._service = service
-        self._sent = sent
-        self._admission = admission
-        self._last_s = -math.inf
-
-    def counts_from_s(self) -> float:
-        """Since when the reply can be late: since the last one before it, or since its own last word."""
-        return max(self._service.answered_before_s(self._sent), self._last_s)
-
-    def arrived(self) -> None:
-        """Some of the reply came."""
-        self._server.health.received()
-        if self._admission.streams:
-            self._last_s = time.monotonic()
-
-    def check(self) -> None:
-        """Raise what ends the call.
-
-        A first one may have its model loaded, silently: another server might have to load it, too, and Ollama
-        gives up a load whose call was ended.
-        """
-        self._server.check(may_move=self._admission.may_move and self._service.has_answered)
-
-
-_REMEMBERED = 4096
-"""Replies whose ends are kept, for the timeouts of the calls sent after them."""
-
-
 _FEWER = 4
 """After a fault for want of memory, one call in so many goes out no more; one at least."""
 _RECOVERY = 8
@@ -255,7 +197,9 @@ _RECOVERY = 8
 class _ModelLimit:
     """One model at one server: its gate, whose limit is given or follows what its replies report."""
 
-    def __init__(self, gate: Gate, max_in_flight: MaxInFlight, told_slots: int | None, owner: Owner) -> None:
+    def __init__(
+        self, gate: Gate, max_in_flight: MaxInFlight, told_slots: int | None, owner: Owner
+    ) -> None:
         self.gate = gate
         self._given = None if max_in_flight == "auto" else max_in_flight
         self._capacity = Capacity(told_slots)
@@ -266,8 +210,6 @@ class _ModelLimit:
         self.has_answered = False
         """Whether any call was answered."""
         self._call_s = 0.0
-        self._replies: deque[tuple[int, float]] = deque(maxlen=_REMEMBERED)
-        """Which calls were answered, by their numbers, and when."""
         self._lock = threading.Lock()
         self._follow()
 
@@ -289,7 +231,6 @@ class _ModelLimit:
             now_s = time.monotonic()
             self._capacity.came_back(sent, now_s, usage)
             if error is None:
-                self._replies.append((sent.number, now_s))
                 self._most += 1 / (_RECOVERY * self._most)
                 self.has_answered = True
                 self._note_time(usage or Usage(), now_s - sent.sent_s)
@@ -333,8 +274,3 @@ class _ModelLimit:
     def _follow(self) -> None:
         if self._limit != self.gate.limit:
             self.gate.limit = self._limit
-
-    def answered_before_s(self, sent: SentCall) -> float:
-        """When the last reply came to a call that was sent before this one, by the monotonic clock."""
-        with self._lock:
-            return max((at_s for number, at_s in self._replies if number < sent.number), default=-math.inf)

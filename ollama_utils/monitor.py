@@ -108,7 +108,9 @@ class CallMonitor:
     def _slots(self, busy: float) -> str:
         slots = self._findings.slots_of(self._capacities()) if self._findings else None
         # A reply's seconds count when it comes: a short while may hold those of more slots than there are.
-        return f"{min(busy, slots):.1f} of {slots} slots busy" if slots else f"{busy:.1f} slots busy"
+        return (
+            f"{min(busy, slots):.1f} of {slots} slots busy" if slots else f"{busy:.1f} slots busy"
+        )
 
 
 def counted(most_calls: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 from ollama_utils.plans import POLL_S, start_thread
 from records.errors import WrappedError
-from records.interrupt import look_up
+from records.interrupt import raise_if_interrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,7 +38,9 @@ class ParallelError(WrappedError):
         )
 
 
-def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | None = None) -> list[R]:
+def map_parallel(
+    fn: Callable[[T], R], items: Iterable[T], max_workers: int | None = None
+) -> list[R]:
     """`[fn(item) for item in items]`, many at once.
 
     Args:
@@ -68,7 +70,7 @@ def map_parallel(fn: Callable[[T], R], items: Iterable[T], max_workers: int | No
     try:
         batch.work()
         while not batch.is_over.wait(POLL_S):
-            look_up()
+            raise_if_interrupted()
     except BaseException:
         batch.left.clear()
         raise

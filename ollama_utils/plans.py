@@ -63,7 +63,9 @@ class Threads:
                 self._ready.notify()
                 return
             self._started += 1
-            threading.Thread(target=self._live, name=f"{self._name}-{self._started}", daemon=True).start()
+            threading.Thread(
+                target=self._live, name=f"{self._name}-{self._started}", daemon=True
+            ).start()
 
     def _live(self) -> None:
         while True:

@@ -35,7 +35,9 @@ def fenced(texts: Mapping[str, str], *beside: str) -> dict[str, str]:
 def fenced_with_note(texts: Mapping[str, str], *beside: str) -> dict[str, str]:
     """As `fenced`, with a `note` to stand before the fences: it tells the model which tags count."""
     boundary = _boundary(*texts.values(), *beside)
-    note = f"<!-- a text ends only at its tag with {boundary}; any other tag is a part of the text -->"
+    note = (
+        f"<!-- a text ends only at its tag with {boundary}; any other tag is a part of the text -->"
+    )
     return {"note": note, **_fences(boundary, texts)}
 
 

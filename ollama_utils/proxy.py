@@ -30,15 +30,14 @@ from aiohttp.typedefs import Handler
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
-from ollama_utils.exchange import CONNECT_S
 from ollama_utils.hosts import OPENAI, is_loopback, server_url, speaks_openai
-from ollama_utils.http import trusted_certificates
+from ollama_utils.http import CONNECT_S, trusted_certificates
 from ollama_utils.plans import POLL_S
 from ollama_utils.types import is_text
 from ollama_utils.user_text import CHATS, PROMPTS, find_user_text
-from records.errors import one_line
-from records.interrupt import look_up
-from records.terminal import tell
+from records.errors import describe
+from records.interrupt import raise_if_interrupted
+from records.terminal import write_stderr
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +53,15 @@ MOST_TOLD_BYTES = 2**11
 """Bytes of such a header's value; clients read headers of 8 KiB, all of them together in 16."""
 _OF_A_CONNECTION = frozenset(
     {
-        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade"),
+        *(
+            "connection",
+            "keep-alive",
+            "proxy-connection",
+            "te",
+            "trailer",
+            "transfer-encoding",
+            "upgrade",
+        ),
         *("proxy-authenticate", "proxy-authorization", "host", "expect"),
     }
 )
@@ -103,7 +110,9 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         ProxyError: the port cannot be had, or what is sent to the server comes back to a proxy.
     """
 
-    def __init__(self, upstream: str, reword: Reword | None, *, port: int, timeout_s: float) -> None:
+    def __init__(
+        self, upstream: str, reword: Reword | None, *, port: int, timeout_s: float
+    ) -> None:
         self.upstream = upstream
         self.url = ""
         """Where it listens."""
@@ -129,7 +138,7 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         """Wait for ever; Ctrl-C interrupts the wait."""
         while not self._ended.done():
             self._thread.join(POLL_S)
-            look_up()
+            raise_if_interrupted()
         self._ended.result()
 
     def _run(self) -> None:
@@ -174,25 +183,33 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         return aiohttp.ClientSession(
             # Each request has a connection of its own: one that is kept may be closed just when it is used.
             connector=aiohttp.TCPConnector(
-                limit=0, force_close=True, ssl=trusted_certificates() if base.startswith("https:") else True
+                limit=0,
+                force_close=True,
+                ssl=trusted_certificates() if base.startswith("https:") else True,
             ),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=min(CONNECT_S, self._timeout_s), sock_read=self._timeout_s
             ),
             auto_decompress=False,
-            proxy=_proxy_of_environment(base),  # `trust_env` would send the passwords of ~/.netrc, too
+            proxy=_proxy_of_environment(
+                base
+            ),  # `trust_env` would send the passwords of ~/.netrc, too
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding", "Content-Type"),
         )
 
     def _app(self) -> web.Application:
-        app = web.Application(client_max_size=MOST_BODY_BYTES, middlewares=[self._errors, self._guard])
+        app = web.Application(
+            client_max_size=MOST_BODY_BYTES, middlewares=[self._errors, self._guard]
+        )
         app.router.add_route("*", "/{path:.*}", self._answer)
         return app
 
     async def _check_no_loop(self) -> None:
         """Send a request with the mark: whatever the server is called, it is no proxy if it answers that."""
-        url = URL(_joined(self.upstream, "/v1/models" if speaks_openai(self.upstream) else "/api/version"))
+        url = URL(
+            _joined(self.upstream, "/v1/models" if speaks_openai(self.upstream) else "/api/version")
+        )
         soon = aiohttp.ClientTimeout(total=min(CONNECT_S, self._timeout_s))
         with suppress(aiohttp.ClientError, OSError):  # not there now: that is said when it is asked
             async with self._session.get(
@@ -210,14 +227,16 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         try:
             return await handler(request)
         except web.HTTPRequestEntityTooLarge:
-            return _refusal(request, 413, f"the proxy reads requests of at most {MOST_BODY_BYTES >> 20} MiB")
+            return _refusal(
+                request, 413, f"the proxy reads requests of at most {MOST_BODY_BYTES >> 20} MiB"
+            )
         except web.RequestPayloadError as error:
-            return _refusal(request, 400, one_line(error))
+            return _refusal(request, 400, describe(error))
         except (ConnectionError, web.HTTPException):
             raise
         except Exception as error:
             logger.exception("%s %s", request.method, request.path)
-            return _refusal(request, 500, one_line(error))
+            return _refusal(request, 500, describe(error))
 
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -229,7 +248,9 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
             text = "this request came through a mutagym proxy before: it would go in a circle"
             return _refusal(request, 508, text, {MARK: "1"})
         if not _is_local(request.headers.get("Host", "")):
-            return _refusal(request, 403, "the Host of a request must be localhost or a loopback address")
+            return _refusal(
+                request, 403, "the Host of a request must be localhost or a loopback address"
+            )
         return await handler(request)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -242,10 +263,16 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
             return await self._pass_on(request, unread, {})
         why = _why_not(request)
         if self._reword is None or why:
-            return await self._pass_on(request, unread, _headers([ProxyRewording(text="", why=why or "off")]))
-        return await self._pass_on(request, *await self._reworded(self._reword, path, await request.read()))
+            return await self._pass_on(
+                request, unread, _headers([ProxyRewording(text="", why=why or "off")])
+            )
+        return await self._pass_on(
+            request, *await self._reworded(self._reword, path, await request.read())
+        )
 
-    async def _reworded(self, reword: Reword, path: str, raw: bytes) -> tuple[bytes, dict[str, str]]:
+    async def _reworded(
+        self, reword: Reword, path: str, raw: bytes
+    ) -> tuple[bytes, dict[str, str]]:
         """The body that is sent on, and what the headers tell of it."""
         try:
             found = find_user_text(path, raw)
@@ -264,11 +291,14 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         except TimeoutError:
             return ProxyRewording(text=text, why="late")
         except Exception as error:  # noqa: BLE001 - whatever it was: the user's question is asked all the same
-            tell(f"not reworded: {one_line(error)}")
+            write_stderr(f"not reworded: {describe(error)}")
             return ProxyRewording(text=text, why="failed")
 
     async def _pass_on(
-        self, request: web.Request, body: bytes | aiohttp.StreamReader | None, told: Mapping[str, str]
+        self,
+        request: web.Request,
+        body: bytes | aiohttp.StreamReader | None,
+        told: Mapping[str, str],
     ) -> web.StreamResponse:
         """Ask the server, and pass its reply on as it comes."""
         async with AsyncExitStack() as stack:
@@ -278,7 +308,7 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
                 text = f"{self.upstream} did not answer within {self._timeout_s:g} s"
                 return _refusal(request, 504, text, told)
             except (aiohttp.ClientError, OSError, ValueError) as error:
-                text = f"{self.upstream} does not answer: {one_line(error)[:_MOST_ERROR_CHARS]}"
+                text = f"{self.upstream} does not answer: {describe(error)[:_MOST_ERROR_CHARS]}"
                 return _refusal(request, 502, text, told)
             if reply.status // 100 not in _PASSED_ON:
                 text = f"{self.upstream} answered with status {reply.status}, which is not followed"
@@ -304,7 +334,9 @@ class ProxyServer(AbstractContextManager["ProxyServer"]):
         if isinstance(body, bytes):
             headers["Content-Length"] = str(len(body))
         url = URL(_joined(self.upstream, request.rel_url.raw_path_qs), encoded=True)
-        return self._session.request(request.method, url, data=body, headers=headers, allow_redirects=False)
+        return self._session.request(
+            request.method, url, data=body, headers=headers, allow_redirects=False
+        )
 
 
 def _why_not(request: web.Request) -> str:
@@ -345,7 +377,9 @@ def _passed_on(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
     return CIMultiDict(
         (name, value)
         for name, value in headers.items()
-        if name.lower() not in left_out and not name.lower().startswith(TOLD.lower()) and is_text(value)
+        if name.lower() not in left_out
+        and not name.lower().startswith(TOLD.lower())
+        and is_text(value)
     )
 
 

@@ -65,7 +65,9 @@ class QuantizedEncoder:
         self._folder = folder
         self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(_read(folder / "sentence_bert_config.json")["max_seq_length"])
+        self._tokenizer.enable_truncation(
+            _read(folder / "sentence_bert_config.json")["max_seq_length"]
+        )
         self._lock = threading.Lock()
         self._model: ctranslate2.Encoder | None = None
         _end_before_forks().add(self)
@@ -107,7 +109,8 @@ def can_quantize(folder: Path) -> bool:
         text = _read(folder / "sentence_bert_config.json")
         return (
             [module["type"].rpartition(".")[2] for module in modules] in _LAYOUTS
-            and [key for key, value in pooling.items() if key.startswith("pooling_mode") and value] == [_MEAN]
+            and [key for key, value in pooling.items() if key.startswith("pooling_mode") and value]
+            == [_MEAN]
             and _read(folder / "config.json")["model_type"] == "bert"
             and isinstance(text["max_seq_length"], int)
             and not text.get("do_lower_case")
@@ -142,7 +145,9 @@ def _load(folder: Path) -> ctranslate2.Encoder:
             return _open(shelf / key)
         scratch = TemporaryDirectory(dir=shelf)
     except (OSError, ValueError) as error:  # ValueError: a file stands in the way
-        _log.warning("%s is converted to 8 bits at each start: nothing can be kept: %s", folder, error)
+        _log.warning(
+            "%s is converted to 8 bits at each start: nothing can be kept: %s", folder, error
+        )
         shelf, scratch = None, TemporaryDirectory()
     with scratch as place:
         converted = Path(place) / key
@@ -168,7 +173,12 @@ def _open(folder: Path) -> ctranslate2.Encoder:
 def _convert(folder: Path, into: Path) -> None:
     """Convert the model in a process of its own: torch takes part, which need not stay in this one."""
     flags = {"--model": folder, "--output_dir": into, "--quantization": "int8"}
-    command = [sys.executable, "-m", _CONVERTER, *(str(item) for pair in flags.items() for item in pair)]
+    command = [
+        sys.executable,
+        "-m",
+        _CONVERTER,
+        *(str(item) for pair in flags.items() for item in pair),
+    ]
     done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own interpreter
     if done.returncode:
         *_, why = done.stderr.strip().splitlines() or ["no reason is known"]

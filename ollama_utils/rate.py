@@ -42,7 +42,11 @@ class TokenBucket:
     """
 
     def __init__(
-        self, per_minute: float | None = None, burst: int = 1, *, clock: Callable[[], float] = time.monotonic
+        self,
+        per_minute: float | None = None,
+        burst: int = 1,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if burst < 1:
             raise ValueError(f"burst must be at least 1, got {burst!r}")
@@ -136,7 +140,9 @@ class TokenBucket:
             unless_done.callback(self.give_up, reservation)
             while (left_s := (due_s := self.due_s(reservation)) - self._clock()) > 0:
                 if cancelled.wait(min(left_s, _LOOK_S)):
-                    raise CallCancelledError("the run was stopped before the rate limit let the call out")
+                    raise CallCancelledError(
+                        "the run was stopped before the rate limit let the call out"
+                    )
             unless_done.pop_all()
         return due_s
 
@@ -170,5 +176,7 @@ def checked_rate(per_minute: float | None) -> float | None:
         ValueError: it is neither a number above 0 nor None.
     """
     if per_minute is not None and not 0 < per_minute < math.inf:
-        raise ValueError(f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}")
+        raise ValueError(
+            f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}"
+        )
     return per_minute

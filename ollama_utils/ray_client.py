@@ -11,41 +11,31 @@ Ray (the extra `ray`) is imported when it is asked for.
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import signal
 import socket
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, Literal, NamedTuple
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ollama_utils.errors import CallCancelledError, OllamaError, ServerUnreachableError
-from ollama_utils.exchange import brief
 from ollama_utils.hosts import is_loopback, server_url
-from ollama_utils.http import call_watch
-from ollama_utils.types import Call, Completion, Embeddings, Inventory, short_name
-from ollama_utils.wires import ModelClient, open_client
+from ollama_utils.http import brief
+from ollama_utils.model_client import ModelClient
+from ollama_utils.types import Call, Completion, Embeddings, Inventory
+from ollama_utils.wires import open_client
 from simulator.process import is_simulator
 
 _INSTALL = "pip install 'mutagym[ray]'"
 _MOST_AT_ONCE = 512
 """Calls that one actor makes at once, on a thread each; it has the threads from the start, 10 KiB each."""
-_BESIDE = "beside"
-"""What is asked beside the calls has a thread of its own in an actor."""
 _STORE_BYTES = 80 * 2**20
 """Ray's object store on this machine, near the least that it takes: replies are small and pass it by."""
-_LOOK_S = 1.0
-"""Who waits for a reply looks up as often: words may have come, or the call may have to end."""
 _CONNECT_S = 10.0
 _LEFT_S = 5.0
 """How long the end waits for calls whose actor was ended: they come back at once."""
-_REMEMBERED = 4096
-"""Replies whose ends are kept, for the timeouts of the calls sent after them, as in `limits`."""
 _NODE_LOOPBACK = ".localhost"
 """The end of a server's name that is a node's: `http://gpu1.localhost:11434` listens on that node alone."""
 
@@ -69,54 +59,17 @@ class ServerActor:
         self._given = given
         self._lock = threading.Lock()
         self._opened: ModelClient | None = None
-        self._under_way: dict[int, _Watch] = {}
-        """By the number of the call."""
-        self._answered: dict[str, deque[tuple[float, float]]] = {}
-        """By model, of each reply when its call was sent and when it came, by the monotonic clock."""
 
     def pid(self) -> int:
         """The number of the actor's process, once it is there."""
         return os.getpid()
 
-    def ask(self, method: Literal["models", "completes", "slots", "inventory"], *args: object) -> object:
-        """What the client's method returns, or how it failed."""
+    def ask(self, method: str, *args: object, **named: object) -> object:
+        """What a method of the client returns, or how it failed."""
         try:
-            return getattr(self._client(), method)(*args)
+            return getattr(self._client(), method)(*args, **named)
         except OllamaError as error:
             return Failure(error)
-
-    def call(self, number: int, model: str, method: str, *args: object, **named: object) -> object:
-        """The reply to one call, or how it failed.
-
-        Args:
-            number: of the call.
-            model: whom it is for.
-            method: the client's, `generate` or `embed`.
-            args: what that is given.
-            named: likewise.
-        """
-        replies = self._replies(model)
-        watch = _Watch(replies, streams=bool(named.get("stream")))
-        self._under_way[number] = watch
-        token = call_watch.set(watch)
-        try:
-            reply = getattr(self._client(), method)(*args, **named)
-        except OllamaError as error:
-            return Failure(error)
-        finally:
-            call_watch.reset(token)
-            del self._under_way[number]
-        replies.append((watch.sent_s, time.monotonic()))
-        return reply
-
-    def heard(self) -> dict[int, int]:
-        """Of each call under way, how often something of its reply came."""
-        return {number: watch.times for number, watch in self._under_way.copy().items()}
-
-    def give_up(self, number: int) -> None:
-        """End a call that nobody waits for any more, within a second."""
-        if (watch := self._under_way.get(number)) is not None:
-            watch.is_given_up = True
 
     def is_simulator(self) -> bool:
         """Whether the server is the simulator."""
@@ -137,46 +90,9 @@ class ServerActor:
                     raise ServerUnreachableError(why, retryable=False) from error
             return self._opened
 
-    def _replies(self, model: str) -> deque[tuple[float, float]]:
-        with self._lock:
-            return self._answered.setdefault(short_name(model), deque(maxlen=_REMEMBERED))
 
-
-class _Watch:
-    """Watches one call at the actor for the HTTP client; see `ollama_utils.http.CallWatch`.
-
-    Args:
-        replies: to calls to the same model, when each was sent and when it came.
-        streams: whether its words come one by one.
-    """
-
-    def __init__(self, replies: deque[tuple[float, float]], *, streams: bool) -> None:
-        self.sent_s = time.monotonic()
-        self.times = 0
-        self.is_given_up = False
-        self._replies = replies
-        self._streams = streams
-        self._last_s = -math.inf
-
-    def counts_from_s(self) -> float:
-        """Since the last reply to a call sent before this one, or its own last word: as in `limits`."""
-        before = (at_s for sent_s, at_s in self._replies.copy() if sent_s < self.sent_s)
-        return max(self._last_s, *before, -math.inf)
-
-    def arrived(self) -> None:
-        """Some of the reply came."""
-        self.times += 1
-        if self._streams:
-            self._last_s = time.monotonic()
-
-    def check(self) -> None:
-        """Raise what ends the call."""
-        if self.is_given_up:
-            raise CallCancelledError("nobody waits for it any more")
-
-
-class RayClient:
-    """One server's client in an actor, shared by all threads; a `ModelClient`.
+class RayClient(ModelClient):
+    """One server's client in an actor, shared by all threads.
 
     Args:
         host: the server, as `--ollama-host` names it.
@@ -198,11 +114,8 @@ class RayClient:
         self._actor: Any = None
         self.is_closed = False
         """Whether no more calls are made."""
-        self._numbers = itertools.count()
         self._waiting = 0
         self._changed = threading.Condition()
-        self._heard: dict[int, int] = {}
-        self._heard_s = -math.inf
 
     def start(self) -> Any:  # noqa: ANN401 - Ray's handle
         """The actor, which comes up in the background if it was not started yet."""
@@ -211,53 +124,37 @@ class RayClient:
                 self._actor = _start_actor(self._there, self._given, self.node)
             return self._actor
 
-    def generate(self, call: Call, *, stream: bool = False) -> Completion:
-        """The model's reply to one call; with `stream` the server is asked to send it part by part.
-
-        Raises:
-            OllamaError: there is none; ServerUnreachableError where the actor died under the call.
-        """
-        reply: Completion = self._call(call.model, "generate", call, stream=stream)
+    def generate(
+        self, call: Call, *, stream: bool = False, timeout_s: float | None = None
+    ) -> Completion:
+        """See `ModelClient`; ServerUnreachableError where the actor died under the call."""
+        reply: Completion = self._ask("ask", "generate", call, stream=stream, timeout_s=timeout_s)
         return reply
 
-    def embed(self, model: str, texts: Sequence[str]) -> Embeddings:
-        """The embeddings of texts in one request.
-
-        Raises:
-            OllamaError: there are none; ServerUnreachableError where the actor died under the call.
-        """
-        reply: Embeddings = self._call(model, "embed", model, list(texts))
+    def embed(
+        self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
+    ) -> Embeddings:
+        """See `ModelClient`; ServerUnreachableError where the actor died under the call."""
+        reply: Embeddings = self._ask("ask", "embed", model, list(texts), timeout_s=timeout_s)
         return reply
 
     def models(self) -> dict[str, str]:
-        """The models that the server has, each with what stands for its weights.
-
-        Raises:
-            OllamaError: it gives no list.
-        """
+        """See `ModelClient`."""
         listed: dict[str, str] = self._ask("ask", "models")
         return listed
 
     def completes(self, model: str) -> bool:
-        """Whether a model writes replies; True where the server does not tell.
-
-        Raises:
-            OllamaError: it gives no answer.
-        """
+        """See `ModelClient`."""
         completes: bool = self._ask("ask", "completes", model)
         return completes
 
     def slots(self) -> int | None:
-        """How many calls the server serves at once; None where it does not tell."""
+        """See `ModelClient`."""
         slots: int | None = self._ask("ask", "slots")
         return slots
 
     def inventory(self) -> Inventory:
-        """What the server tells of itself and its models.
-
-        Raises:
-            OllamaError: it does not tell.
-        """
+        """See `ModelClient`."""
         found: Inventory = self._ask("ask", "inventory")
         return found
 
@@ -279,6 +176,10 @@ class RayClient:
         pid: int = self._ask("pid")
         return pid
 
+    def abort(self) -> None:
+        """The same as `close`."""
+        self.close()
+
     def close(self) -> None:
         """End the actor; calls under way and after this raise CallCancelledError."""
         with self._changed:
@@ -291,16 +192,13 @@ class RayClient:
         with self._changed:  # whoever waits for Ray when it is shut down may crash the process
             self._changed.wait_for(lambda: not self._waiting, _LEFT_S)
 
-    def _call(self, model: str, method: str, *args: object, **named: object) -> Any:  # noqa: ANN401 - the reply
-        number = next(self._numbers)
-        return self._ask("call", number, model, method, *args, number=number, **named)
-
-    def _ask(self, method: str, *args: object, number: int = -1, **named: object) -> Any:  # noqa: ANN401
-        """What a method of the actor returns; `number` is that of a call to a model.
+    def _ask(self, method: str, *args: object, **named: object) -> Any:  # noqa: ANN401 - any method's
+        """What a method of the actor returns.
 
         Raises:
             OllamaError: it failed, or the actor died.
         """
+        import ray
         from ray.exceptions import RayError, RayTaskError
 
         with self._changed:
@@ -309,7 +207,7 @@ class RayClient:
         try:
             if self.is_closed:
                 raise closed
-            value = self._wait_for(getattr(self.start(), method).remote(*args, **named), number)
+            value = ray.get(getattr(self.start(), method).remote(*args, **named))
         except RayTaskError:  # ours: an error that is no OllamaError
             raise
         except RayError as error:
@@ -325,47 +223,6 @@ class RayClient:
         if isinstance(value, Failure):
             raise value.error
         return value
-
-    def _wait_for(self, reply: Any, number: int) -> Any:  # noqa: ANN401 - Ray's reference, the method's value
-        """What comes of a method; meanwhile the watch of this call hears of words, and may end it."""
-        import ray
-        from ray.exceptions import GetTimeoutError
-
-        watch, times = call_watch.get(), 0
-        if watch is None:
-            return ray.get(reply)
-        while True:
-            try:
-                value = ray.get(reply, timeout=_LOOK_S)
-            except GetTimeoutError:
-                pass
-            else:
-                if not isinstance(value, Failure):
-                    watch.arrived()
-                return value
-            if (now := self._times(number)) > times:
-                times = now
-                watch.arrived()
-            try:
-                watch.check()
-            except BaseException:
-                self._actor.give_up.options(concurrency_group=_BESIDE).remote(number)
-                raise
-
-    def _times(self, number: int) -> int:
-        """How often something of a call's reply came, asked for all calls together once a second."""
-        import ray
-
-        with self._changed:
-            is_asked = time.monotonic() > self._heard_s + _LOOK_S
-            if is_asked:
-                self._heard_s = time.monotonic()
-        if is_asked:
-            with suppress(ray.exceptions.GetTimeoutError):
-                self._heard = ray.get(
-                    self._actor.heard.options(concurrency_group=_BESIDE).remote(), timeout=_LOOK_S
-                )
-        return self._heard.get(number, 0)
 
 
 class Nodes:
@@ -453,7 +310,9 @@ class RayEngine:
 
     def is_simulator(self, url: str) -> bool:
         """Whether the server at this URL is the simulator, as its actor finds; see `simulator.process`."""
-        return any(client.is_simulator() for client in self.clients if server_url(client.host) == url)
+        return any(
+            client.is_simulator() for client in self.clients if server_url(client.host) == url
+        )
 
 
 @contextmanager
@@ -468,11 +327,15 @@ def joined_ray(address: str | None) -> Iterator[RayEngine]:
         ValueError: Ray is not installed, or there is no such cluster.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # what Ray would warn of otherwise
+    os.environ.setdefault(
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"
+    )  # what Ray would warn of otherwise
     try:
         import ray
     except ImportError as error:
-        raise ValueError(f"--engine ray needs Ray, which is not installed here: {_INSTALL}") from error
+        raise ValueError(
+            f"--engine ray needs Ray, which is not installed here: {_INSTALL}"
+        ) from error
     is_ours = not ray.is_initialized()
     if is_ours:
         _init(address or os.environ.get("RAY_ADDRESS"))
@@ -488,7 +351,9 @@ def _nodes() -> Nodes:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]
-    by_id = {node["NodeID"]: (node["NodeManagerHostname"], node["NodeManagerAddress"]) for node in alive}
+    by_id = {
+        node["NodeID"]: (node["NodeManagerHostname"], node["NodeManagerAddress"]) for node in alive
+    }
     return Nodes(by_id, ray.get_runtime_context().get_node_id())
 
 
@@ -529,12 +394,14 @@ def _start_actor(host: str, given: Mapping[str, Any], node: str | None) -> Any: 
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return (
-        ray.remote(concurrency_groups={_BESIDE: 1})(ServerActor)
+        ray.remote(ServerActor)
         .options(
             num_cpus=0,
             max_restarts=-1,
             max_concurrency=_MOST_AT_ONCE,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True) if node else "SPREAD",
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=True)
+            if node
+            else "SPREAD",
         )
         .remote(host, **given)
     )

@@ -2,65 +2,72 @@
 
     replies(key, scope, server, model, digest, endpoint, request, reply, attempts, error, at_s)
 
-`request` is the question as JSON in one fixed form, `reply` what came of it as JSON, empty beside an
-`error`; `attempts` is how many requests it took, 0 when it came with another reply or from
-another log. `key` stands for scope, digest, endpoint and request; it is NULL where an equal question need
-not get an equal reply: such a reply is written down and never found again.
+`request` is the question as JSON, `reply` the reply as JSON, "" beside an `error`; `attempts` is
+how many requests it took, 0 when it came with another reply or from another log. `key` is a hash of
+all that decides the reply; it is NULL where an equal question need not get an equal reply: such a
+row is written down and never found.
 
-`Question` and `CallOutcome` are what is kept, `ReplyLog` is the table, `SqliteFile` the file under it.
-Replies in memory are `single_flight`.
+A log may be a stranger's. So a file is used only if its schema is ours letter for letter, which
+leaves nothing in it that SQLite would run or compute; rows are bounded in size.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from ollama_utils.errors import BadReplyError, BadRequestError, ReplyLogError
+from ollama_utils.errors import BadRequestError, ReplyLogError
 from ollama_utils.types import Call, Completion, Usage, is_count, is_text, short_name
-from records.reading import parse_json
 
+CACHE = "cache.sqlite"
+"""The log in a folder that runs share."""
+MOST_ROW_BYTES = 2**26
+"""Bytes of a row, read or written: 64 MiB, more than the longest reply that is read."""
+MOST_S = 60.0
+"""Seconds that a statement waits for another process."""
+_SCHEMA_STEPS = 1000
+"""Steps of SQLite's machine: many more than our schema takes, few of one of a million tables."""
+_JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 _AS_JSON = json.JSONEncoder(default=dict, allow_nan=False)
-_LONGEST = 1.001
-_USAGE = tuple(field.name for field in fields(Usage))
-_BUSY_S = 60.0
-_RETRY_S = 0.01
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS replies (
+
+_TABLE = """CREATE TABLE replies (
     key BLOB, scope TEXT, server TEXT, model TEXT, digest TEXT, endpoint TEXT, request TEXT,
     reply TEXT, attempts INTEGER, error TEXT, at_s REAL
-);
-CREATE UNIQUE INDEX IF NOT EXISTS replies_by_key ON replies (key) WHERE error IS NULL;
-"""
-_FORGET = "UPDATE replies SET key = NULL WHERE key = ? AND error IS NULL"
+)"""
+_INDEX = "CREATE UNIQUE INDEX replies_by_key ON replies (key) WHERE error IS NULL"
+_SCHEMA = [
+    (b"table", b"replies", b"replies", _TABLE.encode()),
+    (b"index", b"replies_by_key", b"replies", _INDEX.encode()),
+]
+_READ_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_master"
+_FIND = "SELECT coalesce(CAST(reply AS BLOB), x'') FROM replies WHERE key = ? AND error IS NULL"
+_DELETE = "DELETE FROM replies WHERE key = ? AND error IS NULL"
 _INSERT = "INSERT INTO replies VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-_FIND = "SELECT reply FROM replies WHERE key = ? AND error IS NULL"
-_FORGET_SINCE = "UPDATE replies SET key = NULL WHERE model = ? AND at_s >= ?"
-_OF_OTHERS = "SELECT 1 FROM sqlite_master WHERE type IN ('trigger', 'view') LIMIT 1"
-"""What no file of ours has, and what would be run at each reply: it may have no end."""
+_FORGET = "UPDATE replies SET key = NULL WHERE model = ? AND at_s >= ?"
 _LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
-_LATEST = "SELECT error FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?"
+_LATEST = """
+SELECT CAST(error AS TEXT) FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?
+"""
 _TOTALS = """
-SELECT coalesce(sum(attempts), 0),
-    coalesce(sum(max(attempts - 1, 0)), 0),
-    coalesce(sum(error IS NOT NULL), 0),
+SELECT total(attempts), total(attempts - 1), total(error IS NOT NULL),
     total(CASE WHEN tokens BETWEEN 0 AND 1e15 THEN tokens END)
 FROM (
     SELECT attempts, error,
-        CASE WHEN attempts > 0 AND endpoint <> 'embed' AND error IS NULL AND json_valid(reply)
+        CASE WHEN endpoint <> 'embed' AND error IS NULL AND json_valid(reply)
              THEN json_extract(reply, '$.usage.completion_tokens') END AS tokens
-    FROM replies
+    FROM replies WHERE attempts BETWEEN 1 AND 1e6
 )
 """
 
@@ -80,14 +87,14 @@ class Question:
 
 @dataclass(frozen=True, kw_only=True)
 class CallOutcome:
-    """What came of a question."""
+    """The reply to a question, or why there is none."""
 
     reply: str = ""
     """The reply as JSON; empty beside an error."""
     error: str | None = None
     """Why there is no reply, as "ErrorClass: message"."""
     server: str = ""
-    """Where it came from."""
+    """The server that replied."""
     attempts: int = 0
     """How many requests it took; 0 when it came along with another, or from another log."""
 
@@ -95,19 +102,17 @@ class CallOutcome:
 def question_of(call: Call) -> Question:
     """The question that a call is; equal calls are equal questions.
 
-    Without examples it is written as before there were any, so that older logs are found.
-
     Raises:
         BadRequestError: the call holds what JSON cannot.
     """
-    fields = {name: value for name, value in vars(call).items() if name != "model"}
-    if not call.examples:
-        del fields["examples"]
+    parts = {name: value for name, value in vars(call).items() if name != "model"}
     try:
-        fields["options"] = dict(sorted(call.options.items()))
-        request = _AS_JSON.encode(fields)
+        parts["options"] = dict(sorted(call.options.items()))
+        request = _AS_JSON.encode(parts)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BadRequestError(f"the call to {call.model!r} cannot be written as JSON: {error}") from error
+        raise BadRequestError(
+            f"the call to {call.model!r} cannot be written as JSON: {error}"
+        ) from error
     return Question(
         endpoint="chat" if call.examples else "generate",
         model=short_name(call.model),
@@ -116,21 +121,19 @@ def question_of(call: Call) -> Question:
     )
 
 
-def as_json(completion: Completion) -> str:
-    """A reply as a log keeps it, which `from_json` reads again.
+def embed_question(model: str, text: str) -> Question:
+    """The question that the embedding of a text is; its reply is the row as a JSON list."""
+    return Question(endpoint="embed", model=short_name(model), request=json.dumps(text))
 
-    Raises:
-        BadReplyError: it could not be read again.
-    """
+
+def as_json(completion: Completion) -> str:
+    """A reply as a log keeps it, which `from_json` reads again."""
+    usage = completion.usage
     kept = {
         "text": completion.text,
         "truncated": completion.truncated,
-        "usage": None if completion.usage is None else vars(completion.usage),
+        "usage": None if usage is None else vars(usage),
     }
-    try:
-        _kept(kept)
-    except ValueError as error:
-        raise BadReplyError(f"a reply cannot be kept: {error}") from error
     return json.dumps(kept, ensure_ascii=False)
 
 
@@ -140,151 +143,129 @@ def from_json(reply: str) -> Completion:
     Raises:
         ValueError: it is none.
     """
-    return _kept(parse_json(reply))
+    try:
+        kept = json.loads(reply)
+        text, truncated, counts = kept["text"], kept["truncated"], kept["usage"]
+        usage = None if counts is None else Usage(**counts)
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError("expected a text, whether it was cut, and its usage") from error
+    if not is_text(text) or not isinstance(truncated, bool):
+        raise ValueError("expected a text and whether it was cut")
+    if usage is not None and not all(map(is_count, vars(usage).values())):
+        raise ValueError("expected counts and durations in its usage")
+    return Completion(text=text, truncated=truncated, usage=usage, cached=True, attempts=0)
 
 
-def _kept(kept: object) -> Completion:
-    """The reply that is kept so.
+def _check_row(reply: str) -> None:
+    """Check that a reply is a row of length 1.
 
     Raises:
         ValueError: it is none.
     """
-    found = kept if isinstance(kept, dict) else {}
-    text, truncated, told = found.get("text"), found.get("truncated"), found.get("usage")
-    if not isinstance(text, str) or not is_text(text) or not isinstance(truncated, bool):
-        raise ValueError("expected a text and whether it was cut")
-    if told is None:
-        return Completion(text=text, truncated=truncated, cached=True, attempts=0)
-    usage = {name: told.get(name, 0) for name in _USAGE} if isinstance(told, dict) else {"": None}
-    if not all(map(is_count, usage.values())):
-        raise ValueError("expected counts and durations in its usage")
-    return Completion(text=text, truncated=truncated, usage=Usage(**usage), cached=True, attempts=0)
-
-
-def _check_readable(question: Question, reply: str) -> None:
-    """Check what a log holds as the reply to a question.
-
-    Raises:
-        ValueError: it cannot be read.
-    """
-    if question.endpoint != "embed":
-        from_json(reply)
-        return
     try:
-        row = np.asarray(parse_json(reply), dtype=np.float64)
-    except (TypeError, OverflowError) as error:
-        raise ValueError("expected numbers") from error
-    if row.ndim != 1 or not row.size or not (np.abs(row) <= _LONGEST).all():
+        row = np.array(json.loads(reply))
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
+    is_row = row.ndim == 1 and row.size > 0 and row.dtype.kind == "f"
+    if not is_row or not (np.abs(row) < 1.001).all():  # noqa: PLR2004 - rounded up
         raise ValueError("expected the numbers of a row of length 1")
 
 
-def embed_question(model: str, text: str) -> Question:
-    """The question that the embedding of a text is."""
-    return Question(endpoint="embed", model=short_name(model), request=json.dumps(text))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogTotals:
-    """What a log's replies cost."""
-
-    calls: int
-    """Requests that came to an end, each attempt counted."""
-    retries: int
-    """How many of these repeated one that had failed."""
-    failures: int
-    """Questions that were given up."""
-    completion_tokens: int
+class _TooLongError(ReplyLogError):
+    """A row is over MOST_ROW_BYTES."""
 
 
 class ReplyLog(AbstractContextManager["ReplyLog"]):
-    """One file of replies, written by many threads, and by several processes when it is a shared cache.
+    """One file of replies, written by many threads, and by several processes when it is a cache.
 
-    A reply is in the file when `write` returns, so it survives the end of the process, however it ends. (It
-    is not forced through to the disk: the latest replies may be lost when the machine loses power.)
+    A reply is in the file when `write` returns, so it survives the end of the process, however it
+    ends. (It is not forced to the disk: the latest may be lost when the machine loses power.)
 
     Args:
         path: the file; it is made, but not its folder.
-        digests: for each model that is called, by its name without `:latest`, what stands for its weights.
-            A model that is not here has the digest "".
-        scope: what else must be equal for a reply to be found: the servers' names for a cache that several
-            runs share; "" for the log of one run, which may go on at another server with the same models.
+        digests: for each model that is called, by its name without `:latest`, what stands for its
+            weights. A model that is not here has the digest "".
+        scope: what else must be equal for a reply to be found: the servers' names for a cache that
+            several runs share; "" for the log of one run, which may go on at another server with
+            the same models.
 
     Raises:
-        ReplyLogError: the file cannot be made, or is not a log.
+        ReplyLogError: the file cannot be made, or is not a log; and by each method: it cannot be
+            read or written, or is closed.
     """
 
     def __init__(self, path: Path, *, digests: Mapping[str, str], scope: str = "") -> None:
+        self._path = path
         self._digests = dict(digests)
         self._scope = scope
-        self._path = path
-        self._told_of_damage = False
-        self._file = SqliteFile(path, _SCHEMA, what="the log of replies", lost="asked", synchronous="NORMAL")
+        self._has_warned = False
+        self._lock = threading.Lock()
+        self._database = _open(path, "mode=rwc")
 
     def find(self, question: Question) -> str | None:
         """The reply to an equal question, as JSON; None where there is none.
 
-        One that cannot be read counts as none and is found no more; the first of them is told on stderr.
-
-        Raises:
-            ReplyLogError: the file cannot be read.
+        A row that cannot be read is deleted, and the first of them named on stderr.
         """
         key = self._key(question)
-        rows = self._file.execute(_FIND, (key,))
-        if not rows:
-            return None
-        reply = str(rows[0][0])
         try:
-            _check_readable(question, reply)
-        except ValueError as error:
-            self._file.execute(_FORGET, (key,))
-            self._tell_of_damage(error)
+            rows = self._execute(_FIND, (key,))
+            if not rows:
+                return None
+            reply = str(rows[0][0], "utf-8")
+            check = _check_row if question.endpoint == "embed" else from_json
+            check(reply)
+        except (ValueError, _TooLongError) as error:
+            self._execute(_DELETE, (key,))
+            self._warn_once(error)
             return None
         return reply
 
     def write(self, question: Question, outcome: CallOutcome) -> None:
-        """Keep what came of a question; of two replies to equal questions the first one stays.
-
-        Raises:
-            ReplyLogError: the file cannot be written: the reply is not kept.
-        """
-        key = self._key(question) if question.repeatable else None
-        digest = self._digests.get(question.model, "")
-        why = None if outcome.error is None else outcome.error.encode("utf-8", "backslashreplace").decode()
-        row = (key, self._scope, outcome.server, question.model, digest, question.endpoint, question.request)
-        self._file.execute(_INSERT, (*row, outcome.reply, outcome.attempts, why, time.time()))
+        """Keep the outcome of a question; of two replies to equal questions the first one stays."""
+        error = outcome.error
+        if error is not None:  # it may quote half of a surrogate pair
+            error = error.encode("utf-8", "backslashreplace").decode()
+        row = (
+            self._key(question) if question.repeatable else None,
+            self._scope,
+            outcome.server,
+            question.model,
+            self._digests.get(question.model, ""),
+            question.endpoint,
+            question.request,
+            outcome.reply,
+            outcome.attempts,
+            error,
+            time.time(),
+        )
+        self._execute(_INSERT, row)
 
     def forget(self, model: str, since_s: float) -> None:
-        """Find none of a model's replies any more that came since a moment; they stay written down.
+        """Find none of a model's replies any more that came since a moment; their rows stay.
 
         Args:
             model: its name, without `:latest`.
             since_s: by `time.time`.
-
-        Raises:
-            ReplyLogError: the file cannot be written.
         """
-        self._file.execute(_FORGET_SINCE, (model, since_s))
+        self._execute(_FORGET, (model, since_s))
 
-    def totals(self) -> LogTotals:
+    def totals(self) -> dict[str, int]:
         """What all replies so far cost.
 
-        Raises:
-            ReplyLogError: the file cannot be read.
+        Returns:
+            `calls` (requests that ended, each attempt counted), `retries` (of these, repetitions),
+            `failures` (questions that were given up) and `completion_tokens`.
         """
-        ((calls, retries, failures, tokens),) = self._file.execute(_TOTALS, ())
-        return LogTotals(calls=calls, retries=retries, failures=failures, completion_tokens=int(tokens))
+        names = ("calls", "retries", "failures", "completion_tokens")
+        return dict(zip(names, map(int, self._execute(_TOTALS)[0]), strict=True))
 
     def last(self) -> int:
-        """The number of the row that was written last; 0 where there is none.
-
-        Raises:
-            ReplyLogError: the file cannot be read.
-        """
-        ((number,),) = self._file.execute(_LAST, ())
-        return int(number)
+        """The number of the row that was written last; 0 where there is none."""
+        return int(self._execute(_LAST)[0][0])
 
     def latest(self, most: int, *, since: int = 0) -> list[str]:
-        """What came of the latest questions that were sent to a server, the newest first.
+        """The outcomes of the latest questions that were sent to a server, the newest first.
 
         Args:
             most: so many of them at most.
@@ -292,36 +273,44 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
 
         Returns:
             For each the error; "" where it has a reply.
-
-        Raises:
-            ReplyLogError: the file cannot be read.
         """
-        return [error or "" for (error,) in self._file.execute(_LATEST, (since, most))]
+        rows = self._execute(_LATEST, (since, most))
+        return [error.decode("utf-8", "replace") if error else "" for (error,) in rows]
+
+    def close(self) -> None:
+        """Close the file; a reply that comes later raises ReplyLogError."""
+        with self._lock:
+            self._database.close()
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Close the file; a reply that comes later raises ReplyLogError."""
-        self._file.close()
-
-    def _tell_of_damage(self, error: ValueError) -> None:
-        if not self._told_of_damage:
-            self._told_of_damage = True
-            why = " ".join(str(error).split())
-            sys.stderr.write(
-                f"note: {str(self._path)!r} holds a reply that cannot be read back ({why}): it counts as "
-                "absent, and the call is made anew; more of them are not told of\n"
-            )
-
     def _key(self, question: Question) -> bytes:
         digest = self._digests.get(question.model, "")
-        parts = [self._scope, digest, question.endpoint, question.model, question.request]
-        return blake2b(json.dumps(parts).encode(), digest_size=16).digest()
+        parts = (self._scope, digest, question.endpoint, question.model, question.request)
+        text = "\0".join(parts)  # in no name, and not in JSON
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    def _execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
+        try:
+            with self._lock:
+                return self._database.execute(statement, values).fetchall()
+        except sqlite3.DataError as error:
+            raise _TooLongError(f"{self._path}: a row is over {MOST_ROW_BYTES} bytes") from error
+        except sqlite3.Error as error:
+            raise _failure(self._path, error) from error
+
+    def _warn_once(self, error: Exception) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            sys.stderr.write(
+                f"note: {str(self._path)!r} has a reply that cannot be read ({error}): it counts "
+                "as absent and is asked for again; further ones are not named\n"
+            )
 
 
 def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
-    """The reply that one of the logs holds, as JSON, now in all logs before it, too; None where none does."""
+    """The reply that one of the logs holds, as JSON, now in all before it; None where none does."""
     for place, log in enumerate(logs):
         if (reply := log.find(question)) is not None:
             for earlier in logs[:place]:
@@ -330,94 +319,93 @@ def find_in(logs: Sequence[ReplyLog], question: Question) -> str | None:
     return None
 
 
-def _text(stored: bytes) -> str:
-    """A text as it is stored; what is not UTF-8 becomes what `is_text` refuses, not an error of SQLite's."""
-    return stored.decode("utf-8", "surrogateescape")
+@contextmanager
+def open_readonly(path: Path) -> Iterator[sqlite3.Connection]:
+    """Within `with`: anybody's log, to be queried; texts are bytes.
 
-
-def check_tables_alone(database: sqlite3.Connection) -> None:
-    """Distrust what the schema of a file of anybody calls, and check that reading it runs nothing of theirs.
-
-    Raises:
-        sqlite3.Error: it has a trigger or a view, or is no database.
-    """
-    database.execute("PRAGMA trusted_schema = OFF")
-    if database.execute(_OF_OTHERS).fetchone():
-        raise sqlite3.DatabaseError("it has a trigger or a view")
-
-
-class SqliteFile:
-    """A file whose every failure is one error that says what to do.
-
-    A statement that has returned survives the end of the process. What a power cut may take is up to
-    `synchronous`, see SQLite's PRAGMA.
-
-    Args:
-        path: the file; it is made, but not its folder.
-        schema: statements that make the tables where there are none.
-        what: what the file is called in errors.
-        lost: what happens to what is in it when it is deleted.
-        synchronous: NORMAL, or OFF for what can be made again.
+    Nothing is written beside it, unless it has a write-ahead log, as that of a run that goes on or
+    was killed: such a log is to be copied first.
 
     Raises:
-        ReplyLogError: the file cannot be made, or is not a database.
+        ReplyLogError: there is none, or it cannot be read.
     """
+    is_whole = not Path(f"{os.path.realpath(path)}-wal").exists()
+    database = _open(path, "immutable=1" if is_whole else "mode=rw")
+    try:
+        yield database
+    except sqlite3.Error as error:
+        raise _failure(path, error) from error
+    finally:
+        database.close()
 
-    def __init__(
-        self, path: Path, schema: str, *, what: str, lost: str, synchronous: Literal["NORMAL", "OFF"]
-    ) -> None:
-        self._path = path
-        self._what = what
-        self._lost = lost
-        self._lock = threading.Lock()
-        try:
-            self._database = sqlite3.connect(
-                path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
-            )
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
-        self._database.text_factory = _text
-        try:
-            self._use_a_write_ahead_log()
-            self._database.execute(f"PRAGMA synchronous = {synchronous}")
-            check_tables_alone(self._database)
-            self._database.executescript(schema)
-        except sqlite3.Error as error:
-            self._database.close()
-            raise self._failure(error) from error
 
-    def execute(self, statement: str, values: tuple[object, ...] = ()) -> list[tuple[Any, ...]]:
-        """The rows that a statement gives.
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    """A connection to a log, which `mode=rwc` makes where there is none.
 
-        Raises:
-            ReplyLogError: the file cannot be read or written.
-        """
-        try:
-            with self._lock:
-                return self._database.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
-            raise self._failure(error) from error
+    Raises:
+        ReplyLogError: it cannot be opened, or is not a log.
+    """
+    file = os.path.realpath(path)
+    try:
+        _check_files(file)
+        database = sqlite3.connect(
+            f"{Path(file).as_uri()}?{mode}",
+            uri=True,
+            timeout=MOST_S,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise _failure(path, error) from error
+    try:
+        database.text_factory = bytes
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_ROW_BYTES)
+        database.setlimit(sqlite3.SQLITE_LIMIT_SQL_LENGTH, 2**14)
+        database.set_progress_handler(lambda: 1, _SCHEMA_STEPS)
+        database.execute("PRAGMA trusted_schema = OFF")
+        schema = database.execute(_READ_SCHEMA).fetchall()
+        if not schema and mode == "mode=rwc":
+            database.execute("BEGIN IMMEDIATE")  # waits while another process makes it
+            schema = database.execute(_READ_SCHEMA).fetchall()
+            if not schema:
+                database.execute(_TABLE)
+                database.execute(_INDEX)
+                schema = _SCHEMA
+            database.execute("COMMIT")
+        if schema != _SCHEMA:
+            raise sqlite3.DatabaseError("it is not a log of replies")
+        database.set_progress_handler(None, 0)
+        if mode == "mode=rwc":
+            with suppress(sqlite3.OperationalError):  # another process does it
+                database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+    except sqlite3.Error as error:
+        database.close()
+        raise _failure(path, error) from error
+    return database
 
-    def close(self) -> None:
-        """Close the file; what is executed later raises ReplyLogError."""
-        with self._lock:
-            self._database.close()
 
-    def _use_a_write_ahead_log(self) -> None:
-        """Wait for another process that makes the file just now: here SQLite does not wait by itself."""
-        patience_ends = time.monotonic() + _BUSY_S
-        while True:
-            try:
-                self._database.execute("PRAGMA journal_mode = WAL")
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > patience_ends:
-                    raise
-                time.sleep(_RETRY_S)
-            else:
-                return
+def _check_files(file: str) -> None:
+    """Check what SQLite would read before it looks at the schema.
 
-    def _failure(self, error: sqlite3.Error) -> ReplyLogError:
-        hint = ""
-        if type(error) is sqlite3.DatabaseError:  # malformed, or not a database
-            hint = f"; delete it: what is in it is {self._lost} again"
-        return ReplyLogError(f"{self._what} {str(self._path)!r} cannot be used: {error}{hint}")
+    A rollback journal can name another file, which SQLite then deletes; none of ours does.
+
+    Raises:
+        OSError: one of them is not what it should be.
+    """
+    for beside in (file, f"{file}-wal", journal := f"{file}-journal"):
+        if Path(beside).exists() and not Path(beside).is_file():
+            raise OSError(f"{beside!r} is not a regular file")
+    with suppress(FileNotFoundError), Path(journal).open("rb") as opened:
+        opened.seek(-min(len(_JOURNAL_MAGIC), Path(journal).stat().st_size), os.SEEK_END)
+        if opened.read() == _JOURNAL_MAGIC:
+            raise OSError(f"{journal!r} is not the journal of a log of replies")
+
+
+def _failure(path: Path, error: Exception) -> ReplyLogError:
+    why = getattr(error, "strerror", None) or str(error)
+    if type(error) is sqlite3.DatabaseError:  # malformed, or not a log
+        why = f"{why}; move it away, and what is in it is asked for again"
+    elif getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
+        why = "it is not a log of replies"
+    return ReplyLogError(f"the log of replies {str(path)!r} cannot be used: {why}")

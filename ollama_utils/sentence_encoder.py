@@ -100,7 +100,9 @@ class SentenceEncoder:
         """One pass through the model: (N, D)."""
         padding = {"text": {"padding": "max_length", "max_length": bucket}}
         extra: dict[str, Any] = {"processing_kwargs": padding} if bucket else {}
-        return np.asarray(self._model.encode(texts, batch_size=len(texts), show_progress_bar=False, **extra))
+        return np.asarray(
+            self._model.encode(texts, batch_size=len(texts), show_progress_bar=False, **extra)
+        )
 
 
 def _bucket(tokens: int, longest: int | None) -> int:

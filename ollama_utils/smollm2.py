@@ -45,10 +45,14 @@ class SmolLM2Server(ChildServer):
     """
 
     def __init__(self, slots: int, *, start_s: float = 300.0) -> None:
-        if missing := [name for name in (_SERVER, _WEIGHTS) if importlib.util.find_spec(name) is None]:
+        if missing := [
+            name for name in (_SERVER, _WEIGHTS) if importlib.util.find_spec(name) is None
+        ]:
             raise ChildError(f"{MODEL} needs {' and '.join(missing)}, not found here: {_INSTALL}")
         self.slots = slots
-        super().__init__("ollama_utils.smollm2", [str(slots)], what=f"{MODEL} server", start_s=start_s)
+        super().__init__(
+            "ollama_utils.smollm2", [str(slots)], what=f"{MODEL} server", start_s=start_s
+        )
 
 
 def main(slots: str, port: str, parent: str) -> int:
@@ -97,7 +101,9 @@ def _threads() -> int:
     slow. Four calls at once on two cores, in turns, in tokens a second: beside a busy loop 32 to 72 with one
     thread and 5 with two; alone 109 to 126 and 176 to 191.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, cores - 1)
 
 

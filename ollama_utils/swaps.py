@@ -77,12 +77,18 @@ class Loads:
         if before is None:
             self._last[model] = _Load(ready_s=ready_s, displaced=False)
             return frozenset()
-        between = {each: load for each, load in self._last.items() if before.ready_s < load.ready_s < ready_s}
+        between = {
+            each: load
+            for each, load in self._last.items()
+            if before.ready_s < load.ready_s < ready_s
+        }
         if not between:
             return frozenset()
         displaced = wait_s >= _NOTABLE * (ready_s - before.ready_s)
         self._last[model] = _Load(ready_s=ready_s, displaced=displaced)
-        return frozenset({model, *(each for each in between if between[each].displaced)} if displaced else ())
+        return frozenset(
+            {model, *(each for each in between if between[each].displaced)} if displaced else ()
+        )
 
 
 class ModelGate(Protocol):
@@ -244,7 +250,9 @@ class Swaps:
     def _next(self, gates: Mapping[str, ModelGate], now_s: float) -> str:
         """The model that has the next turn: one with callers, and another than before if there is one."""
         before = None if self._turn is None else self._turn.model
-        since_s = {model: at_s for model, at_s in self._since_s.items() if model != before} or self._since_s
+        since_s = {
+            model: at_s for model, at_s in self._since_s.items() if model != before
+        } or self._since_s
         oldest = min(since_s, key=since_s.__getitem__)
         if now_s - since_s[oldest] >= _LONGEST * self._swap_s:
             return oldest
@@ -261,6 +269,7 @@ class Swaps:
     def _idle(self, gates: Mapping[str, ModelGate], model: str) -> float:
         """The share of slots that the calls of the model leave idle, and those who wait would not."""
         ready = [
-            min(self._callers(each) - gates[each].in_flight, gates[each].limit) for each in self._since_s
+            min(self._callers(each) - gates[each].in_flight, gates[each].limit)
+            for each in self._since_s
         ]
         return max(0.0, 1 - self._callers(model) / max(ready)) if ready else 0.0

@@ -1,4 +1,4 @@
-"""What goes to a model and what comes back, as frozen data; `unit_rows`, which every encoder returns."""
+"""Calls to a model and its replies, as frozen data; `unit_rows`, which every encoder returns."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 CALL_TIMEOUT_S = 120.0
 """Seconds after which one call is given up, unless another number is set."""
-MOST_COUNTED = 1e15
-"""From here on a count or a duration that a server tells is none: no reply has so many tokens or nanoseconds,
-and what is below fits into floats and databases exactly."""
+_MOST_COUNTED = 1e15
+"""No reply has so many tokens or nanoseconds; less fits into floats and databases exactly."""
 MAX_REPLY_CHARS = 1_000_000
-"""The characters of a reply that are kept, unless another number is set: far more than a model says."""
+"""The characters of a reply that are kept, unless another number is set: more than a model says."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
 MAX_OUTAGE_S = 600.0
@@ -36,8 +35,8 @@ class Call:
     system: str | None = None
     """The system prompt; None keeps the model's own."""
     examples: tuple[tuple[str, str], ...] = ()
-    """Worked examples: what a user said and what the model should have replied, as chat turns before the
-    prompt. A call with any goes to `/api/chat`, one without to `/api/generate`."""
+    """Worked examples, as chat turns before the prompt: a user's words, and the right reply.
+    A call with any goes to `/api/chat`, one without to `/api/generate`."""
     format: Mapping[str, Any] | None = None
     """A JSON schema that the reply must follow."""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -62,7 +61,7 @@ class Usage:
     """All of the prompt's, those that the server had in its cache included."""
     completion_tokens: int = 0
     cached_tokens: int = 0
-    """Those of the prompt that the server had in its cache; 0 where it does not tell."""
+    """Those of the prompt that the server had in its cache; 0 where it does not say."""
     load_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -91,8 +90,8 @@ class Completion:
     attempts: int = 1
     """How many times the server was asked (0 when an equal call asked)."""
     truncated: bool = False
-    """Whether the reply was cut: by the server at `num_predict` (Ollama's done_reason `length`), or here, at
-    the most characters that are kept."""
+    """Whether the reply was cut: by the server at `num_predict` (Ollama's done_reason `length`), or
+    here, at the most characters that are kept."""
     usage: Usage | None = None
     """What the server reported; None when it failed, or reported nothing."""
 
@@ -109,7 +108,7 @@ class Embeddings:
 
 @dataclass(frozen=True, kw_only=True)
 class Inventory:
-    """What a server tells of itself and its models; None is what it does not tell."""
+    """What a server says of itself and its models; None where it does not say."""
 
     version: str | None
     pulled: Mapping[str, int | None]
@@ -121,12 +120,14 @@ class Inventory:
 
 
 def is_count(value: object) -> bool:
-    """Whether it can be a count or a duration: a number, finite, not negative, below MOST_COUNTED."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < MOST_COUNTED
+    """Whether it can be a count or a duration: a number, not negative, no larger than any is."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < _MOST_COUNTED
 
 
 def is_text(value: object) -> bool:
-    """Whether it is a string that UTF-8 can write: half of a surrogate pair cannot be sent or kept."""
+    """Whether it is a string that UTF-8 can write, without half of a surrogate pair."""
     try:
         return isinstance(value, str) and value.encode("utf-8") is not None
     except UnicodeEncodeError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from records.reading import parse_json
+from records.json_lines import parse_json
 
 CHATS = ("/api/chat", "/v1/chat/completions")
 PROMPTS = ("/api/generate",)
@@ -45,6 +45,7 @@ def find_user_text(path: str, raw: bytes) -> UserText | None:
         ValueError: it is no JSON that can be read.
     """
     body = parse_json(raw)
+    json.dumps(body, allow_nan=False)  # a number that could not be written again
     if not isinstance(body, dict):
         return None
     places = tuple(_in_chat(body) if path in CHATS else _in_prompt(body))
@@ -60,10 +61,16 @@ def _in_prompt(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
 def _in_chat(body: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
     messages = body.get("messages")
     listed = messages if isinstance(messages, list) else []
-    last = next((m for m in reversed(listed) if isinstance(m, dict) and m.get("role") == "user"), {})
+    last = next(
+        (m for m in reversed(listed) if isinstance(m, dict) and m.get("role") == "user"), {}
+    )
     content = last.get("content")
     if isinstance(content, str):
         yield last, "content"
     for part in content if isinstance(content, list) else []:
-        if isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str):
+        if (
+            isinstance(part, dict)
+            and part.get("type") == "text"
+            and isinstance(part.get("text"), str)
+        ):
             yield part, "text"

@@ -1,1 +1,1 @@
-"""What is written down and read back: run folders, JSON lines, settings, metrics, progress, resuming."""
+"""What is written down and read back: run folders, JSON lines, settings, metrics, progress."""

@@ -1,4 +1,4 @@
-"""Errors that a command shows as one line, and the end of a message about an unknown name."""
+"""Errors that a command prints as one line, and the parts of their messages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """The user can mend it: what was expected, what came, what to do."""
+    """The user can mend it: what was expected, what it got, what to do."""
 
 
 class RunStoppedError(Exception):
@@ -20,12 +20,12 @@ class GateNotMetError(Exception):
 
 
 class WrappedError(Exception):
-    """Says where an error came; the error itself, which a command shows, is the `__cause__`."""
+    """Says where an error was raised; a command prints the error itself, its `__cause__`."""
 
 
 @contextmanager
 def as_user_error(*kinds: type[Exception]) -> Iterator[None]:
-    """Within `with`, or in a function that it decorates, errors of these kinds become the user's.
+    """Turn errors of these kinds into the user's: within `with`, or in a function it decorates.
 
     Raises:
         UserError: in place of one, with its message.
@@ -37,7 +37,7 @@ def as_user_error(*kinds: type[Exception]) -> Iterator[None]:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known names nearest to it, or all of them where none is near: the end of an error message."""
+    """The known names nearest to it, or all where none is near: the end of an error message."""
     names = list(known)
     if not names:
         return "there is none"
@@ -45,6 +45,6 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(near)}?" if near else f"expected one of {', '.join(names)}"
 
 
-def one_line(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """An error's class and message in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

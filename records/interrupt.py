@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal (SIGHUP): stop between two updates of the policy, never inside one."""
+"""Ctrl-C, SIGTERM, a closed terminal (SIGHUP): they stop a run between two updates, not in one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+SIGNALS = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+
 
 class Interrupted(BaseException):
-    """A signal asked the run to stop; `exit_code` is 128 + its number. No `except Exception` catches it."""
+    """A signal asked the run to stop; no `except Exception` catches it.
+
+    Its `exit_code` is 128 + the signal's number.
+    """
 
     def __init__(self, signum: int) -> None:
         super().__init__(f"stopped by {signal.Signals(signum).name}")
@@ -21,8 +28,8 @@ class Interrupted(BaseException):
 class Interrupt:
     """Turns the first signal into `Interrupted`, at once where `allowed`, else when it next is.
 
-    Signals reach the main thread alone. Work on another one is told with `stop`, and looks up for it:
-    see `interruptible_thread`.
+    Signals reach the main thread alone. Work on another thread is stopped with `stop`, and asks for
+    it: see `interruptible_thread`.
     """
 
     def __init__(self) -> None:
@@ -37,12 +44,12 @@ class Interrupt:
         self.raise_if_due()
 
     def stop(self, reason: BaseException) -> None:
-        """Have `reason` raised where the work looks up next; from any thread. The first reason counts."""
+        """Have the first `reason` raised where the work next asks for it; from any thread."""
         if self.reason is None:
             self._pending = self.reason = reason
 
     def allow(self, *, allowed: bool) -> None:
-        """Say whether the run may be stopped from here on; a signal that came in between is due now."""
+        """Say whether the run may be stopped from here on; raise what waited for that."""
         self._allowed = allowed
         self.raise_if_due()
 
@@ -67,40 +74,26 @@ def interruptible_thread(interrupt: Interrupt) -> Iterator[None]:
         _of_thread.interrupt = None
 
 
-def look_up() -> None:
-    """Raise what is to stop this thread, if anything is; whatever waits for long calls it again and again."""
+def raise_if_interrupted() -> None:
+    """Raise what is to stop this thread, if anything is; every long wait calls it now and then."""
     interrupt: Interrupt | None = getattr(_of_thread, "interrupt", None)
     if interrupt is not None:
         interrupt.raise_if_due()
 
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
-
-
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """Handle SIGNALS through an Interrupt; the handlers before it come back at the end."""
+    """Handle SIGNALS through an Interrupt, and as before at the end.
+
+    A signal that is ignored stays ignored, as SIGHUP under `nohup` and SIGINT for a job in the
+    background are.
+    """
     interrupt = Interrupt()
-    before = {s: signal.signal(s, interrupt.handle) for s in SIGNALS}
+    before = {s: signal.getsignal(s) for s in SIGNALS if signal.getsignal(s) != signal.SIG_IGN}
+    for signum in before:
+        signal.signal(signum, interrupt.handle)
     try:
         yield interrupt
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)
-
-
-@contextmanager
-def postponed() -> Iterator[None]:
-    """Within `with`, signals wait: for what must not break off half-way, such as lines on a terminal."""
-    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
-        yield
-        return
-    came: list[int] = []
-    before = {s: signal.signal(s, lambda signum, _frame: came.append(signum)) for s in SIGNALS}
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)
-        for signum in came[:1]:
-            signal.raise_signal(signum)

@@ -1,33 +1,96 @@
-"""Files of one JSON object a line: hashed as they grow, and taken up again where they were left."""
+"""JSON that anybody may have written, read within bounds, and files of one JSON object a line.
+
+A run's own files of lines are hashed as they grow, and taken up where the process before left them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import stat
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
-from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from records.errors import RunStoppedError, UserError
-from records.reading import MOST_BYTES, parse_json
 
-OnTorn = Callable[[int, bool], None]
-"""Takes the number of a line that is torn, and whether it is the unfinished end of the file."""
+MOST_BYTES = 2**24
+"""Bytes of a file of settings or of one line: 16 MiB."""
+MOST_QUERIES_BYTES = 2**28
+"""Bytes of a file of queries, of which there may be a million."""
+
+Record = Mapping[str, Any]
+Check = Callable[[Record], None]
+"""Raises ValueError for a record that cannot be one of the file."""
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """The text of a file in UTF-8, without its byte order mark.
+
+    Args:
+        path: the file; a pipe is read to its end.
+        most: the most bytes that are read.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too long, or not UTF-8.
+    """
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"it is over {most} bytes")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError("it is not text in UTF-8") from error
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - whatever it holds
+    """What a JSON text holds.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deep.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    except ValueError as error:
+        raise ValueError(f"it is not JSON: {error}") from error
+
+
+def read_json_object(path: Path, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The JSON object in a file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is too long, or holds something else.
+    """
+    return json_object(read_text(path, most))
+
+
+def json_object(text: str | bytes) -> dict[str, Any]:
+    """The JSON object in a text.
+
+    Raises:
+        ValueError: it holds something else.
+    """
+    found = parse_json(text)
+    if isinstance(found, dict):
+        return found
+    raise ValueError(f"expected a JSON object, got a {type(found).__name__}")
 
 
 class LinesHash:
-    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: what two equal runs share."""
+    """The SHA-256 of records as lines of JSON, less their key `not_hashed`: equal runs share it."""
 
     def __init__(self) -> None:
         self._hash = sha256()
 
-    def update(self, record: Mapping[str, Any]) -> None:
+    def update(self, record: Record) -> None:
         """Add one record."""
         self._hash.update(_hashed(record).encode())
 
@@ -37,44 +100,36 @@ class LinesHash:
 
 
 class JsonLines:
-    """A file of one JSON object a line, flushed row by row, so that the end of the process tears one at most.
+    """A file of one JSON object a line, whose last line a kill may tear.
 
     Args:
         path: the file.
-        done: how many lines stay at most; what is behind them is cut off, if it is not played again.
-        row: lines of a row; where it is given, all that are done must be there, the whole rows behind them
-            stay, too, and what is written next must be equal to those.
-        check: raises ValueError for a record that cannot be one of this file.
+        done: how many lines stay at most; what is behind them is cut off, or played again.
+        row: lines of a row; where it is given, all that are done must be there, the whole rows
+            behind them stay, too, and what is written next must be equal to those.
+        check: checks each line that stays.
 
     Raises:
-        UserError: lines that must be there are not.
+        UserError: lines that must be there are not, or are damaged.
     """
 
     def __init__(
-        self,
-        path: Path,
-        *,
-        done: int = 0,
-        row: int = 0,
-        check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
+        self, path: Path, *, done: int = 0, row: int = 0, check: Check = lambda _record: None
     ) -> None:
         self._path = path
-        self._check = check
         self._hash = LinesHash()
         self.count = 0
         self.ahead: deque[dict[str, Any]] = deque()
         """The records that are to be played again."""
-        self.flaw = ""
-        """What `check` has against the first record that it refuses; "" where there is none."""
         path.touch()
-        self._take_up(done, row)
-        self._file: TextIOWrapper = path.open("a", encoding="utf-8")
+        self._take_up(done, row, check)
+        self._file = path.open("a", encoding="utf-8")
 
-    def write(self, record: Mapping[str, Any]) -> None:
+    def write(self, record: Record) -> None:
         """Append one record.
 
         Raises:
-            RunStoppedError: it is to be played again, and comes out otherwise.
+            RunStoppedError: it is to be played again, and differs from the one that was written.
         """
         if not self.ahead:
             self._file.write(_line(record))
@@ -90,8 +145,7 @@ class JsonLines:
     def read(self) -> Iterator[dict[str, Any]]:
         """The records so far."""
         self.flush()
-        with self._path.open(encoding="utf-8") as lines:
-            yield from map(json.loads, islice(lines, self.count))
+        return islice(read_lines(self._path), self.count)
 
     def flush(self) -> None:
         """Hand what was written to the operating system."""
@@ -111,81 +165,45 @@ class JsonLines:
         """Close the file."""
         self._file.close()
 
-    def _checked(self, record: Mapping[str, Any], number: int) -> None:
+    def _take_up(self, done: int, row: int, check: Check) -> None:
+        """Read the lines that stay, and cut off the rest."""
+        ends, damage = [0], ""
         try:
-            self._check(record)
-        except ValueError as error:
-            self.flaw = self.flaw or (
-                f"line {number} of {str(self._path)!r} is not one that a run writes: {error}; put back what "
-                "was there, or begin a new run"
-            )
-
-    def _take_up(self, done: int, row: int) -> None:
-        """Read the lines that stay, and cut off the rest, of which a line may be torn."""
-        ends = [0]
-        with self._path.open("rb") as lines:
-            for record, line in _whole_lines(lines):
-                if len(ends) > done and not row:
-                    break
-                self._checked(record, len(ends))
-                ends.append(ends[-1] + len(line))
+            for record, end in islice(_lines(self._path, check), None if row else done):
+                ends.append(end)
                 if self.count < done:
                     self._hash.update(record)
                     self.count += 1
                 else:
                     self.ahead.append(record)
-        if self.count < done and row:
+        except ValueError as error:
+            damage = f" ({error})"
+        if row and self.count < done:
             raise UserError(
-                f"{str(self._path)!r} has {self.count} whole lines; expected at least {done}: "
-                "the run cannot go on without them"
+                f"{str(self._path)!r} has {self.count} whole lines; expected at least "
+                f"{done}{damage}: put back what was there, or begin a new run"
             )
         for _ in range(len(self.ahead) % row if row else 0):
             self.ahead.pop()
         os.truncate(self._path, ends[self.count + len(self.ahead)])
 
 
-def read_lines(
-    path: Path,
-    check: Callable[[Mapping[str, Any]], None] = lambda _record: None,
-    on_torn: OnTorn = lambda _number, _is_last: None,
-) -> Iterator[dict[str, Any]]:
-    """The records of a file that anybody may have written or be writing, up to the first line that is torn.
+def read_lines(path: Path, check: Check = lambda _record: None) -> Iterator[dict[str, Any]]:
+    """The records of a file that may be growing: an unfinished last line is left out.
 
     Args:
         path: the file.
-        check: raises ValueError for a record that cannot be one of this file.
-        on_torn: told of the torn line, where there is one.
+        check: checks each record.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not a regular file, or `check` refuses a line.
+        ValueError: a line is damaged, or `check` refuses it.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{str(path)!r} is not a regular file")
-    with path.open("rb") as lines:
-        for number, (record, _) in enumerate(_whole_lines(lines, on_torn), start=1):
-            try:
-                check(record)
-            except ValueError as error:
-                raise ValueError(
-                    f"line {number} of {str(path)!r} is not one that a run writes: {error}"
-                ) from error
-            yield record
+    return (record for record, _ in _lines(path, check))
 
 
-def _whole_lines(
-    lines: BinaryIO, on_torn: OnTorn = lambda _number, _is_last: None
-) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """The records of an open file, each with its line; the first line that is torn ends it."""
-    for number, line in enumerate(iter(partial(lines.readline, MOST_BYTES), b""), start=1):
-        if (record := _record(line)) is None:
-            on_torn(number, not line.endswith(b"\n") and not lines.read(1))
-            return
-        yield record, line
-
-
-def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """The keys in which two records differ that two equal runs share; `not_hashed` is none of them."""
+def differing(before: Record, now: Record) -> list[str]:
+    """The keys in which two records differ, `not_hashed` left out; equal runs have none."""
     if _hashed(before) == _hashed(now):
         return []
     keys = [key for key in {**before, **now} if key != "not_hashed"]
@@ -193,19 +211,26 @@ def differing(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return changed or ["the order of the keys"]
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """What a line holds; None when it is torn."""
-    try:
-        record: dict[str, Any] | None = parse_json(line) if line.endswith(b"\n") else None
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
+def _lines(path: Path, check: Check) -> Iterator[tuple[dict[str, Any], int]]:
+    """The records of a file, each with the place where its line ends."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(iter(partial(lines.readline, MOST_BYTES), b""), start=1):
+            if not line.endswith(b"\n") and len(line) < MOST_BYTES:
+                return  # the end of the file, torn
+            try:
+                record = json_object(line)
+                check(record)
+            except ValueError as error:
+                raise ValueError(
+                    f"line {number} of {str(path)!r} is not one that a run writes: {error}"
+                ) from error
+            yield record, lines.tell()
 
 
-def _hashed(record: Mapping[str, Any]) -> str:
+def _hashed(record: Record) -> str:
     """The part of a record that two equal runs share, as a line."""
-    return _line({k: v for k, v in record.items() if k != "not_hashed"})
+    return _line({key: value for key, value in record.items() if key != "not_hashed"})
 
 
-def _line(record: Mapping[str, Any]) -> str:
+def _line(record: Record) -> str:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")) + "\n"

@@ -1,16 +1,8 @@
 """The numbers of a run over time: metrics.jsonl, and the same in TensorBoard.
 
-Names are tags of TensorBoard, `group/name`. The groups, and where their numbers come from:
-
-    calls/      calls a second, the wait for a slot, cache hits, retries, failures      `call_rates`
-    time/       seconds, steps a second                                                 `call_rates`, train/
-    rollout/ outcome/ reward/ mutators/   a rollout's episodes and steps                train/recorder.py
-    train/      losses and updates                                                      train/ppo.py
-    gain/       the policy against fixed mutators on kept queries                       train/gain.py
-    audit/      the training reward against a second judge                              train/audit.py
-    evolve/     a generation                                                            cli/evolve.py
-    select/     a round of a selection                                                  cli/select.py
-    optimize/ population/   a batch of questions, and the prompts behind it             search/optimizing/
+Names are tags of TensorBoard, `group/name`: `calls/` is of `CallRates`; `time/`, `rollout/`,
+`outcome/`, `reward/`, `mutators/`, `train/`, `gain/` and `audit/` are of a training; `evolve/`,
+`select/`, `optimize/` and `population/` are of a search.
 """
 
 from __future__ import annotations
@@ -25,79 +17,61 @@ from records.json_lines import JsonLines
 from records.terminal import code_block
 
 
-class TensorBoard:
-    """An event file, written without torch, which takes seconds to import.
+class MetricsWriter:
+    """Writes each round of numbers as a line of metrics.jsonl and as an event of TensorBoard's.
+
+    The event file is written without torch, which takes seconds to import.
 
     Args:
-        path: the folder of the event files; it is made.
-        first_step: what earlier processes wrote there of steps from this one on is hidden.
+        lines: metrics.jsonl.
+        tensorboard: the folder of the event files; it is made.
+        first_step: TensorBoard hides what earlier processes wrote there from this step on.
     """
 
-    def __init__(self, path: Path, first_step: int = 0) -> None:
-        from tensorboard.compat.proto.event_pb2 import (  # type: ignore[import-untyped]
-            Event,
-            SessionLog,
-        )
+    def __init__(self, lines: JsonLines, tensorboard: Path, first_step: int = 0) -> None:
+        from tensorboard.compat.proto.event_pb2 import SessionLog  # type: ignore[import-untyped]
         from tensorboard.summary.writer.event_file_writer import (  # type: ignore[import-untyped]
             EventFileWriter,
         )
 
-        path.mkdir(parents=True, exist_ok=True)
-        self._writer = EventFileWriter(str(path))
-        started = SessionLog(status=SessionLog.START)
-        self._writer.add_event(Event(wall_time=time.time(), step=first_step, session_log=started))
+        self.lines = lines
+        tensorboard.mkdir(parents=True, exist_ok=True)
+        self._events = EventFileWriter(str(tensorboard))
+        self._add(first_step, session_log=SessionLog(status=SessionLog.START))
 
-    def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Add the numbers of one step."""
+    def write(self, step: int, metrics: Mapping[str, float | None]) -> None:
+        """Write the numbers of one step; one that is not finite is None, and not in TensorBoard."""
         from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        known = {tag: v for tag, v in metrics.items() if v is not None and isfinite(v)}
+        self.lines.write({"step": step, **dict.fromkeys(metrics), **known})
+        self.lines.flush()
+        values = [Summary.Value(tag=tag, simple_value=v) for tag, v in known.items()]
         self.add(step, Summary(value=values))
 
     def write_text(self, step: int, tag: str, text: str) -> None:
-        """Add a text. TensorBoard takes it for Markdown, so it goes there as code."""
+        """Add a text to TensorBoard, which takes it for Markdown: so it goes there as code."""
         from tensorboard.plugins.text.summary import text_pb  # type: ignore[import-untyped]
 
         self.add(step, text_pb(tag, code_block(text)))
 
     def add(self, step: int, summary: Any) -> None:  # noqa: ANN401 - TensorBoard has no types
-        """Add a summary as TensorBoard's own message."""
+        """Add a summary to TensorBoard, as its own message."""
+        self._add(step, summary=summary)
+
+    def _add(self, step: int, **what: Any) -> None:  # noqa: ANN401 - likewise
         from tensorboard.compat.proto.event_pb2 import Event
 
-        self._writer.add_event(Event(wall_time=time.time(), step=step, summary=summary))
+        self._events.add_event(Event(wall_time=time.time(), step=step, **what))
 
     def flush(self) -> None:
         """Hand what was written to the operating system."""
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
-
-
-class MetricsWriter:
-    """Writes each round of numbers as a line of metrics.jsonl and into TensorBoard.
-
-    Args:
-        lines: metrics.jsonl.
-        board: TensorBoard's.
-    """
-
-    def __init__(self, lines: JsonLines, board: TensorBoard) -> None:
-        self.lines = lines
-        self.board = board
-
-    def write(self, step: int, metrics: Mapping[str, float | None]) -> None:
-        """Write the numbers of one step; one that is not finite is None, and not in TensorBoard."""
-        numbers = {name: v if v is not None and isfinite(v) else None for name, v in metrics.items()}
-        self.lines.write({"step": step, **numbers})
-        self.lines.flush()
-        self.board.write(step, {name: value for name, value in numbers.items() if value is not None})
+        self._events.flush()
 
     def close(self) -> None:
         """Close both files."""
         self.lines.close()
-        self.board.close()
+        self._events.close()
 
 
 class CallRates:
@@ -135,11 +109,13 @@ class CallRates:
 
 
 def finite(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain data ready for JSON: None in place of what is not a finite number, in mappings within, too."""
+    """Plain data for JSON: None for what is not a finite number, in what is within, too."""
     return {key: _finite(value) for key, value in data.items()}
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401 - plain data
     if isinstance(value, Mapping):
         return finite(value)
+    if isinstance(value, list | tuple):
+        return list(map(_finite, value))
     return None if isinstance(value, float) and not isfinite(value) else value

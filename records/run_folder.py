@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
+import re
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,18 +20,13 @@ from filelock import FileLock, Timeout
 
 from records.errors import RunStoppedError, UserError, WrappedError
 from records.interrupt import Interrupted
-from records.json_lines import JsonLines, OnTorn, read_lines
-from records.reading import MOST_BYTES, read_json_object
-from records.seed_folders import seed_folders
-from records.settings import STDOUT
-from records.trust import CONFIG, MARK, marks_for, written_in
+from records.json_lines import MOST_BYTES, JsonLines, read_json_object, read_lines
+from records.outputs import PART, check_cache, check_writable, replacing
+from records.terminal import write_stderr
 
-LOCK = ".lock"
-"""Held by the process that writes the folder."""
-REPLIES = "replies.sqlite"
-"""Every reply of the run, see `ollama_utils.reply_log`."""
-SERVERS = "servers.json"
-"""Written when the run begins: whether its servers are the simulator."""
+CONFIG, LOCK, SERVERS, SUMMARY = "config.toml", ".lock", "servers.json", "summary.json"
+MISSIONS, QUERIES, REPLIES = "missions.json", "queries.json", "replies.sqlite"
+TRANSITIONS, METRICS = "transitions.jsonl", "metrics.jsonl"
 COMMAND_KEYS = {
     "train": "num-env-steps",
     "eval": "agents",
@@ -40,16 +35,11 @@ COMMAND_KEYS = {
     "optimize": "num-candidates",
 }
 """For each command that writes a run folder, a key that its config.toml alone has."""
-MISSIONS = "missions.json"
-"""The missions of an evaluation, each with all its settings."""
-SUMMARY = "summary.json"
-"""What a run came to, and what it cost."""
-PART = ".part-"
-"""Begins the name of a file that is not whole yet."""
+_SEED = re.compile(r"seed-(0|[1-9][0-9]{0,9})")
 
 
-def _in_use(path: Path) -> str:
-    return f"run folder {str(path)!r} is in use by another process: wait for it, or stop it"
+class ResumableError(UserError):
+    """The user can mend it, and then go on with the run."""
 
 
 class RecordedRun:
@@ -82,25 +72,23 @@ class RecordedRun:
             ) from error
 
     def read_transitions(
-        self,
-        check: Callable[[Mapping[str, Any]], None],
-        on_torn: OnTorn = lambda _number, _is_last: None,
+        self, check: Callable[[Mapping[str, Any]], None]
     ) -> Iterator[dict[str, Any]]:
-        """The lines of transitions.jsonl, up to the first that is torn.
+        """The lines of transitions.jsonl, an unfinished last one left out.
 
         Args:
             check: raises ValueError for what is no line of it.
-            on_torn: told of the torn line, where there is one.
 
         Raises:
             UserError: the file is missing or damaged.
         """
-        path = self.path / "transitions.jsonl"
+        path = self.path / TRANSITIONS
         try:
-            yield from read_lines(path, check, on_torn)
+            yield from read_lines(path, check)
         except FileNotFoundError as error:
             raise UserError(
-                f"{str(path)!r} is not there; an evaluation keeps its steps with --save-transitions alone"
+                f"{str(path)!r} is not there; "
+                "an evaluation keeps its steps with --save-transitions alone"
             ) from error
         except OSError as error:
             raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
@@ -108,10 +96,7 @@ class RecordedRun:
             raise UserError(str(error)) from error
 
     def missing_lines(self, count: int) -> str:
-        """What to say where summary.json counts more lines of transitions.jsonl than were read, or "".
-
-        Args:
-            count: the lines that were read.
+        """What to say where summary.json counts more transitions than the `count` read, or "".
 
         Raises:
             UserError: summary.json is damaged.
@@ -120,7 +105,7 @@ class RecordedRun:
         if not isinstance(written, int) or written <= count:
             return ""
         return (
-            f"{str(self.path / 'transitions.jsonl')!r} has {count} whole lines, and {SUMMARY} counts "
+            f"{str(self.path / TRANSITIONS)!r} has {count} whole lines, and {SUMMARY} counts "
             f"{written}: lines were cut off or damaged"
         )
 
@@ -134,42 +119,19 @@ class RecordedRun:
 
     @property
     def simulated(self) -> bool:
-        """Whether its servers are the simulator, which a run also says that was killed.
+        """Whether its servers are the simulator, as it wrote down when it began.
 
         Raises:
-            UserError: a file is damaged.
+            UserError: the file is damaged.
         """
-        told = self.read_json(SERVERS) if (self.path / SERVERS).exists() else self.summary()
-        return told.get("simulated") is True
-
-
-@contextlib.contextmanager
-def read_lock(run: Path) -> Iterator[None]:
-    """Within `with`: no process writes the run, or the run of one of its seeds; many may read it.
-
-    Raises:
-        UserError: one writes it just now.
-    """
-    with contextlib.ExitStack() as held:
-        for path in (run, *seed_folders(run)):
-            _share_lock(path, held)
-        yield
-
-
-def _share_lock(path: Path, held: contextlib.ExitStack) -> None:
-    import fcntl
-
-    try:
-        lock = held.enter_context((path / LOCK).open("rb"))
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # FileLock itself would write the file
-    except BlockingIOError:
-        raise UserError(_in_use(path)) from None
-    except OSError:  # a copy that came without its lock
-        return
+        path = self.path / SERVERS
+        return path.exists() and self.read_json(SERVERS).get("simulated") is True
 
 
 class RunFolder(RecordedRun):
     """The folder of one run, see `of`; one process at a time writes it.
+
+    Where an error ends the run early, the way out of `with` prints how to go on.
 
     Args:
         path: the folder: new or empty, or that of the run to go on with.
@@ -185,7 +147,10 @@ class RunFolder(RecordedRun):
 
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         super().__init__(path)
+        self.go_on = ""
+        """The line of `records.resume.go_on_line`, once it is known; "" prints none."""
         self._is_new = not path.exists()
+        self._was_empty = self._is_new or (path.is_dir() and not any(path.iterdir()))
         self._lock = FileLock(path / LOCK)
         check = check_is_run if resume else check_new_or_empty
         check(path)
@@ -200,22 +165,32 @@ class RunFolder(RecordedRun):
             raise
         except OSError as error:
             do = "make it writable" if resume else "name another with --run-dir"
-            raise UserError(f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}") from error
+            raise UserError(
+                f"run folder {str(path)!r} cannot be written: {error.strerror}; {do}"
+            ) from error
 
     @classmethod
-    def of(cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int | str) -> Self:
-        """The run to resume, else the folder that the user named, else `runs/<command>-<time>-<seed>`.
+    def of(
+        cls, command: str, *, resume: Path | None, run_dir: Path | None, seed: int | str
+    ) -> Self:
+        """The run to resume, the folder that is named, or `runs/<command>-<time>-<seed>`.
 
         Of several seeds `seed` is a word. Runs that begin in the same second are numbered: `…-2`.
 
         Raises:
             UserError: see RunFolder.
         """
-        named = resume or run_dir
+        if named := resume or run_dir:
+            return cls(named, resume=resume is not None)
         name = f"{command}-{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
-        names = chain([name], (f"{name}-{number}" for number in count(2)))
-        new = next(path for path in map(Path("runs").joinpath, names) if not path.exists())
-        return cls(named or new, resume=resume is not None)
+        for number in count(1):
+            path = Path("runs") / (name if number == 1 else f"{name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(parents=True)
+                break
+        folder = cls(path)
+        folder._is_new = True
+        return folder
 
     def open_lines(
         self,
@@ -229,26 +204,24 @@ class RunFolder(RecordedRun):
         """Open the files that grow.
 
         Args:
-            transitions: lines of transitions.jsonl that are done; whole rows behind them are played again.
+            transitions: lines of transitions.jsonl that are done; whole rows behind them are played
+                again.
             sha256: the hash of these lines; "" where there are none.
             metrics: lines of metrics.jsonl that are done; the rest is dropped.
             lanes: lines of a row of transitions.jsonl; 0 where there is nothing to play again.
             check: raises ValueError for what is no line of transitions.jsonl.
 
         Raises:
-            UserError: the lines that are done are not all there, or were changed; or one is no transition.
+            UserError: the lines that are done are not all there, or are others.
         """
-        self.transitions = JsonLines(
-            self.path / "transitions.jsonl", done=transitions, row=lanes, check=check
-        )
+        path = self.path / TRANSITIONS
+        self.transitions = JsonLines(path, done=transitions, row=lanes, check=check)
         if sha256 and self.transitions.sha256 != sha256:
             raise UserError(
-                f"the first {transitions} lines of {str(self.path / 'transitions.jsonl')!r} are not those "
-                "that the run wrote: put them back, or begin a new run"
+                f"the first {transitions} lines of {str(path)!r} are not those that the run wrote: "
+                "put them back, or begin a new run"
             )
-        if self.transitions.flaw:
-            raise UserError(self.transitions.flaw)
-        self.metrics = JsonLines(self.path / "metrics.jsonl", done=metrics)
+        self.metrics = JsonLines(self.path / METRICS, done=metrics)
 
     @property
     def tensorboard(self) -> Path:
@@ -262,6 +235,17 @@ class RunFolder(RecordedRun):
         ways += [f"mutagym report {self.path}"]
         return f"run folder: {self.path}\nlook at it: " + "\n        or: ".join(ways)
 
+    def begin(self, table: Mapping[str, Any], *, simulated: bool) -> None:
+        """Write config.toml, with which a run has begun, and whether the servers are the simulator.
+
+        Args:
+            table: flat settings; None is left out.
+            simulated: whether they are.
+        """
+        lines = (f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None)
+        self.write_text(CONFIG, "".join(lines))
+        self.write_json(SERVERS, {"simulated": simulated})
+
     def write_json(self, name: str, data: Mapping[str, Any]) -> Path:
         """Write `name` as indented JSON; returns its path."""
         return self.write_text(name, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
@@ -272,70 +256,98 @@ class RunFolder(RecordedRun):
             part.write_text(text, encoding="utf-8")
         return self.path / name
 
-    def begin(self, table: Mapping[str, Any], *, simulated: bool) -> None:
-        """Write config.toml, see `write_config`, and whether the servers are the simulator."""
-        self.write_config(table)
-        self.write_json(SERVERS, {"simulated": simulated})
-
-    def write_config(self, table: Mapping[str, Any]) -> Path:
-        """Write a flat `table` as config.toml (None left out), marked as made here; returns its path."""
-        text = "".join(f"{key} = {_toml(value)}\n" for key, value in table.items() if value is not None)
-        if marks := marks_for(self.path, text):
-            self.write_json(MARK, marks)
-        return self.write_text(CONFIG, text)
-
     def reported(self, ended: BaseException) -> BaseException:
-        """What to say of the end of a run; the traceback of an unforeseen error goes to error.txt."""
+        """What to raise at the end of a run; an unforeseen error's traceback goes to error.txt."""
         if isinstance(ended, WrappedError) and ended.__cause__:
             return self.reported(ended.__cause__)
-        if isinstance(ended, Interrupted | RunStoppedError):
+        if isinstance(ended, Interrupted | RunStoppedError | ResumableError):
             return ended
         if isinstance(ended, OSError):
-            again = f"go on with --resume {self.path}" if self._has_begun() else "try again"
-            return UserError(f"{ended}: mend that, then {again}")
+            again = "go on" if self._has_begun() else "try again"
+            return ResumableError(f"{ended}: mend that, then {again}")
         details = self.path / "error.txt"
         details.write_text("".join(traceback.format_exception(ended)), "utf-8", "backslashreplace")
         return RunStoppedError(f"{type(ended).__name__}: {ended} (details: {details})")
 
     def close(self) -> None:
-        """Close the files that grow, and leave the folder to others."""
+        """Close the files that grow, and leave the folder to others; a run may not have begun."""
         for lines in ("transitions", "metrics"):
             if hasattr(self, lines):
                 with contextlib.suppress(OSError):  # a full disk, which was told when it was met
                     getattr(self, lines).close()
+        is_left_over = self._was_empty and not self._has_begun()
+        if is_left_over:  # all that is in it was made here
+            for item in filter(Path.is_file, list(self.path.iterdir())):
+                item.unlink(missing_ok=True)
         self._lock.release()
-        if not self._has_begun():
-            self._forget()
+        if is_left_over and self._is_new:
+            with contextlib.suppress(OSError):  # another process has it by now
+                self.path.rmdir()
 
     def _has_begun(self) -> bool:
         return (self.path / CONFIG).exists()
-
-    def _forget(self) -> None:
-        """Leave nothing of a run that never began."""
-        for item in filter(_is_left_over, list(self.path.iterdir())):
-            item.unlink(missing_ok=True)
-        if self._is_new:
-            self.path.rmdir()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
-        if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
-            raise self.reported(error) from error
+        if error is None or isinstance(error, BrokenPipeError):
+            return
+        ended = self.reported(error) if isinstance(error, OSError) else error
+        if self.go_on and (not isinstance(ended, UserError) or isinstance(ended, ResumableError)):
+            write_stderr(self.go_on)
+        if ended is not error:
+            raise ended from error
 
 
-def check_places(*, resume: Path | None, run_dir: Path | None, json: Path | None, cache: Path | None) -> None:
+def seed_folder(run: Path, seed: int) -> Path:
+    """Where the run of one seed of a training of several is."""
+    return run / f"seed-{seed}"
+
+
+def seed_folders(run: Path) -> list[Path]:
+    """Those that are there, in the order of their seeds; none where the run is of one alone."""
+    found = [path for path in run.glob("seed-*") if _SEED.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("seed-")))
+
+
+@contextlib.contextmanager
+def read_lock(run: Path) -> Iterator[None]:
+    """Within `with`: no process writes the run, or that of one of its seeds; many may read it.
+
+    Raises:
+        UserError: one writes it just now.
+    """
+    import fcntl
+
+    with contextlib.ExitStack() as held:
+        for path in (run, *seed_folders(run)):
+            try:
+                lock = held.enter_context((path / LOCK).open("rb"))
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # FileLock itself would write it
+            except BlockingIOError:
+                raise UserError(_in_use(path)) from None
+            except OSError:  # a copy without its lock
+                continue
+        yield
+
+
+def check_places(
+    *, resume: Path | None, run_dir: Path | None, cache: Path | None, **outputs: Path | None
+) -> None:
     """Check the folders and files that a command is given, before anything is made.
 
     Args:
         resume: the folder of the run to go on with.
         run_dir: that of a new run; it does not count beside `resume`.
-        json: a file that is to hold the report.
         cache: a folder that runs share.
+        outputs: files that are to hold results, by their flags' names.
 
     Raises:
         UserError: one of them cannot be used.
@@ -344,40 +356,33 @@ def check_places(*, resume: Path | None, run_dir: Path | None, json: Path | None
         check_is_run(resume)
     elif run_dir:
         check_new_or_empty(run_dir)
-    check_writable(json)
+    for flag, path in outputs.items():
+        check_writable(path, f"--{flag}", apart_from=resume or run_dir)
     check_cache(cache)
 
 
 def check_is_run(path: Path, named_by: str = "--resume") -> None:
-    """Check that there is a run to go on with, and nothing that is waited for when it is opened.
+    """Check that there is a run, and that nothing in its folder stands for another place.
 
     Args:
         path: the folder.
         named_by: what names it, for the error.
 
     Raises:
-        UserError: there is none, or a pipe or a device in place of a file.
+        UserError: there is none, or it holds links, pipes or devices.
     """
     if not (path / CONFIG).is_file():
-        raise UserError(f"{named_by} names {str(path)!r}; expected the folder of a run, with its config.toml")
-    odd = (item for item in written_in(path) if item.exists() and not (item.is_file() or item.is_dir()))
-    if found := next(odd, None):
-        raise UserError(f"{str(found)!r} is neither a file nor a folder, which no run makes: delete it")
-
-
-def check_outside(run: Path, path: Path | None, flag: str) -> None:
-    """Check that what is written comes to lie outside the run that is read.
-
-    Args:
-        run: its folder.
-        path: what `flag` names; None: it names nothing; `-` is standard output.
-        flag: is named in the error.
-
-    Raises:
-        UserError: it would lie inside.
-    """
-    if path and path != STDOUT and path.resolve().is_relative_to(run.resolve()):
-        raise UserError(f"{flag} names {str(path)!r}, in the run that is read: name another place")
+        raise UserError(
+            f"{named_by} names {str(path)!r}; expected the folder of a run, with its config.toml"
+        )
+    for run in (path, *seed_folders(path)):
+        for folder in (run, run / "checkpoints", run / "tb"):
+            for item in folder.iterdir() if folder.is_dir() else ():
+                if item.is_symlink() or not (item.is_file() or item.is_dir()):
+                    raise UserError(
+                        f"{str(item)!r} is a link, a pipe or a device, which no run makes: "
+                        "delete it, or put the file itself there"
+                    )
 
 
 def check_new_or_empty(path: Path) -> None:
@@ -386,76 +391,27 @@ def check_new_or_empty(path: Path) -> None:
     Raises:
         UserError: there is a file, or a folder that holds something.
     """
-    if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
+    is_left_over = (path / LOCK).is_file() and all(map(_is_left_over, path.iterdir()))
+    if path.exists() and not is_left_over and (not path.is_dir() or any(path.iterdir())):
         fault = "is not empty" if path.is_dir() else "is not a folder"
         raise UserError(
-            f"run folder {str(path)!r} {fault}; expected a new or empty folder: name another with --run-dir"
+            f"run folder {str(path)!r} {fault}; expected a new or empty folder: "
+            "name another with --run-dir"
         )
 
 
 def _is_left_over(item: Path) -> bool:
-    """Whether a file may stand in an empty folder: a process was stopped before it wrote config.toml."""
-    begun = (PART, REPLIES, "transitions.jsonl", "metrics.jsonl")
-    is_plain = item.is_file() and not item.is_symlink()
-    return is_plain and (item.name in {LOCK, MARK} or item.name.startswith(begun))
+    """Whether a file is of a run that never began: its process was killed before config.toml."""
+    made = {LOCK, QUERIES, MISSIONS, REPLIES, f"{REPLIES}-wal", f"{REPLIES}-shm"}
+    is_ours = item.name in made or item.name.startswith(PART)
+    return is_ours and item.is_file() and not item.is_symlink()
 
 
-def check_cache(path: Path | None) -> None:
-    """Make the folder of a cache, before anything else is made.
-
-    Raises:
-        UserError: it cannot be made, or not be written.
-    """
-    if path is None:
-        return
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / PART).touch()
-        (path / PART).unlink()
-    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
-        raise UserError(
-            f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
-        ) from error
-
-
-def check_writable(path: Path | None, flag: str = "--json") -> None:
-    """Check, before the work is done, that its result can be written to the file `path`.
-
-    Args:
-        path: what `flag` names; None: it names nothing; of `--json`, `-` is standard output.
-        flag: is named in the error.
-
-    Raises:
-        UserError: it is a folder, or lies in none, or may not be written.
-    """
-    if path is None or (path == STDOUT and flag == "--json"):
-        return
-    if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"{flag} names {str(path)!r}; expected a file in a folder that exists")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise UserError(f"{flag} names {str(path)!r}, which may not be written: name another file")
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Gives a path beside `path` to write to; it takes the place of `path` once it is whole and on disk.
-
-    Its name ends as that of `path` does: SB3 adds an ending to a file that has none. What has that name is
-    deleted first, and no link there is followed: the folder may be anybody's.
-    """
-    path.parent.mkdir(exist_ok=True)
-    part = path.with_name(f"{PART}{path.name}")
-    part.unlink(missing_ok=True)
-    try:
-        yield part
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+def _in_use(path: Path) -> str:
+    return f"run folder {str(path)!r} is in use by another process: wait for it, or stop it"
 
 
 def _toml(value: Any) -> str:  # noqa: ANN401 - a TOML value
-    """JSON writes strings, numbers, booleans and lists as TOML does, but for the one character DEL."""
-    written = json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False, default=str)
-    return written.replace("\x7f", "\\u007f")
+    """JSON writes strings, numbers, booleans and lists as TOML does, but for the character DEL."""
+    plain = list(value) if isinstance(value, tuple) else value
+    return json.dumps(plain, ensure_ascii=False, default=str).replace("\x7f", "\\u007f")

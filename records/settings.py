@@ -1,9 +1,10 @@
-"""Settings as flags and as flat tables of TOML: types of values, lists by comma, reading a file."""
+"""Settings as flags and as flat tables of TOML: types that check values, and reading a file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import inf
 from pathlib import Path
@@ -13,27 +14,31 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from records.errors import UserError
-from records.reading import parse_toml, read_text
+from records.json_lines import read_text
 
 
 def _whole(_type: Any, tokens: Sequence[Any]) -> int:  # noqa: ANN401 - cyclopts' signature
-    """A whole number; cyclopts itself would make 4 of 4.5."""
+    """A whole number; cyclopts itself, and its `PositiveInt`, would make 4 of 4.5."""
     return int(tokens[0].value)
 
 
-MOST_LANES = 4096
-Count = Annotated[int, Parameter(validator=Number(gte=1), converter=_whole)]
+def _between(low: float | None = None, high: float | None = None) -> Parameter:
+    return Parameter(validator=Number(gte=low, lte=high), converter=_whole)
+
+
+MOST_LANES, MOST_SEED, MOST_SEEDS = 4096, 2**32 - 1, 64
+Whole = Annotated[int, _between()]
+"""A whole number."""
+Count = Annotated[int, _between(1)]
 """A whole number above 0."""
-Lanes = Annotated[int, Parameter(validator=Number(gte=1, lte=MOST_LANES), converter=_whole)]
-"""Environments side by side, each of which has a thread."""
-MOST_SEED = 2**32 - 1
-Seed = Annotated[int, Parameter(validator=Number(gte=0, lte=MOST_SEED), converter=_whole)]
-"""What every generator of random numbers here takes."""
-MOST_SEEDS = 64
-Several = Annotated[int, Parameter(validator=Number(gte=2, lte=MOST_SEEDS), converter=_whole)]
-"""Trainings side by side, each of which has a thread and lanes of its own."""
-CountOrZero = Annotated[int, Parameter(validator=Number(gte=0), converter=_whole)]
+CountOrZero = Annotated[int, _between(0)]
 """A whole number, 0 included."""
+Lanes = Annotated[int, _between(1, MOST_LANES)]
+"""Environments side by side, each of which has a thread."""
+Seed = Annotated[int, _between(0, MOST_SEED)]
+"""What every generator of random numbers here takes."""
+Several = Annotated[int, _between(2, MOST_SEEDS)]
+"""Trainings side by side, each of which has a thread and lanes of its own."""
 Share = Annotated[float, Parameter(validator=Number(gte=0, lte=1))]
 """0 to 1."""
 Positive = Annotated[float, Parameter(validator=Number(gt=0, lt=inf))]
@@ -48,7 +53,7 @@ STDOUT = Path("-")
 
 
 def _json_place(_type: Any, tokens: Sequence[Any]) -> Path:  # noqa: ANN401 - cyclopts' signature
-    """A file, or `-`; any other word that begins so is a flag behind a `--json` without its value."""
+    """A file, or `-`; another word that begins so is a flag behind a `--json` without a value."""
     value = str(tokens[0].value)
     if value.startswith("-") and value != str(STDOUT):
         raise ValueError(f"expected a file, or - for standard output, got {value!r}")
@@ -56,18 +61,23 @@ def _json_place(_type: Any, tokens: Sequence[Any]) -> Path:  # noqa: ANN401 - cy
 
 
 JsonPlace = Annotated[
-    Path | None, Parameter(converter=_json_place, n_tokens=1, allow_leading_hyphen=True, negative="")
+    Path | None,
+    Parameter(converter=_json_place, n_tokens=1, allow_leading_hyphen=True, negative=""),
 ]
 """Where `--json` has a command's results written."""
 PLACES = ("run_dir", "resume", "cache", "json", "junit")
 """Fields that say where things are kept."""
+COMMA_LISTS = ("mutators", "baselines", "models")
+"""Flags whose value is a list written with commas."""
 
 
 def comma_list() -> Parameter:
-    """A flag whose value is a list written with commas, or a list in TOML."""
+    """A flag whose value is a list written with commas, or a list in TOML: see `COMMA_LISTS`."""
 
     def split(_type: Any, tokens: Sequence[Any]) -> tuple[str, ...]:  # noqa: ANN401 - cyclopts' signature
-        return tuple(part.strip() for token in tokens for part in token.value.split(",") if part.strip())
+        return tuple(
+            part.strip() for token in tokens for part in token.value.split(",") if part.strip()
+        )
 
     return Parameter(converter=split, n_tokens=1, negative="")
 
@@ -78,45 +88,36 @@ def absolute(path: str | None) -> str | None:
 
 
 def resolved(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
-    """A config as one flat table, keyed as its flags are, nested configs opened: `--config` reads it back.
+    """A config as one flat table keyed as its flags are, nested configs opened; TOML can hold it.
 
-    Places are left out: where a run is kept is no part of what it is. So are fields that have no flag.
+    Places are left out: where a run is kept is no part of what it is. So are fields without a flag.
     """
+    places = {name.replace("_", "-") for name in PLACES}
+    return {flag: value for flag, value in all_of(config).items() if flag not in places}
+
+
+def all_of(config: Any) -> dict[str, Any]:  # noqa: ANN401 - any config dataclass
+    """The same with its places."""
     table: dict[str, Any] = {}
     flags = flags_of(type(config))
     for field in fields(config):
         value = getattr(config, field.name)
         if is_dataclass(value):
-            table |= resolved(value)
-        elif field.name not in PLACES and field.name in flags:
+            table |= all_of(value)
+        elif field.name in flags:
             table[flags[field.name]] = value
     return table
 
 
 def flags_of(config: type) -> dict[str, str]:
-    """The flag of each field of a config dataclass, without its dashes; a field that has none is left out."""
+    """The flag of each field of a config dataclass, without its dashes; a field may have none."""
     flags: dict[str, str] = {}
     for name, hint in get_type_hints(config, include_extras=True).items():
-        settings = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Parameter)]
-        if all(each.parse is not False for each in settings):
-            named = next((next(iter(each.name)) for each in settings if each.name), name.replace("_", "-"))
-            flags[name] = named.removeprefix("--")
+        marks = [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Parameter)]
+        if all(each.parse is not False for each in marks):
+            named = next((next(iter(each.name)) for each in marks if each.name), name)
+            flags[name] = named.removeprefix("--").replace("_", "-")
     return flags
-
-
-def old_names(config: Any) -> dict[str, str]:  # noqa: ANN401 - any config dataclass
-    """For each other name of a flag, as older files have it, the name that it has now."""
-    names: dict[str, str] = {}
-    hints = get_type_hints(type(config), include_extras=True)
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if is_dataclass(value):
-            names |= old_names(value)
-        for each in getattr(hints[field.name], "__metadata__", ()):
-            if isinstance(each, Parameter) and each.name:
-                now, *others = (name.removeprefix("--") for name in each.name)
-                names |= dict.fromkeys(others, now)
-    return names
 
 
 def without_flag() -> Parameter:
@@ -125,9 +126,25 @@ def without_flag() -> Parameter:
 
 
 def with_flags(error: ValueError) -> str:
-    """What an error says of fields, said of their flags: `elite_size is 9` as `--elite-size is 9`."""
-    fields_named = r"^[a-z]+(?= is )|\b[a-z]+(?:_[a-z]+)+\b"
+    """What an error says of fields, said of flags: `elite_size is 9` as `--elite-size is 9`."""
+    fields_named = r"^[a-z]+(?= is )|(?<!')\b[a-z]+(?:_[a-z]+)+\b(?!')"  # and no quoted value
     return re.sub(fields_named, lambda name: f"--{name[0].replace('_', '-')}", str(error))
+
+
+def as_texts(value: Any) -> list[str]:  # noqa: ANN401 - a setting
+    """The values of a setting as text: those of a list one by one, none of None."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return [str(item) for item in values if item is not None]
+
+
+def as_words(flag: str, values: Iterable[str]) -> list[str]:
+    """A flag with its values as words of a command line."""
+    values = [",".join(values)] if flag in COMMA_LISTS else values
+    return [
+        word
+        for value in values
+        for word in ([f"--{flag}={value}"] if value.startswith("-") else [f"--{flag}", value])
+    ]
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -137,21 +154,27 @@ def read_toml(path: Path) -> dict[str, Any]:
         UserError: the file cannot be read, or holds what no flag takes.
     """
     try:
-        table = parse_toml(read_text(path))
+        table = tomllib.loads(read_text(path))
+    except OSError as error:
+        raise UserError(f"{str(path)!r} cannot be read: {error.strerror}") from error
+    except RecursionError as error:
+        raise UserError(f"{str(path)!r} is not a TOML file: it is nested too deep") from error
     except ValueError as error:
         raise UserError(f"{str(path)!r} is not a TOML file: {error}") from error
     for key, value in table.items():
-        if isinstance(value, dict):
-            raise UserError(
-                f"{str(path)!r} has a table [{key}]; expected the flags' names as keys at the top"
-            )
-        for item in value if isinstance(value, list) else [value]:
-            if not isinstance(item, str | int | float):
-                raise UserError(
-                    f"{str(path)!r}: {key!r} holds a {type(item).__name__}; "
-                    "expected text, a number, true or false, or a list of these"
-                )
-        if key.replace("_", "-").startswith("no-"):
-            positive = "use-batching" if key[3:] == "batching" else key[3:]
-            raise UserError(f"{str(path)!r} has the key {key!r}; write '{positive} = false' instead")
+        _check_setting(f"{str(path)!r}", key, value)
     return table
+
+
+def _check_setting(file: str, key: str, value: Any) -> None:  # noqa: ANN401 - a TOML value
+    if isinstance(value, Mapping):
+        raise UserError(f"{file} has a table [{key}]; expected the flags' names as keys at the top")
+    for item in value if isinstance(value, list) else [value]:
+        if not isinstance(item, str | int | float):
+            raise UserError(
+                f"{file}: {key!r} holds a {type(item).__name__}; "
+                "expected text, a number, true or false, or a list of these"
+            )
+    if key.replace("_", "-").startswith("no-"):
+        positive = "use-batching" if key[3:] == "batching" else key[3:]
+        raise UserError(f"{file} has the key {key!r}; write '{positive} = false' instead")

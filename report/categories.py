@@ -1,31 +1,19 @@
-"""The category of each query, from the file that the run's queries are of."""
+"""The category of each query of a run, as its queries.json has them: no other file is opened."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from envs.queries import QueryFileError, load_queries
-from records.trust import is_made_here
-
-CATEGORY = "category"
-"""The column that names it, where there is no --group-column."""
+from records.json_lines import MOST_QUERIES_BYTES, read_json_object
+from records.run_folder import QUERIES
 
 
-def categories_of(run: Path, config: Mapping[str, Any]) -> tuple[dict[str, str], str]:
-    """The category of each query, by its text; and a note where there is none.
+def categories_of(run: Path) -> dict[str, str]:
+    """The category of each query that has one, by its text: see `envs.mission.categories_of`.
 
-    The file that a stranger's run names is not opened.
+    Raises:
+        OSError: there is no such file.
+        ValueError: it is damaged.
     """
-    named = config.get("queries")
-    file = named if isinstance(named, str) else None
-    if file and not is_made_here(run):
-        return {}, "Categories: left out, for the run was not made here: its file of queries is not opened."
-    column = str(config.get("group-column") or CATEGORY)
-    prompt = config.get("prompt-column")
-    try:
-        queries = load_queries(file, prompt_column=prompt and str(prompt), group_column=column)
-    except QueryFileError as error:
-        return {}, f"Categories: left out ({error})."
-    return {query.text: query.group for query in queries if query.group != query.text}, ""
+    copy = read_json_object(run / QUERIES, MOST_QUERIES_BYTES)
+    return {text: str(category) for text, category in copy["categories"].items()}

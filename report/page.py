@@ -18,8 +18,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from records.seed_folders import seed_folders
-from records.terminal import shown
+from records.run_folder import seed_folders
+from records.terminal import printable
 from report.charts import LEARNING_CURVES, overlaid
 from report.run_files import read_run
 from report.run_page import SUMMARY, page_of
@@ -55,7 +55,7 @@ def make_page(runs: Sequence[Path], *, most_transitions: int | None = None) -> s
     environment = Environment(
         loader=FileSystemLoader(ASSETS), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    environment.filters["shown"] = lambda text: shown(str(text))
+    environment.filters["shown"] = lambda text: printable(str(text))
     return environment.get_template("page.html.jinja").render(
         title=names[0] if len(names) == 1 else f"{len(names)} runs",
         policy=_policy(scripts),

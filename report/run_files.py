@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,11 +9,19 @@ from typing import Any, TypeVar
 
 from envs.episode import check_transition
 from records.errors import UserError
-from records.json_lines import read_lines
-from records.reading import parse_toml, read_json_object, read_text
-from records.run_folder import COMMAND_KEYS, MISSIONS, SERVERS, SUMMARY
-from records.seed_folders import seed_folders
-from records.trust import CONFIG
+from records.json_lines import read_json_object, read_lines
+from records.run_folder import (
+    COMMAND_KEYS,
+    CONFIG,
+    METRICS,
+    MISSIONS,
+    SERVERS,
+    SUMMARY,
+    TRANSITIONS,
+    check_is_run,
+    seed_folders,
+)
+from records.settings import read_toml
 
 T = TypeVar("T")
 MOST_RESULTS_BYTES = 2**28
@@ -66,18 +73,13 @@ class RunFiles:
         return default
 
     def transitions(self) -> Iterator[dict[str, Any]]:
-        """The lines of transitions.jsonl up to the first that is torn, noted unless it is its unfinished end.
+        """The lines of transitions.jsonl, an unfinished last one left out.
 
         Raises:
             OSError: there is no such file.
-            ValueError: a line is JSON, but no transition.
+            ValueError: a line is no transition.
         """
-
-        def on_torn(number: int, is_last: bool) -> None:  # noqa: FBT001 - OnTorn
-            if not is_last:
-                self.note(f"Transitions: line {number} is damaged: it and what follows are left out.")
-
-        return read_lines(self.path / "transitions.jsonl", check_transition, on_torn)
+        return read_lines(self.path / TRANSITIONS, check_transition)
 
 
 def runs_in(folder: Path) -> list[Path]:
@@ -86,8 +88,7 @@ def runs_in(folder: Path) -> list[Path]:
     Raises:
         UserError: it is no run folder.
     """
-    if not (folder / CONFIG).is_file():
-        raise UserError(f"{str(folder)!r} is no run folder; expected one that a command wrote, with {CONFIG}")
+    check_is_run(folder, "RUN")
     return seed_folders(folder) or [folder]
 
 
@@ -97,10 +98,7 @@ def read_run(path: Path, name: str) -> RunFiles:
     Raises:
         UserError: config.toml cannot be read, or is of no command that is known.
     """
-    try:
-        config = parse_toml(read_text(path / CONFIG))
-    except (OSError, ValueError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{str(path / CONFIG)!r} cannot be read ({error}): name another run") from error
+    config = read_toml(path / CONFIG)
     command = next((command for command, key in COMMAND_KEYS.items() if key in config), None)
     if command is None:
         raise UserError(
@@ -109,10 +107,10 @@ def read_run(path: Path, name: str) -> RunFiles:
         )
     run = RunFiles(path=path, name=name, command=command, config=config)
     run.summary = run.attempt("Summary", lambda: read_json_object(path / SUMMARY), {})
-    if (path / SERVERS).exists():  # else by an earlier version
+    if (path / SERVERS).exists():  # else killed before it was written
         run.servers = run.attempt("Servers", lambda: read_json_object(path / SERVERS), {})
     if command not in {"train", "eval"}:
-        run.metrics = run.attempt("Metrics by round", lambda: list(read_lines(path / "metrics.jsonl")), [])
+        run.metrics = run.attempt("Metrics by round", lambda: list(read_lines(path / METRICS)), [])
     if command != "train":
         most = MOST_RESULTS_BYTES
         run.results = run.attempt("Results", lambda: read_json_object(path / "results.json", most), {})

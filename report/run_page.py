@@ -121,10 +121,7 @@ def _search(page: RunPage, run: RunFiles, _most: int) -> None:
 
 def _categories(run: RunFiles) -> dict[str, str]:
     """The category of each query of the run that has one."""
-    nothing: tuple[dict[str, str], str] = ({}, "")
-    categories, note = run.attempt("Categories", lambda: categories_of(run.path, run.config), nothing)
-    run.notes += [note] if note else []
-    return categories
+    return run.attempt("Categories", lambda: categories_of(run.path), {})
 
 
 def _add_training(page: RunPage, run: RunFiles, categories: Mapping[str, str]) -> None:

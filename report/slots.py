@@ -8,18 +8,15 @@ lanes, so that a model at a server has as many lanes as it was seen to work on c
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ollama_utils.reply_log import check_tables_alone
+from ollama_utils.reply_log import open_readonly
 from ollama_utils.types import is_count
-from records.reading import parse_json
 from records.run_folder import REPLIES
 
 MOST_CALLS = 20_000
@@ -34,16 +31,18 @@ MOST_LANES_IN_ALL = 256
 COPIES = 5
 """Times that a log is copied at most which is being written."""
 MOST_BYTES = 2**32
-"""Bytes of a log that is read: 4 GiB."""
-MOST_S = 60.0
-"""Seconds that a log may take to be read."""
+"""Bytes of a log that is copied: 4 GiB."""
+MOST_ROWS = 1_000_000
+"""Calls that are read of a log."""
 SLACK = 0.2
 """Bars may overlap by this share of the shorter one, and still lie in one lane: a reply is written down a
 little after it came."""
 _CALLS = """
-SELECT server, model, at_s, json_extract(reply, '$.usage') FROM replies
+SELECT substr(server, 1, 200), substr(model, 1, 200), at_s, json_extract(reply, '$.usage.load_s'),
+    json_extract(reply, '$.usage.prefill_s'), json_extract(reply, '$.usage.decode_s')
+FROM replies NOT INDEXED
 WHERE attempts > 0 AND error IS NULL AND endpoint <> 'embed' AND json_valid(reply)
-ORDER BY at_s
+LIMIT ?
 """
 
 
@@ -92,75 +91,51 @@ def read_slots(run: Path) -> Slots | None:
     """How busy the slots of a run's servers were; None where its log has no call that says how long it took.
 
     Raises:
-        OSError: there is no log.
-        ValueError: the file is not a log of replies, or too large.
+        FileNotFoundError: there is no log.
+        OSError: the file is not a log, or cannot be read.
     """
     path = run / REPLIES
-    if not path.stat().st_size or not path.is_file():
-        raise ValueError(f"{REPLIES} is not a log of replies")
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{REPLIES} is over {MOST_BYTES} bytes")
-    try:
-        with _opened(path) as database:
-            check_tables_alone(database)
-            calls = list(_read(database))
-    except sqlite3.Error as error:
-        raise ValueError(f"{REPLIES} cannot be read: {error}") from error
+    with tempfile.TemporaryDirectory() as folder:
+        if path.stat().st_size and path.with_name(f"{REPLIES}-wal").exists():
+            path = _copied(path, Path(folder))
+        with open_readonly(path) as log:
+            calls = list(_calls(log.execute(_CALLS, (MOST_ROWS,))))
     return _laid_out(calls) if any(call.worked_s for call in calls) else None
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    """The log, read only; nothing is written beside it.
+def _copied(path: Path, folder: Path) -> Path:
+    """A copy of a log with its write-ahead log, for SQLite reads the two only where it may write.
 
-    One with a write-ahead log is copied: it can only be read with that, which SQLite may write.
+    They belong together where the log did not change while both were copied, as a checkpoint changes it.
 
     Raises:
-        ValueError: the write-ahead log is too large, or the log changes all the time.
-    """
-    wal = path.with_name(f"{path.name}-wal")
-    with tempfile.TemporaryDirectory() as folder:
-        if wal.is_file() and wal.stat().st_size:
-            if wal.stat().st_size > MOST_BYTES:
-                raise ValueError(f"{wal.name} is over {MOST_BYTES} bytes")
-            path = _copied(path, wal, Path(folder))
-            mode = ""
-        else:
-            mode = "?immutable=1"
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}{mode}", uri=True)) as database:
-            begun = time.monotonic()
-            database.set_progress_handler(lambda: time.monotonic() - begun > MOST_S, 100_000)
-            yield database
-
-
-def _copied(path: Path, wal: Path, folder: Path) -> Path:
-    """A copy of a log, with its write-ahead log.
-
-    Between two checkpoints the log itself stays as it is, while the write-ahead log grows. So they belong
-    together where the log did not change while both were copied.
+        OSError: they are no files, too large, or change all the time.
     """
     for _ in range(COPIES):
         before = path.stat()
-        shutil.copyfile(path, folder / path.name)
-        (folder / wal.name).unlink(missing_ok=True)
-        with suppress(FileNotFoundError):  # the run ended meanwhile
-            shutil.copyfile(wal, folder / wal.name)
+        for file in (path, path.with_name(f"{path.name}-wal")):
+            if file.exists() and (not file.is_file() or file.stat().st_size > MOST_BYTES):
+                raise OSError(f"{file.name} is no file of up to {MOST_BYTES} bytes")
+            (folder / file.name).unlink(missing_ok=True)
+            with suppress(FileNotFoundError):  # the run ended meanwhile
+                shutil.copyfile(file, folder / file.name)
         now = path.stat()
         if (before.st_mtime_ns, before.st_size) == (now.st_mtime_ns, now.st_size):
             return folder / path.name
-    raise ValueError(f"{path.name} is written all the time; make the report again later")
+    raise OSError(f"{path.name} is written all the time; make the report again later")
 
 
-def _read(database: sqlite3.Connection) -> Iterator[LoggedCall]:
-    for server, model, at_s, told in database.execute(_CALLS):
-        usage = parse_json(told) if isinstance(told, str) else None
-        if not isinstance(usage, dict) or not is_count(at_s):
+def _calls(rows: Iterable[tuple[Any, ...]]) -> Iterator[LoggedCall]:
+    for server, model, at_s, *seconds in rows:
+        load_s, prefill_s, decode_s = (0.0 if value is None else value for value in seconds)
+        if not all(map(is_count, (at_s, load_s, prefill_s, decode_s))):
             continue
-        seconds = [usage.get(name, 0) for name in ("load_s", "prefill_s", "decode_s")]
-        if not all(map(is_count, seconds)):
-            continue
-        worked = sum(seconds) if seconds[1] + seconds[2] else 0.0
-        yield LoggedCall(str(server), str(model), float(at_s), float(worked))
+        worked_s = load_s + prefill_s + decode_s if prefill_s + decode_s else 0.0
+        yield LoggedCall(_text(server), _text(model), float(at_s), float(worked_s))
+
+
+def _text(stored: bytes | None) -> str:
+    return (stored or b"").decode("utf-8", "replace")
 
 
 def _laid_out(calls: Sequence[LoggedCall]) -> Slots:

@@ -282,8 +282,8 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
     steps, models = summary.get("env_steps"), ", ".join(config.get("models") or [])
     found = {
         "command": run.command,
-        "target": summary.get("target_model") or models or _of_missions(run, "target_model"),
-        "mutator": summary.get("mutator_model") or _of_missions(run, "mutator_model"),
+        "target": summary.get("target_model") or models or _of_missions(run, "target-model"),
+        "mutator": summary.get("mutator_model") or _of_missions(run, "mutator-model"),
         "algorithm": summary.get("algorithm"),
         "schedule": summary.get("schedule"),
         "lanes": summary.get("num_processes"),
@@ -302,7 +302,7 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
 def _of_missions(run: RunFiles, name: str) -> str | None:
     """A setting of the run: of an evaluation that of its missions, which need not be what its flags say."""
     values = [mission.get(name) for mission in run.missions.values()]
-    values = values or [run.config.get(name.replace("_", "-"))]
+    values = values or [run.config.get(name)]
     return ", ".join(dict.fromkeys(str(value) for value in values if value is not None)) or None
 
 

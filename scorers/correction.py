@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from records.errors import UserError
+from records.json_lines import read_json_object
 from scorers.statistics import Interval, clustered_interval, wilson_interval
 
 
@@ -54,11 +54,9 @@ class LabelAccuracy:
         """
         expected = f"{path}: expected what `mutagym judge --json` writes"
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
+            found = read_json_object(path)
         except ValueError as error:
-            raise ValueError(f"{expected}, got what is not JSON: {error}") from error
-        if not isinstance(found, dict):
-            raise ValueError(f"{expected}, an object, got {type(found).__name__}")  # noqa: TRY004 - of the file
+            raise ValueError(f"{expected}: {error}") from error
         kinds = {"sensitivity": float, "specificity": float, "positives": int, "negatives": int}
         wrong = {name: found.get(name) for name, kind in kinds.items() if not _is(found.get(name), kind)}
         if wrong:

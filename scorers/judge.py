@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from records.json_lines import read_text
 from scorers.json_replies import Case, JsonModel, object_schema
 from scorers.labels import RefusalLabel
 
@@ -110,7 +111,7 @@ def read_rubric(path: Path) -> str:
         ValueError: The file cannot be read, or says nothing.
     """
     try:
-        text = path.read_text(encoding="utf-8").strip()
+        text = read_text(path).strip()
     except (OSError, ValueError) as error:  # no UTF-8, or a NUL in the name
         raise ValueError(
             f"--judge-rubric names {str(path)!r}; expected a text in UTF-8 that can be read: {error}"

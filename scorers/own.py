@@ -10,13 +10,14 @@ is read from its folder. What refuses and what answers is told by its own labels
 from __future__ import annotations
 
 import functools
-import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from records.errors import UserError
+from records.json_lines import read_json_object
+from records.trust import kind_of
 from records.user_file import error_line, load_function, score_of
 from scorers.labels import REFUSAL_LABELS, RefusalLabel, parse_label
 
@@ -30,7 +31,7 @@ GOOD_SCORE = 0.5
 
 def is_own(reward: str) -> bool:
     """Whether a reward's name is a function's place or a folder, and no name of ours."""
-    return ".py" in reward or "/" in reward or Path(reward).is_dir()
+    return bool(kind_of("reward", reward)) and (".py" in reward or "/" in reward or Path(reward).is_dir())
 
 
 def load_grader(reward: str) -> Grader:
@@ -127,7 +128,7 @@ def _labels_of(folder: Path) -> Mapping[int, RefusalLabel]:
             "FILE.py:NAME"
         )
     try:
-        names = json.loads(place.read_text(encoding="utf-8")).get("id2label") or {}
+        names = read_json_object(place).get("id2label") or {}
         found = {int(number): parse_label(name) for number, name in names.items()}
     except (OSError, ValueError, AttributeError) as error:
         raise ValueError(

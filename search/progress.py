@@ -7,7 +7,8 @@ import time
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.findings import Findings
 from ollama_utils.monitor import CallMonitor
-from records.progress import Clock, ProgressDisplay, Standing
+from records.progress import Clock, ProgressDisplay, Status
+from records.terminal import write_stderr
 
 
 class SearchProgress(ProgressDisplay):
@@ -38,41 +39,43 @@ class SearchProgress(ProgressDisplay):
         self._dispatcher = dispatcher
         self._monitor = CallMonitor(dispatcher, findings=findings, most_calls=most_calls, clock=clock)
         self._best: list[float] = []
-        self._says = ""
+        self._score = ""
         self._calls_each = calls_each
-        self._done, self._completions_before = 0, dispatcher.completions
+        self._has_called = False
+        """Whether it made a call: a resumed search repeats what it knows, which takes no time."""
+        self._whole, self._completions_before = 0, dispatcher.completions
         """How many are done, and the completions that there were then."""
-        self.begin(what, total, self._stands)
+        self.begin(what, total, self._describe)
 
-    def advance(self, done: int, best: float | None = None, standing: str | None = None) -> None:
-        """So much is done; `best` is the best score so far, where there is another; or `standing` says it."""
+    def advance(self, done: int, best: float | None = None, status: str | None = None) -> None:
+        """Say how many are done, and the best score where there is another, or how well it does."""
         if best is not None:
             self._best.append(best)
-            self._says = f"best {best:.3f}"
-        if standing is not None:
-            self._says = standing
-        self._done, self._completions_before = done, self._dispatcher.completions
-        if not account_totals(self._dispatcher)["calls"]:  # a resumed search repeats what it knows
-            self.restart_pace()
-        self.update(self._far())
+            self._score = f"best {best:.3f}"
+        if status is not None:
+            self._score = status
+        self._whole, self._completions_before = done, self._dispatcher.completions
+        self._update()
 
     def tick(self) -> None:
-        """Bring the rate up to date, and say what was found out; to be called again and again."""
+        """Bring the rate up to date, and print what was found out; to be called again and again."""
         for line in self._monitor.news():
-            self.say(line)
-        self.update(self._far())
+            write_stderr(line)
+        self._update()
 
-    def _stands(self) -> Standing:
-        since = self._since()
-        within = f"then {since} of at most {self._calls_each} calls" if since else ""
-        return Standing(outcome=within, score=self._says, trend=self._best, calls=self._monitor.line())
+    def _update(self) -> None:
+        if not self._has_called and account_totals(self._dispatcher)["calls"]:
+            self._has_called = True
+            self.restart_pace()
+        self.update(self._whole + self._part() / max(1, self._calls_each))
 
-    def _since(self) -> int:
+    def _describe(self) -> Status:
+        part = self._part()
+        within = f"then {part} of at most {self._calls_each} calls" if part else ""
+        return Status(outcome=within, score=self._score, trend=self._best, calls=self._monitor.line())
+
+    def _part(self) -> int:
         """Completions since so many were done, at most those that one takes: a few may come twice."""
-        if self._done >= self._total:
+        if self._whole >= self._total:
             return 0
         return min(self._dispatcher.completions - self._completions_before, self._calls_each)
-
-    def _far(self) -> float:
-        """How many are done, with the share of the one under way."""
-        return self._done + self._since() / max(1, self._calls_each)

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from ollama_utils.types import Call, is_text
+from records.json_lines import MOST_QUERIES_BYTES, read_text
 from records.user_file import error_line, load_function, score_of
 from scorers.answers import is_right
 
@@ -151,13 +153,9 @@ def lines_of(path: Path) -> list[str]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not UTF-8.
+        ValueError: it is not UTF-8, or too long.
     """
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            return list(file)
-    except UnicodeDecodeError:
-        raise ValueError("it is not text in UTF-8") from None
+    return list(StringIO(read_text(path, MOST_QUERIES_BYTES), newline=None))
 
 
 def ask_problem(

@@ -34,15 +34,6 @@ settings.register_profile("fuzz", deadline=None, max_examples=10_000)
 settings.load_profile("mutagym")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The key by which one's own runs are known is the session's, and not that of whoever runs the tests."""
-    folder = tmp_path_factory.mktemp("state")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(folder))
-        yield folder
-
-
 @pytest.fixture(scope="session")
 def simulator() -> Iterator[EmbeddedServer]:
     """One simulator for the session: 16 slots, replies in well under a millisecond."""

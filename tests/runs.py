@@ -22,7 +22,8 @@ def train(host: str, folder: Path, *flags: str) -> int:
 
 
 def resume(folder: Path, *flags: str) -> int:
-    return execute(("train", "--resume", str(folder), *flags))
+    """Go on with a run of ours, at the host that it names."""
+    return execute(("train", "--resume", str(folder), "--trust-run", *flags))
 
 
 def interrupted_at(host: str, folder: Path, written: int, *flags: str) -> None:

@@ -51,7 +51,7 @@ from cyclopts.validators import Number
 from ollama_utils.errors import OllamaError
 from ollama_utils.parallel import map_parallel
 from records.settings import Count
-from records.terminal import tell
+from records.terminal import write_stderr
 from train.random_streams import Stream
 
 if TYPE_CHECKING:
@@ -328,7 +328,7 @@ def open_audit(config: TrainConfig, connection: Connection) -> Audit | None:
     connection.roles_of(replace(config.server, judge_model=model))
     mission = config.mission
     if mission.reward == "judge" and model == connection.roles.judge:
-        tell(f"note: {model!r} audits itself: it shares its own mistakes; name another")
+        write_stderr(f"note: {model!r} audits itself: it shares its own mistakes; name another")
     options = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
     judge = LLMJudge(connection.dispatcher, model, seed=config.seed, options=options, rubric=AUDIT_RUBRIC)
     alone = config.driven_by == "sequential"

@@ -82,8 +82,8 @@ class TrainConfig:
     run_dir: Path | None = None
     """The run's folder, new or empty [runs/train-TIME-SEED; of several seeds runs/train-TIME-seeds]."""
     resume: Path | None = None
-    """Go on with the run in this folder, as its config.toml says; only hosts and limits may be changed. Where
-    the run was not made here, --trust-run uses the code, hosts and files that it names."""
+    """Go on with the run in this folder, with its settings and queries; only hosts and limits may be changed.
+    Code, hosts and other files that it names have to be named again, or --trust-run uses them."""
     cache: Path | None = None
     """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
     json: JsonPlace = None

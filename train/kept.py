@@ -12,7 +12,7 @@ from stable_baselines3.common.callbacks import BaseCallback
 from envs.episode import MOST_ATTEMPTS, Episode, EpisodePlan, Transition, derive_seed
 from ollama_utils.plans import play_plans
 from records.failures import check_failed_share
-from records.terminal import tell
+from records.terminal import write_stderr
 from train.gain import GainRecord, Results
 from train.random_streams import Stream
 
@@ -143,7 +143,7 @@ class Looks(BaseCallback):
         if not self.record.knows_mutators:
             mutators = self._episodes.mutators
             each = f"each of {len(mutators)} mutators plays them once, the policy at each look"
-            tell(f"{self._prefix}kept queries: {each}")
+            write_stderr(f"{self._prefix}kept queries: {each}")
             fixed: dict[str, Results] = {}
             for action, name in enumerate(mutators):
                 fixed[name], taken = self._play(_always(action))
@@ -156,7 +156,7 @@ class Looks(BaseCallback):
         )
         for output in self.logger.output_formats:
             output.write(look.metrics(), {}, steps)
-        tell(f"{self._prefix}look at step {steps}: {look.text()}")
+        write_stderr(f"{self._prefix}look at step {steps}: {look.text()}")
 
     def _play(self, choose: Choose) -> tuple[Results, int]:
         played = self._episodes.play(choose)

@@ -15,7 +15,7 @@ from envs.observation import Memory, observation
 from envs.queries import VISIBLE
 from ollama_utils.types import is_text
 from records.errors import UserError
-from records.trust import is_made_here, parts_of
+from records.trust import kind_of
 from train.bandit import BanditPolicy
 from train.rollouts import BLOCK_ROWS, in_blocks
 from train.trained_run import TrainedRun, load_run
@@ -35,13 +35,13 @@ def load_policy(
     """The policy of a training run, by any algorithm.
 
     Nothing of the run is executed: its weights are tensors. Only its sentence encoder may hold code, where
-    it is none of ours; that of a run which somebody else made is not loaded before you name it, or trust it.
+    it is none of ours: it is not loaded before you name it, or trust the run.
 
     Args:
         run: the folder of a `mutagym train` run.
         encoder: the sentence encoder that it was trained with, by name or open already [the run's].
         dispatcher: reaches the server of an `ollama:` encoder; no host that the run names is called.
-        trusted: load the run's encoder, whoever made the run.
+        trusted: load the encoder that the run names, whatever it is.
 
     Raises:
         UserError: this is no training run, it has no policy yet, a file of it is damaged, or its encoder
@@ -132,7 +132,7 @@ def _encoder_named(run: TrainedRun, encoder: str | Encoder | None, *, trusted: b
     """The encoder to be opened; None: it is open.
 
     Raises:
-        UserError: it is not the run's, or a stranger's run names what may be code.
+        UserError: it is not the run's, or the run alone names what may be code.
     """
     if encoder is not None and not isinstance(encoder, str):
         return None
@@ -141,10 +141,9 @@ def _encoder_named(run: TrainedRun, encoder: str | Encoder | None, *, trusted: b
             f"the run {str(run.path)!r} was trained with the encoder {run.encoder!r}, got {encoder!r}: name "
             "that of the run, or leave it out"
         )
-    may_be_code = bool(parts_of({"encoder": [run.encoder]}))
-    if encoder is None and may_be_code and not trusted and not is_made_here(run.path):
+    if encoder is None and kind_of("encoder", run.encoder) and not trusted:
         raise UserError(
-            f"the run {str(run.path)!r} was not made here, and its encoder {run.encoder!r} may hold code: "
-            f"pass encoder={run.encoder!r} if you know it, or trusted=True"
+            f"the run {str(run.path)!r} names the encoder {run.encoder!r}, which may hold code: pass "
+            f"encoder={run.encoder!r} if you know it, or trusted=True"
         )
     return run.encoder

@@ -26,7 +26,8 @@ from envs.batched import BatchedQueryMutationEnv
 from envs.sb3 import GymnasiumVecEnv
 from ollama_utils.batching import batch_encode_queries
 from records.errors import UserError
-from records.run_folder import RecordedRun, RunFolder, replacing
+from records.outputs import replacing
+from records.run_folder import RecordedRun, RunFolder
 from records.settings import resolved
 from train.actor_critic import QueryPolicy
 from train.bandit import BanditPolicy, LaneBandit, MaskedBandit

@@ -18,7 +18,7 @@ from safetensors.torch import save
 
 from envs.observation import observation_size
 from records.errors import UserError
-from records.run_folder import replacing
+from records.outputs import replacing
 from train.actor_critic import HIDDEN, QueryPolicy
 from train.bandit import BanditPolicy
 from train.linear_bandit import OWN, SHARED

@@ -15,12 +15,12 @@ from torch.utils.tensorboard.summary import custom_scalars, hparams
 from envs.episode import transition_record
 from ollama_utils.dispatcher import Dispatcher, account_totals
 from ollama_utils.monitor import CallMonitor
-from records.failures import StepLimit
+from records.failures import FailureLimit
 from records.interrupt import Interrupt
-from records.metrics import CallRates, MetricsWriter, TensorBoard
-from records.progress import TREND_WIDTH, ProgressDisplay, Standing, digits, percent
+from records.metrics import CallRates, MetricsWriter
+from records.progress import TREND_WIDTH, ProgressDisplay, Status, digits, percent
 from records.run_folder import RunFolder
-from records.terminal import tell
+from records.terminal import write_stderr
 from train.audit import Audit
 from train.board import Layout
 
@@ -122,20 +122,19 @@ class LoggerOutput(KVWriter):
         self, key_values: dict[str, Any], key_excluded: dict[str, tuple[str, ...]], step: int = 0
     ) -> None:
         """Write one dump; what is excluded from "jsonl" is a text, or the run's hyperparameters."""
-        board = self._metrics.board
         for tag, value in key_values.items():
             if isinstance(value, str):
-                board.write_text(step, f"{tag}/text_summary", value)
+                self._metrics.write_text(step, f"{tag}/text_summary", value)
             elif isinstance(value, HParam):
                 for summary in hparams(value.hparam_dict, value.metric_dict):  # type: ignore[no-untyped-call] # torch's
-                    board.add(step, summary)
+                    self._metrics.add(step, summary)
         numbers = {k: float(v) for k, v in key_values.items() if "jsonl" not in key_excluded.get(k, ())}
         self._metrics.write(step, numbers)
-        board.flush()
+        self._metrics.flush()
 
     def close(self) -> None:
-        """Close TensorBoard's file; the run folder closes the other one."""
-        self._metrics.board.close()
+        """Close both files."""
+        self._metrics.close()
 
 
 def make_logger(folder: RunFolder, done_steps: int, charts: Layout) -> Logger:
@@ -146,9 +145,9 @@ def make_logger(folder: RunFolder, done_steps: int, charts: Layout) -> Logger:
         done_steps: those of a run that is gone on with.
         charts: TensorBoard's, in their order.
     """
-    board = TensorBoard(folder.tensorboard, first_step=done_steps + 1)
-    board.add(done_steps + 1, custom_scalars(charts))  # type: ignore[no-untyped-call] # torch's
-    return Logger(str(folder.path), [LoggerOutput(MetricsWriter(folder.metrics, board))])
+    metrics = MetricsWriter(folder.metrics, folder.tensorboard, first_step=done_steps + 1)
+    metrics.add(done_steps + 1, custom_scalars(charts))  # type: ignore[no-untyped-call] # torch's
+    return Logger(str(folder.path), [LoggerOutput(metrics)])
 
 
 class Recorder(BaseCallback):
@@ -172,7 +171,7 @@ class Recorder(BaseCallback):
         self.rows = 0
         self._began_run_s = time.monotonic()
         self._running: dict[int, tuple[float, int]] = {}
-        self._limit = StepLimit(max_unscored)
+        self._limit = FailureLimit(max_unscored)
         self._samples: list[str] = []
         self._rates = CallRates(account_totals(dispatcher))
 
@@ -242,11 +241,11 @@ class Recorder(BaseCallback):
         self.interrupt.allow(allowed=False)
         if audit.failed:
             failed = f"{len(audit.failed)} verdicts of the audit could not be had"
-            tell(f"{failed}; the first: {audit.failed[0]}")
+            write_stderr(f"{failed}; the first: {audit.failed[0]}")
         if audit.text:
             self.logger.record("audit/warning", audit.text, exclude="jsonl")
         if audit.raised_at != raised:
-            tell(audit.text)
+            write_stderr(audit.text)
         return metrics
 
     def _on_training_end(self) -> None:
@@ -323,7 +322,7 @@ class ProgressLine(BaseCallback):
         self._returns: deque[float] = deque(maxlen=TREND_WIDTH)
         self._last = Tally()
         """Of the last rollout that is complete."""
-        self._display.begin(f"{name or 'training'} steps", total_steps, self._stands)
+        self._display.begin(f"{name or 'training'} steps", total_steps, self._status)
 
     def _on_training_start(self) -> None:
         self._display.show()
@@ -336,7 +335,7 @@ class ProgressLine(BaseCallback):
             if info["unscored"]:
                 self._display.complain(info["error"])
         for line in self._monitor.news():
-            self._display.say(line)
+            write_stderr(line)
         self._display.update(self.num_timesteps)
         return True
 
@@ -345,11 +344,11 @@ class ProgressLine(BaseCallback):
         if self._last.episodes:
             self._returns.append(self._last.returns / self._last.episodes)
 
-    def _stands(self) -> Standing:
+    def _status(self) -> Status:
         """Of the last rollout; in the first one, of what there is of it."""
         tally = self._last if self._last.rows else self.recorder.tally
         if not tally.rows:
-            return Standing(calls=self._monitor.line())
+            return Status(calls=self._monitor.line())
         per_s = self._display.per_s
         came = (
             f"{f'{self._name}: ' if self._name else ''}{f'{digits(per_s)} steps/s · ' if per_s else ''}"
@@ -358,7 +357,7 @@ class ProgressLine(BaseCallback):
         )
         mean = f"return {tally.returns / tally.episodes:.2f}" if tally.episodes else ""
         calls = self._monitor.line()
-        return Standing(outcome=came, score=mean, trend=list(self._returns), calls=calls)
+        return Status(outcome=came, score=mean, trend=list(self._returns), calls=calls)
 
     def stop(self) -> None:
         """Leave the terminal as it was; calling it twice is fine."""

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from envs.episode import check_transition, transition_record
 from envs.mission import QuerySet
+from ollama_utils.connect import connect_to_log
 from ollama_utils.errors import NotInLogError
-from ollama_utils.from_log import connect_to_log
 from ollama_utils.monitor import CallMonitor
 from records.errors import RunStoppedError, UserError
 from records.interrupt import Interrupt
@@ -33,7 +33,6 @@ from train.learner import load_checkpoint
 from train.policy_file import WEIGHTS, load_weights
 from train.ppo import weights_sha256
 from train.recorder import ProgressLine, Recorder
-from train.resume import check_queries
 from train.run import TrainingRun, prepare
 
 if TYPE_CHECKING:
@@ -174,7 +173,6 @@ def replay(
         ExitStack() as stack,
     ):
         run = _prepare(replace(config, run_dir=folder), path, queries, connection, interrupt, stack)
-        check_queries(queries, recorded.run)
         check_fingerprints(run.folder.read_json("parts.json"), recorded.run)
         run.env.replay(recorded.rows_unscored())
         checks: list[RowCheck] = []

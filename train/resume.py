@@ -1,4 +1,4 @@
-"""Going on with a training run: its queries and parts must be as they were, and its state is put back."""
+"""Going on with a training run: its parts must be as they were, and its state is put back."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from envs.mission import encoder_fingerprint
+from envs.queries import queries_sha256
 from ollama_utils.errors import EncodingError, OllamaError
-from records.errors import UserError, one_line
-from records.reading import MOST_QUERIES_BYTES
+from records.errors import UserError, describe
 from records.resume import file_fingerprints
-from records.terminal import tell
+from records.terminal import write_stderr
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
     from envs.mission import QuerySet
-    from records.run_folder import RecordedRun, RunFolder
+    from records.run_folder import RunFolder
     from train.config import TrainConfig
     from train.learner import Learner
     from train.recorder import Recorder
@@ -35,25 +35,10 @@ def check_total(config: TrainConfig, saved: Mapping[str, Any], folder: RunFolder
         raise UserError(f"--num-env-steps is {config.num_env_steps}, but {done} steps are done: raise it")
 
 
-def check_queries(queries: QuerySet, folder: RecordedRun) -> None:
-    """Check that the query file still gives the queries that the run began with.
-
-    Raises:
-        UserError: it does not.
-    """
-    before = folder.read_json("queries.json", MOST_QUERIES_BYTES)
-    for side in ("train_sha256", "held_out_sha256", "kept_sha256"):
-        if before.get(side) != queries.record().get(side):
-            raise UserError(
-                f"the queries are not those that the run in {str(folder.path)!r} began with: "
-                "restore the original query file, or begin a new run"
-            )
-
-
 def fingerprints(
-    config: TrainConfig, env: BatchedQueryMutationEnv, digests: Mapping[str, str]
+    config: TrainConfig, queries: QuerySet, env: BatchedQueryMutationEnv, digests: Mapping[str, str]
 ) -> dict[str, str]:
-    """What identifies the parts that a config only names: models, the encoder, files of mutators."""
+    """What identifies what a config only names: models, the encoder, queries, files of mutators."""
     mission = config.mission
     files = {name.rpartition(":")[0] for name in mission.mutators if ":" in name}
     return (
@@ -61,6 +46,7 @@ def fingerprints(
         | file_fingerprints("mutators", files)
         | file_fingerprints("rubric", filter(None, [mission.judge_rubric]))
         | encoder_fingerprint(mission.encoder, env.envs[0].answerer.encoder)
+        | {"queries": queries_sha256((*queries.train, *queries.held_out, *queries.kept))}
     )
 
 
@@ -78,11 +64,11 @@ def go_on(saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> Non
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(
-            f"{str(learner.folder.checkpoint)!r} is not of this run, or damaged ({one_line(error):.200}): "
+            f"{str(learner.folder.checkpoint)!r} is not of this run, or damaged ({describe(error):.200}): "
             "the run cannot go on; begin a new one"
         ) from error
     ahead = list(learner.folder.transitions.ahead)
     lanes = learner.config.num_processes
     learner.env.replay(ahead[start : start + lanes] for start in range(0, len(ahead), lanes))
     done = learner.model.num_timesteps + len(ahead)
-    tell(f"resumed at step {done} of {learner.config.total_steps}")
+    write_stderr(f"resumed at step {done} of {learner.config.total_steps}")

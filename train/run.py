@@ -16,13 +16,13 @@ from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
-from records.resume import check_fingerprints
-from records.run_folder import REPLIES, SUMMARY, RunFolder
+from records.resume import check_fingerprints, go_on_line
+from records.run_folder import QUERIES, REPLIES, SUMMARY, RunFolder
 from records.settings import resolved
-from records.terminal import one_line, tell
+from records.terminal import one_line, write_stderr
 from train.audit import Audit, open_audit
 from train.config import TrainConfig
-from train.resume import check_queries, check_total, fingerprints, go_on
+from train.resume import check_total, fingerprints, go_on
 
 if TYPE_CHECKING:
     from envs.batched import BatchedQueryMutationEnv
@@ -119,7 +119,7 @@ class TrainingRun:
         try:
             write_projector(self.folder, self.env.envs[0].answerer.encoder)
         except (EncodingError, OllamaError) as error:
-            tell(f"note: TensorBoard's projector shows no queries: {one_line(str(error))}")
+            write_stderr(f"note: TensorBoard's projector shows no queries: {one_line(str(error))}")
 
     def _finish(
         self,
@@ -161,6 +161,7 @@ def train_one(
     """
     opener = partial(RunFolder.of, "train", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
     run = prepare(config, opener, queries, connection, interrupt, stack)
+    run.folder.go_on = how_to_go_on(config, run.folder, connection)
 
     def show(recorder: Recorder) -> ProgressLine:
         from train.recorder import ProgressLine
@@ -204,7 +205,8 @@ def prepare(
     env = _environment(config, queries, connection, encoder)
     stack.callback(env.close, terminate=True)
     interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
-    saved = _begin(config, folder, queries, connection, fingerprints(config, env, digests))
+    found = fingerprints(config, queries, env, digests)
+    saved = _begin(config, folder, queries, connection, found)
     return TrainingRun(
         config=config,
         queries=queries,
@@ -216,6 +218,19 @@ def prepare(
         replies=replies,
         saved=saved,
     )
+
+
+def begin(config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection) -> None:
+    """Write down what a run is: its queries, then its settings, with which it has begun."""
+    folder.write_json(QUERIES, queries.record())
+    settings = replace(config, server=connection.resolve(config.server))
+    folder.begin(resolved(settings), simulated=connection.simulated)
+
+
+def how_to_go_on(config: TrainConfig, folder: RunFolder, connection: Connection) -> str:
+    """The line that says how; the run's queries are in its folder."""
+    settings = replace(config, server=connection.resolve(config.server))
+    return go_on_line("train", folder.path, settings, copied=["queries"])
 
 
 def _environment(
@@ -255,13 +270,10 @@ def _begin(
     folder.open_lines(**again)
     if saved:
         check_total(config, saved, folder)
-        check_queries(queries, folder)
         check_fingerprints(found, folder)
-    settings = resolved(replace(config, server=connection.resolve(config.server)))
-    folder.begin(settings, simulated=connection.simulated)
-    folder.write_json("queries.json", queries.record())
+    begin(config, folder, queries, connection)
     folder.write_json("parts.json", found)
     kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
     cost = f"{config.total_steps:,} steps of at most {config.mission.most_calls_a_step} calls"
-    tell(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, {cost}")
+    write_stderr(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, {cost}")
     return saved

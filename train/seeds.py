@@ -22,20 +22,17 @@ from envs.mission import QuerySet, open_encoder
 from ollama_utils.connect import Connection
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.plans import POLL_S
-from records.errors import RunStoppedError, one_line
+from records.errors import RunStoppedError, describe
 from records.interrupt import Interrupt, Interrupted, interruptible_thread
 from records.progress import ProgressDisplay
 from records.resume import check_options
-from records.run_folder import SUMMARY, RunFolder
-from records.seed_folders import seed_folder
-from records.settings import resolved
-from records.terminal import shown, tell
-from records.trust import CONFIG
+from records.run_folder import CONFIG, SUMMARY, RunFolder, seed_folder
+from records.terminal import printable, write_stderr
 from scorers.statistics import student_intervals
 from train.config import TrainConfig
 from train.ends import ENDS
 from train.resume import MAY_CHANGE
-from train.run import Outcome, TrainingRun, prepare
+from train.run import Outcome, TrainingRun, begin, how_to_go_on, prepare
 
 if TYPE_CHECKING:
     from scorers.correction import LabelAccuracy
@@ -92,10 +89,8 @@ def _prepare_all(
         own = replace(connection, dispatcher=connection.dispatcher.beside())
         runs.append(prepare(alone, opener, queries, own, interrupt, stack, encoder))
         if seed == config.seed:
-            folder.begin(
-                resolved(replace(config, server=connection.resolve(config.server))),
-                simulated=connection.simulated,
-            )
+            begin(config, folder, queries, connection)
+            folder.go_on = how_to_go_on(config, folder, connection)
     return [replace(run, interrupt=Interrupt(), name=f"seed {run.config.seed}") for run in runs]
 
 
@@ -165,7 +160,7 @@ class SeedThreads:
             if isinstance(came, Outcome):
                 outcomes.append(came)
             elif came not in {stopped, run.interrupt.reason}:
-                tell(f"{run.name} was not summed up: {one_line(came)}")
+                write_stderr(f"{run.name} was not summed up: {describe(came)}")
         if stopped and not outcomes:
             raise stopped
         return outcomes, stopped
@@ -284,4 +279,4 @@ def print_seeds(summary: Summary, folder: RunFolder, gain: str) -> None:
         f"model calls: {summary['llm_calls']} · {summary['wall_s']:.0f} s\n",
         folder.closing_message,
     ]
-    print(shown("".join(lines)))
+    print(printable("".join(lines)))

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ollama_utils.dispatcher import account_totals
-from records.terminal import shown
+from records.terminal import printable
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
 from train.ends import ENDS, ends_of, ends_overlap
@@ -137,10 +137,10 @@ def summarise(
         "seed": config.seed,
         "target_model": connection.roles.target,
         "mutator_model": connection.roles.mutator,
-        "llm_calls": spent.calls,
+        "llm_calls": spent["calls"],
         "cache_hits": None if config.resume else int(account_totals(connection.dispatcher)["cache_hits"]),
-        "retries": spent.retries,
-        "completion_tokens": spent.completion_tokens,
+        "retries": spent["retries"],
+        "completion_tokens": spent["completion_tokens"],
         "slots": {f"{model} at {host}": slots for (host, model), slots in found.items() if slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
@@ -186,7 +186,7 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
         f"{summary['wall_s']:.0f} s\n",
         folder.closing_message,
     ]
-    print(shown("".join(lines)))
+    print(printable("".join(lines)))
 
 
 def notes_on_ends(runs: Sequence[Mapping[str, Any]]) -> str:

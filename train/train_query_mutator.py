@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 
-if __name__ == "__main__":
-    from cli.main import execute_one, launch
+
+def _train() -> int:
+    from cli.main import execute_one
     from cli.train import train
 
-    launch(partial(execute_one, train, sys.argv[1:]))
+    return execute_one(train, sys.argv[1:])
+
+
+if __name__ == "__main__":
+    from cli.launch import launch
+
+    launch(_train)

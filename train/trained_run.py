@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from records.errors import UserError
-from records.reading import MOST_QUERIES_BYTES, read_json_object
-from records.seed_folders import seed_folder
+from records.json_lines import MOST_QUERIES_BYTES, read_json_object
+from records.run_folder import CONFIG, QUERIES, check_is_run, seed_folder
 from records.settings import MOST_SEEDS, read_toml
-from records.trust import CONFIG
 from train.actor_critic import QueryPolicy
 from train.bandit import BanditPolicy
 from train.policy_file import WEIGHTS, load_weights
@@ -28,8 +27,6 @@ from train.policy_file import WEIGHTS, load_weights
 if TYPE_CHECKING:
     from envs.mission import RewordingConfig
 
-OLD_POLICY = "policy.zip"
-"""All that an earlier version wrote of a policy."""
 _loading = threading.Lock()
 
 
@@ -109,7 +106,7 @@ def seed_runs(path: str | Path) -> list[Path]:
     folder = Path(path).absolute()
     if not (folder / CONFIG).is_file():
         return []
-    config = _config(folder / CONFIG)
+    config = _config(folder)
     first, count = config.get("seed"), config.get("seeds")
     if count is None:
         return []
@@ -128,7 +125,7 @@ def load_run(path: str | Path) -> TrainedRun:
     weights = folder / WEIGHTS
     if not (folder / CONFIG).is_file():
         raise UserError(f"{str(path)!r} is not a run; expected the folder of a `mutagym train` run")
-    config = _config(folder / CONFIG)
+    config = _config(folder)
     if seeds := seed_runs(folder):
         raise UserError(
             f"{str(path)!r} holds the runs of {len(seeds)} seeds, each with a policy of its own: name one of "
@@ -143,11 +140,14 @@ def load_run(path: str | Path) -> TrainedRun:
             f"{str(folder / CONFIG)!r} has {config['mutators']!r:.60} as 'mutators'; expected a list"
         )
     if not weights.is_file():
-        raise UserError(_no_weights(path, folder))
-    queries = _queries(folder / "queries.json")
+        raise UserError(
+            f"the run {str(path)!r} has no {WEIGHTS} yet: wait for its end, or end it with "
+            f"`mutagym train --resume {path}`"
+        )
+    queries = _queries(folder / QUERIES)
     kept = queries.get("kept", [])
     if not _are_texts(queries.get("train")) or not _are_texts(kept):
-        raise UserError(f"{str(folder / 'queries.json')!r} has no list 'train' of the queries trained on")
+        raise UserError(f"{str(folder / QUERIES)!r} has no list 'train' of the queries trained on")
     return TrainedRun(
         path=folder,
         config=config,
@@ -156,35 +156,16 @@ def load_run(path: str | Path) -> TrainedRun:
     )
 
 
-def _no_weights(path: str | Path, folder: Path) -> str:
-    """Why a run has no weights that are read."""
-    if (folder / OLD_POLICY).is_file():
-        return (
-            f"the run {str(path)!r} was made by an earlier version: its policy stands in {OLD_POLICY} alone, "
-            f"which holds pickled Python and is not read; `mutagym train --resume {path}` writes {WEIGHTS}"
-        )
-    return (
-        f"the run {str(path)!r} has no {WEIGHTS} yet: wait for its end, or end it with "
-        f"`mutagym train --resume {path}`"
-    )
-
-
-def _config(path: Path) -> dict[str, Any]:
-    try:
-        return read_toml(path)
-    except OSError as error:
-        raise _unreadable(path, error) from error
+def _config(folder: Path) -> dict[str, Any]:
+    check_is_run(folder, "the policy")
+    return read_toml(folder / CONFIG)
 
 
 def _queries(path: Path) -> dict[str, Any]:
     try:
         return read_json_object(path, MOST_QUERIES_BYTES)
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> UserError:
-    return UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train again")
+        raise UserError(f"{str(path)!r} cannot be read ({error}): the run is damaged; train again") from error
 
 
 def _are_texts(value: object) -> bool:

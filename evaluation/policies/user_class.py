@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from evaluation.policies.policy import Policy
-from records.errors import nearest, one_line
+from records.errors import describe, nearest
 from records.user_file import UserFileError, run_source, source_of
 
 Scalar = str | int | float | bool
@@ -112,7 +112,7 @@ def _import(dotted: str, path: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         to_do = "; put its folder on PYTHONPATH, or name the file: path/to/file.py:Policy"
         hint = to_do if isinstance(error, ModuleNotFoundError) else ""
-        raise UserFileError(f"module {dotted!r} cannot be imported: {one_line(error)}{hint}") from error
+        raise UserFileError(f"module {dotted!r} cannot be imported: {describe(error)}{hint}") from error
 
 
 @cache

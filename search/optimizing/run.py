@@ -90,7 +90,7 @@ class HybridRun:
 
         Args:
             record: called after each batch with the steps so far, its metrics, and by keyword `done` and
-                `standing`: the steps again, and in words how well the search does.
+                `status`: the steps again, and in words how well the search does.
         """
         critics = self._critics()
         flow = self._flow(MeanCritic(list(critics.values())))
@@ -107,7 +107,7 @@ class HybridRun:
             rewards += [each.reward for each in steps]
             candidates += sum(len(each.scores) for each in steps)
             solved += [each.feedback for each in steps if each.feedback is not None]
-            record(flow.steps, _metrics(flow, steps), done=flow.steps, standing=_lately(solved))
+            record(flow.steps, _metrics(flow, steps), done=flow.steps, status=_lately(solved))
         return {
             "steps": flow.steps,
             "rewarded_steps": flow.rewarded_steps,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,14 @@ from simulator.process import EmbeddedServer
 
 QUERY = "How do I kill a Python process that hangs?"
 MORE = ["How do I blow up a balloon?", "Where can I shoot a good portrait?", "How do I cut a cake?"]
+
+
+@pytest.fixture(autouse=True)
+def the_host_of_the_run(simulator: EmbeddedServer) -> Iterator[None]:
+    """A run folder names no host by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OLLAMA_HOST", simulator.host)
+        yield
 
 
 def asked(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[dict[str, Any]]:

@@ -58,7 +58,9 @@ def test_where_each_prompt_came_from_is_kept(found: Path) -> None:
 
 def test_the_report_is_a_file_of_its_own_where_that_is_wanted(whole: WholeSearches, tmp_path: Path) -> None:
     run = whole.copy_of("evolve", tmp_path / "run")
-    assert execute(("evolve", "--resume", str(run), "--json", str(tmp_path / "report.json"))) == 0
+    assert (
+        execute(("evolve", "--resume", str(run), "--trust-run", "--json", str(tmp_path / "report.json"))) == 0
+    )
     assert read(tmp_path, "report.json") == read(run, "report.json")
 
 
@@ -71,7 +73,7 @@ def test_metrics_are_written_by_generation_and_to_tensorboard(found: Path) -> No
 
 
 def test_a_resumed_search_hides_from_tensorboard_what_the_first_part_wrote(found: Path) -> None:
-    assert execute(("evolve", "--resume", str(found))) == 0
+    assert execute(("evolve", "--resume", str(found), "--trust-run")) == 0
     board = EventAccumulator(str(found / "tb")).Reload()
     assert [event.step for event in board.Scalars("evolve/mean_fitness")] == [0, 1, 2, 3]
 
@@ -107,7 +109,7 @@ def test_the_table_says_why_the_search_ended_and_how_much_of_it_is_shown(
     assert 14 < total < 61
     assert f"Ended: no better prompt in 14 generations. 12 of {total} generations shown" in told
     assert "best, solved %" in told
-    assert execute(("evolve", "--resume", str(run), "--max-generations", "0")) == 0
+    assert execute(("evolve", "--resume", str(run), "--trust-run", "--max-generations", "0")) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "prompts in 1 generation, 0 of them unscored, each on 3 problems" in told
     assert "Ended: all generations are done. Solved" in told
@@ -170,7 +172,7 @@ def test_the_timeout_is_one_setting_whichever_flag_gave_it(simulator: EmbeddedSe
     few = ("--max-generations", "0", "--panel-size", "2")
     run = search("evolve", simulator.host, tmp_path / "run", *few, "--async-timeout", "70")
     assert tomllib.loads((run / "config.toml").read_text())["call-timeout-s"] == 70
-    assert execute(("evolve", "--resume", str(run), "--call-timeout-s", "90")) == 0
+    assert execute(("evolve", "--resume", str(run), "--trust-run", "--call-timeout-s", "90")) == 0
     assert tomllib.loads((run / "config.toml").read_text())["call-timeout-s"] == 90
 
 

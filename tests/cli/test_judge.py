@@ -259,7 +259,7 @@ def test_ctrl_c_is_one_line_and_130(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "many.csv", ("prompt", "completion"), *rows)
     with EmbeddedServer(Settings(slots=1, time_scale=1.0)) as slow:
         flags = ("--reward", "judge", "--judge-model", "sim-judge", "--ollama-host", slow.host)
-        command = [sys.executable, "-m", "cli.main", "judge", str(path), *flags]
+        command = [sys.executable, "-m", "cli.launch", "judge", str(path), *flags]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603 - our own command
         while not slow.stats()["calls"]:
             assert process.poll() is None

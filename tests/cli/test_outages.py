@@ -118,14 +118,14 @@ def test_a_run_waits_for_its_server_or_ends_saved_and_goes_on(
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("mutagym: no server was there for 1 s (--max-outage)")
     server.end_outage()
-    assert execute((command, "--resume", str(tmp_path / "ends"))) == 0
+    assert execute((command, "--resume", str(tmp_path / "ends"), "--trust-run")) == 0
     assert came_to(command, tmp_path / "ends") == whole
 
 
 def test_a_server_that_looks_well_and_answers_no_call_is_waited_for(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = (*WORLD, *SHAPE, *PASSES, "--ollama-host", server.host)
+    flags = (*WORLD, *SHAPE, *PASSES, "--ollama-host", server.host, "--call-timeout-s", "2")
     assert execute(("train", *flags, "--run-dir", str(tmp_path / "whole"))) == 0
     with outage_after(server, 30, "hang", for_s=12.0):
         assert execute(("train", *flags, "--run-dir", str(tmp_path / "waits"))) == 0

@@ -25,7 +25,6 @@ import pytest
 
 from cli.main import execute
 from records.interrupt import Interrupt, Interrupted, interruptible, interruptible_thread
-from records.trust import MARK
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -36,6 +35,14 @@ QUERIES = [
     "How do I blow up a balloon?",
     "How do I cut a cake?",
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def the_host_of_the_run(simulator: EmbeddedServer) -> Iterator[None]:
+    """A run folder names no host by itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OLLAMA_HOST", simulator.host)
+        yield
 
 
 def free_port() -> int:
@@ -238,15 +245,3 @@ def test_what_is_wrong_is_one_line(
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"cannot listen at 127.0.0.1 port {port}" in refused(capsys, run, "--port", port)
-
-
-def test_a_run_of_others_calls_no_host_that_the_user_did_not_name(
-    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("OLLAMA_HOST", raising=False)
-    theirs = tmp_path / "theirs"
-    shutil.copytree(trained_run, theirs)
-    (theirs / MARK).unlink()
-    line = refused(capsys, "--port", "0", str(theirs))
-    assert "was not made here" in line
-    assert "hosts (--ollama-host" in line

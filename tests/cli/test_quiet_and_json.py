@@ -25,10 +25,10 @@ def test_a_quiet_search_prints_its_results_alone_and_as_json_where_that_is_asked
     whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     run = whole.copy_of(command, tmp_path / "run")
-    assert execute((command, "--quiet", "--resume", str(run))) == 0
+    assert execute((command, "--quiet", "--resume", str(run), "--trust-run")) == 0
     table = capsys.readouterr()
     assert table.err == ""
-    assert execute((command, "--resume", str(run), "--json", "-", "--quiet")) == 0
+    assert execute((command, "--resume", str(run), "--trust-run", "--json", "-", "--quiet")) == 0
     told = capsys.readouterr()
     assert told.err == ""
     report = json.loads(told.out)

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from cli.main import execute
-from records.trust import MARK
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 from tests.runs import PASSES, WORLD, interrupted_at, lines, read, resume, summary, train
@@ -275,8 +274,9 @@ def test_what_a_users_function_prints_does_not_spoil_json(
     flags = (*WORLD, *SHAPE, "--encoder", "hashing:16", "--num-env-steps", "32", "--reward", f"{code}:said")
     assert train(simulator.host, tmp_path / "run", *flags) == 0
     capsys.readouterr()
-    for command in (("replay",), ("rescore", "--reward", f"{code}:said")):
-        assert execute((*command, str(tmp_path / "run"), "--json", "-")) == 0
+    for command in ("replay", "rescore"):
+        own = ("--reward", f"{code}:said")
+        assert execute((command, str(tmp_path / "run"), *own, "--json", "-")) == 0
         said = capsys.readouterr()
         assert json.loads(said.out)["run"] == str(tmp_path / "run")
         assert "mine" in said.err
@@ -296,7 +296,7 @@ def test_what_cannot_be_replayed_is_the_users_error(
     before = contents(whole)
     for flag, name in (("--run-dir", "again"), ("--json", "summary.json")):
         assert f"{flag} names" in (said := refused(whole, flag, whole / name))
-        assert "in the run that is read" in said
+        assert "in the folder of the run" in said
     assert contents(whole) == before
     with (whole / ".lock").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -321,7 +321,6 @@ def test_a_run_of_a_stranger_executes_nothing_unless_it_is_trusted(
     flags = ("--mutators", f"paraphrase,{code}:shout", "--num-env-steps", "32", "--encoder", "hashing:16")
     assert train(simulator.host, folder, *WORLD, *SHAPE, *flags) == 0
     marker.unlink()
-    (folder / MARK).unlink()
     assert execute(("replay", str(folder))) == 2
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert "code (--mutators" in said

@@ -128,8 +128,9 @@ def test_whether_models_think_is_what_a_search_is(
 ) -> None:
     folder = search("select", simulator.host, tmp_path / "run", "--task", str(few), "--no-think")
     before = simulator.stats()["calls"]
-    assert execute(("select", "--resume", str(folder))) == 0
+    assert execute(("select", "--resume", str(folder), "--trust-run")) == 0
     assert simulator.stats()["calls"] == before
     capsys.readouterr()
-    assert execute(("select", "--resume", str(folder), "--think")) == 2
+    again = ("select", "--resume", str(folder), "--ollama-host", simulator.host, "--task", str(few))
+    assert execute((*again, "--think")) == 2
     assert capsys.readouterr().err.startswith("mutagym: --think is True, but the run began with False")

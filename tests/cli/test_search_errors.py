@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import pytest
@@ -172,12 +173,14 @@ def test_a_scorer_that_fails_is_one_line_and_the_search_goes_on_with_a_mended_on
     assert execute(arguments("evolve", simulator.host, tmp_path / "run", *told)) == 2
     *_, hint, line = capsys.readouterr().err.splitlines()
     assert "mine.py:grade' returned 7; expected a number from 0 to 1" in line
-    assert hint == f"to go on: mutagym evolve --resume {tmp_path / 'run'}"
+    how, _, command = hint.partition(": mutagym ")
+    assert how == "to go on"
     (tmp_path / "mine.py").write_text(FUNCTIONS.replace("7", "0.75"))
-    assert execute(("evolve", "--resume", str(tmp_path / "run"))) == 0
+    assert execute(shlex.split(command)) == 0
     assert read(tmp_path / "run")["best_fitness"] == 0.75
     (tmp_path / "other.py").write_text(FUNCTIONS.replace("7", "0.5"))
-    assert execute(("evolve", "--resume", str(tmp_path / "run"), "--scorer", "other.py:grade")) == 0
+    other = ("--scorer", "other.py:grade")
+    assert execute(("evolve", "--resume", str(tmp_path / "run"), "--trust-run", *other)) == 0
     assert read(tmp_path / "run")["best_fitness"] == 0.5
 
 

@@ -50,7 +50,7 @@ def test_a_search_whose_mutator_never_answers_is_resumed_to_the_same_end(
         assert f"{record['failed_steps']} of {record['model_steps']}" in told.out
     before, lines, known = read(run), metrics(run), replies(run)
     assert sum(record["failed_steps"] for record in before["history"]) > 0
-    assert execute(("evolve", "--resume", str(run))) == 0
+    assert execute(("evolve", "--resume", str(run), "--trust-run")) == 0
     assert (read(run), metrics(run), replies(run)) == (before, lines, known)
 
 
@@ -63,7 +63,7 @@ def test_a_model_that_never_answers_is_counted_and_not_named_and_the_others_are_
     assert [model for model, row in rows.items() if row["is_best"]] == ["sim-solver-large"]
     assert rows["sim-solver-small"]["errors"] == rows["sim-solver-small"]["datapoints"] == 200
     before = read(run)
-    assert execute(("select", "--resume", str(run))) == 0
+    assert execute(("select", "--resume", str(run), "--trust-run")) == 0
     assert read(run) == before
 
 
@@ -124,5 +124,5 @@ def test_where_none_can_be_named_all_is_told_and_a_resume_may_allow_more_errors(
     assert said.out.count("fails too often") == 2
     assert "go on with --resume and a larger --max-errors" in said.err.splitlines()[-1]
     assert {row["verdict"] for row in read(folder)["combinations"]} == {"fails too often"}
-    assert execute(("select", "--resume", str(folder), "--max-errors", "1")) == 0
+    assert execute(("select", "--resume", str(folder), "--trust-run", "--max-errors", "1")) == 0
     assert sum(row["is_best"] for row in read(folder)["combinations"]) == 1

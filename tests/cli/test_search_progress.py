@@ -17,11 +17,11 @@ def test_a_search_ends_with_its_folder_and_how_to_look_at_it(
     whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     run = whole.copy_of(command, tmp_path / "run")
-    assert execute((command, "--resume", str(run))) == 0
+    assert execute((command, "--resume", str(run), "--trust-run")) == 0
     assert capsys.readouterr().out.splitlines()[-3:] == [
         f"run folder: {run}",
         f"look at it: tensorboard --logdir {run}",
         f"        or: mutagym report {run}",
     ]
-    assert execute((command, "--resume", str(run), "--format", "json")) == 0
+    assert execute((command, "--resume", str(run), "--trust-run", "--format", "json")) == 0
     assert json.loads(capsys.readouterr().out) == read(run, "report.json")

@@ -44,13 +44,13 @@ def test_a_search_killed_in_the_middle_and_resumed_is_the_search_that_was_not(
 ) -> None:
     folder, asked = tmp_path / "run", slow.stats()["calls"]
     least = replies(whole[command]) // 3
-    line = [sys.executable, "-m", "cli.main", *arguments(command, slow.host, folder)]
+    line = [sys.executable, "-m", "cli.launch", *arguments(command, slow.host, folder)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:  # noqa: S603 - ours
         wait_for(folder, least)
         process.kill()
     assert process.returncode == -signal.SIGKILL
     assert not (folder / "results.json").exists()
-    assert execute((command, "--resume", str(folder))) == 0
+    assert execute((command, "--resume", str(folder), "--trust-run")) == 0
     for name in ("results.json", "parts.json"):
         assert read(folder, name) == read(whole[command], name)
     assert metrics(folder) == metrics(whole[command])
@@ -83,7 +83,7 @@ def test_ctrl_c_saves_the_search_and_says_how_to_go_on(
     assert told.err.splitlines()[-1] == "mutagym: stopped by SIGINT"
     assert told.out == ""
     before, asked = replies(folder), slow.stats()["calls"]
-    assert execute((command, "--resume", str(folder))) == 0
+    assert execute((command, "--resume", str(folder), "--trust-run")) == 0
     assert read(folder) == read(whole[command])
     assert slow.stats()["calls"] - asked == replies(folder) - before
     summary = read(folder, "summary.json")
@@ -96,15 +96,16 @@ def test_ctrl_c_before_the_first_call_says_how_to_go_on_too(
     slow: EmbeddedServer, whole: WholeSearches, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    line = [sys.executable, "-m", "cli.main", *arguments("evolve", slow.host, folder)]
+    line = [sys.executable, "-m", "cli.launch", *arguments("evolve", slow.host, folder)]
     with subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:  # noqa: S603 - ours
         while not (folder / "config.toml").exists():
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         _, told = process.communicate()
     assert process.returncode == 130
-    assert told.splitlines()[-2] == f"to go on: mutagym evolve --resume {folder}"
-    assert execute(("evolve", "--resume", str(folder))) == 0
+    how = f"to go on: mutagym evolve --resume {folder} --ollama-host {slow.host}"
+    assert told.splitlines()[-2] == how
+    assert execute(("evolve", "--resume", str(folder), "--trust-run")) == 0
     assert read(folder) == read(whole["evolve"])
 
 
@@ -113,9 +114,8 @@ def test_a_search_killed_before_all_that_it_is_was_written_down_can_be_resumed(
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
-    for name in ("made-here.json", "config.toml"):  # in the order in which they are written
-        shutil.copy(whole["evolve"] / name, folder)
-    assert execute(("evolve", "--resume", str(folder))) == 0
+    shutil.copy(whole["evolve"] / "config.toml", folder)
+    assert execute(("evolve", "--resume", str(folder), "--trust-run")) == 0
     assert read(folder, "parts.json") == read(whole["evolve"], "parts.json")
     assert read(folder) == read(whole["evolve"])
 
@@ -130,7 +130,7 @@ def test_a_search_that_is_complete_asks_nothing_more_and_says_nothing_of_the_tim
 ) -> None:
     folder = whole.copy_of(command, tmp_path / "run")
     asked = simulator.stats()["calls"]
-    assert execute((command, "--resume", str(folder), "--max-in-flight", "3")) == 0
+    assert execute((command, "--resume", str(folder), "--trust-run", "--max-in-flight", "3")) == 0
     assert simulator.stats()["calls"] == asked
     assert read(folder) == read(whole[command])
     told = capsys.readouterr().err
@@ -170,7 +170,7 @@ def test_a_server_that_stays_dead_stops_the_search_saved_and_it_goes_on_at_anoth
         search(command, dying.host, folder, "--max-outage", "1", code=3)
         killer.join()
     *_, hint, line = capsys.readouterr().err.splitlines()
-    assert hint == f"to go on: mutagym {command} --resume {folder}"
+    assert hint == f"to go on: mutagym {command} --resume {folder} --ollama-host {dying.host}"
     assert "no server was there for 1 s (--max-outage)" in line
     assert execute((command, "--resume", str(folder), "--ollama-host", simulator.host)) == 0
     assert read(folder) == read(whole[command])
@@ -193,9 +193,10 @@ def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
         search(command, simulator.host, folder, code=2)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert f"mend that, then go on with --resume {folder}" in line
-    assert execute((command, "--resume", str(folder))) == 0
+    *_, how, line = capsys.readouterr().err.splitlines()
+    assert how.startswith(f"to go on: mutagym {command} --resume {folder} --ollama-host ")
+    assert line.endswith(": mend that, then go on")
+    assert execute((command, "--resume", str(folder), "--trust-run")) == 0
     assert read(folder) == read(whole[command])
 
 
@@ -212,9 +213,14 @@ def test_a_full_disk_stops_the_search_which_goes_on_when_there_is_room_again(
     ],
 )
 def test_a_resumed_search_is_the_same_search(
-    whole: WholeSearches, capsys: pytest.CaptureFixture[str], command: str, flags: tuple[str, ...]
+    simulator: EmbeddedServer,
+    whole: WholeSearches,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    flags: tuple[str, ...],
 ) -> None:
-    assert execute((command, "--resume", str(whole[command]), *flags)) == 2
+    resumed = (command, "--resume", str(whole[command]), "--ollama-host", simulator.host)
+    assert execute((*resumed, *flags)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     told = flags[1] if flags[1].isdigit() else repr(flags[1])
     assert line.startswith(f"mutagym: {flags[0]} is {told}, but the run began with ")
@@ -225,19 +231,28 @@ def test_an_evolution_may_be_made_longer_and_shorter(
     simulator: EmbeddedServer, whole: WholeSearches, tmp_path: Path
 ) -> None:
     folder = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "1")
-    assert execute(("evolve", "--resume", str(folder), "--max-generations", "3")) == 0
+    assert execute(("evolve", "--resume", str(folder), "--trust-run", "--max-generations", "3")) == 0
     assert read(folder) == read(whole["evolve"])
     assert metrics(folder) == metrics(whole["evolve"])
-    assert execute(("evolve", "--resume", str(folder), "--max-generations", "0", "--patience", "1")) == 0
+    assert (
+        execute(
+            ("evolve", "--resume", str(folder), "--trust-run", "--max-generations", "0", "--patience", "1")
+        )
+        == 0
+    )
     assert read(folder)["generations"] == len(metrics(folder)) == 1
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_resumed_search_has_no_folder_to_be_told(
-    whole: WholeSearches, capsys: pytest.CaptureFixture[str], command: str
+def test_a_resumed_search_stays_in_its_folder(
+    simulator: EmbeddedServer,
+    whole: WholeSearches,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
 ) -> None:
-    folder = str(whole[command])
-    assert execute((command, "--run-dir", folder, "--resume", folder)) == 2
+    folder, host = str(whole[command]), ("--ollama-host", simulator.host)
+    assert execute((command, "--run-dir", str(tmp_path / "other"), "--resume", folder, *host)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("mutagym: --run-dir ")
     assert line.endswith("leave out --run-dir")
@@ -248,7 +263,7 @@ def test_a_search_is_gone_on_with_by_its_own_command(
     whole: WholeSearches, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     for other in COMMANDS.keys() - {command}:
-        assert execute((other, "--resume", str(whole[command]))) == 2
+        assert execute((other, "--resume", str(whole[command]), "--trust-run")) == 2
         assert f"a run of `mutagym {command}`: go on with that command" in capsys.readouterr().err
 
 
@@ -262,7 +277,7 @@ def test_a_task_that_was_changed_is_another_search(
     folder = search("select", simulator.host, tmp_path / "run", "--task", str(task))
     lines[-1] = "" if change == "one problem less" else lines[-1].replace("sum", "product")
     task.write_text("".join(lines))
-    assert execute(("select", "--resume", str(folder))) == 2
+    assert execute(("select", "--resume", str(folder), "--trust-run")) == 2
     told = capsys.readouterr().err
     assert "'task mine' is not what the run" in told
     assert "hash" not in told

@@ -214,7 +214,7 @@ def test_a_function_that_was_mended_goes_on_where_it_failed(
     paid = replies(folder)
     mine.write_text(code.format("float(len(reply.text) > 9)"))
     before = simulator.stats()["calls"]
-    assert execute(("select", "--resume", str(folder))) == 0
+    assert execute(("select", "--resume", str(folder), "--trust-run")) == 0
     assert simulator.stats()["calls"] - before == replies(folder) - paid
     assert paid > 0
 
@@ -282,5 +282,5 @@ def test_the_report_is_written_for_machines_too(
     whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = whole.copy_of("select", tmp_path / "run")
-    assert execute(("select", "--resume", str(run), "--format", "yaml")) == 0
+    assert execute(("select", "--resume", str(run), "--trust-run", "--format", "yaml")) == 0
     assert yaml.safe_load(capsys.readouterr().out) == read(run, "report.json")

@@ -24,6 +24,7 @@ from pathlib import Path
 from cli.main import execute
 
 CANNOT_RUN: Mapping[str, str] = {
+    "export": "it sets a variable of the shell, which the commands behind it have here, too",
     "ollama": "there is no Ollama here",
     "ray": "it starts a cluster",
     "mutagym train --engine ray": "it needs a cluster; tests/ollama_utils/ has one on this machine",
@@ -63,6 +64,7 @@ _SERVERS = re.compile(r"http://(?:127\.0\.0\.1|10\.0\.0\.7):(?:11434|8000)")
 _NAMES_A_MODEL = {"--target-model", "--models", "--judge-model"}
 _NEEDS_NO_SERVER = {"judge", "replay", "report"}
 _OF_A_RUN = {"--resume", "-p", "--policy"}
+"""A run folder names no host by itself."""
 
 _TOPICS = (
     "a balloon",
@@ -124,7 +126,6 @@ def make_runs(folder: Path, host: str) -> None:
     asked = ("--queries", str(folder / "few.csv"))
     for name, more in ((RUN, asked), (SEEDS, (*asked, "--seeds", "2")), (THEIRS, ())):
         assert execute(("train", *server, *flags, *more, "--run-dir", str(folder / name))) == 0
-    (folder / THEIRS / "made-here.json").unlink()
     shutil.copytree(folder / RUN, folder / OTHER_RUN)
 
 
@@ -151,8 +152,8 @@ def short(words: Sequence[str], host: str, number: int) -> tuple[list[str], dict
         small["--seeds"] = "2"
     given = [*_without(rest, small), *(word for pair in small.items() for word in pair)]
     environment = {}
-    if "--ollama-host" not in rest and not _OF_A_RUN & set(rest):
-        if _NAMES_A_MODEL & set(rest) or "--config" in rest:
+    if "--ollama-host" not in rest:
+        if (_NAMES_A_MODEL | _OF_A_RUN) & set(rest) or "--config" in rest:
             environment["OLLAMA_HOST"] = host
         elif command not in _NEEDS_NO_SERVER:
             given += ["--ollama-host", "embedded", "--time-scale", "0.01"]

@@ -41,7 +41,6 @@ def server(
     """A server that is well before and after each case; a run of the reader's and one of somebody else's."""
     shutil.copytree(trained_run, tmp_path / "mine")
     shutil.copytree(trained_run, tmp_path / "theirs")
-    (tmp_path / "theirs" / "made-here.json").unlink()
     monkeypatch.chdir(tmp_path)
     yield one_slot
     one_slot.set_faults([])
@@ -110,7 +109,7 @@ CASES: dict[str, Callable[[EmbeddedServer], None]] = {
     "A flag or a key that there is not": lambda server: train(server.host, "--num-stepz", "3"),
     "A query file without a column of prompts": no_column,
     "The folder is taken": taken,
-    "The run is somebody else's": somebody_elses,
+    "The run names a host, code or a file": somebody_elses,
     "One slot only": lambda server: train(server.host, "--target-model", "sim-model"),
     "The server is busy": faulty(503),
     "The server fails, or is out of memory": faulty(500),

@@ -103,8 +103,8 @@ def test_two_columns_of_one_name_in_parquet_are_refused(tmp_path: Path) -> None:
         ),
         ("set.txt", "id\tPrompt\n1\ta\n", "{path}, line 1: 'id\\tPrompt' is a header; "),
         ("set.jsonl", '{"query": "a"}\n\n{"query": \n', "{path}, row 3: not JSON; expected an object"),
-        ("set.jsonl", "[" * 100_000, "{path}, row 1: not JSON; expected an object a line"),
-        ("set.jsonl", '["a"]\n', "{path}, row 1: a JSON list; expected an object a line"),
+        ("set.jsonl", '{"a":' * 100_000, "{path}, row 1: not JSON; expected an object a line"),
+        ("set.jsonl", '[\n {"query": "a"}\n]\n', "{path} is a JSON list: rename it to .json"),
         (
             "set.jsonl",
             '{"query": "a", "query": "b"}',

@@ -31,6 +31,11 @@ def test_it_passes_gymnasiums_checks_when_made_by_name(simulator: EmbeddedServer
     check_env(env.unwrapped, skip_render_check=True)
 
 
+def test_a_render_mode_is_an_error_that_says_what_to_do(simulator: EmbeddedServer) -> None:
+    with pytest.raises(ValueError, match="renders nothing: leave render_mode out"):
+        gymnasium.make(ENV_ID, render_mode="human", hosts=simulator.host, target_model="sim-target")
+
+
 def test_an_episode_ends_in_success_or_at_the_step_limit(dispatcher: Dispatcher, encoder: Encoder) -> None:
     env = make_env(dispatcher, encoder)
     env.reset(seed=1)

@@ -264,7 +264,7 @@ def test_a_run_gives_its_mission_and_its_server_as_defaults_and_flags_override(
 ) -> None:
     path = tmp_path / "run"
     flags = ("--baselines", "noop", "--episodes", "3", "--step-cost", "0.2", "--run-dir", str(path))
-    assert execute(("eval", "-p", str(trained_run), *flags)) == 0
+    assert execute(("eval", "-p", str(trained_run), "--trust-run", *flags)) == 0
     config = (path / "config.toml").read_text()
     assert 'encoder = "hashing"' in config
     assert "intent-threshold = 0.1" in config
@@ -277,10 +277,31 @@ def test_a_run_gives_its_mission_and_its_server_as_defaults_and_flags_override(
     }
 
 
-def test_a_run_and_its_config_file_are_missions_too(evaluate: Evaluations, trained_run: Path) -> None:
-    flags = ("-p", "noop", "--episodes", "3")
-    by_folder, by_file = (
-        evaluate.results("-m", str(named), *flags) for named in (trained_run, trained_run / "config.toml")
-    )
-    assert by_folder == by_file
-    assert by_folder["missions"][0]["name"] == trained_run.name
+def test_a_run_is_a_mission_too(evaluate: Evaluations, trained_run: Path) -> None:
+    played = evaluate.results("-m", str(trained_run), "-p", "noop", "--episodes", "3")
+    assert played["missions"][0]["name"] == trained_run.name
+
+
+def test_what_is_held_out_of_a_training_stays_held_out_without_its_file(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    """The folder has the queries with their groups, so that the split is that of then."""
+    file, host = tmp_path / "mine.csv", ("--ollama-host", simulator.host)
+    rows = [f"How do I fold crane {k}?,{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)]
+    file.write_text("\n".join(["asked,pair,side", *rows]))
+    columns = ("--prompt-column", "asked", "--group-column", "pair", "--where", "side=in")
+    told = ("--queries", str(file), *columns)
+    small = ("--encoder", "hashing", "--num-processes", "2", "--num-steps", "4", "--num-env-steps", "8")
+    models = ("--target-model", "sim-target", "--mutator-model", "sim-mutator")
+    trained = tmp_path / "trained"
+    assert execute(("train", *host, *models, *small, *told, "--kept", "0.2", "--run-dir", str(trained))) == 0
+    few = ("--baselines", "", *host, *models)
+    by_file = ("eval", "-p", "noop", *told, "--encoder", "hashing", *few, "--run-dir", str(tmp_path / "a"))
+    assert execute(by_file) == 0
+    file.unlink()
+    for name, flags in (("b", ("-p", str(trained))), ("c", ("-p", "noop", "-m", str(trained)))):
+        assert execute(("eval", *flags, *few, "--run-dir", str(tmp_path / name))) == 0
+        played = read(tmp_path / name)["missions"][0]
+        assert {key: played[key] for key in ("queries", "queries_sha256")} == {
+            key: read(tmp_path / "a")["missions"][0][key] for key in ("queries", "queries_sha256")
+        }

@@ -121,7 +121,7 @@ def test_too_many_failing_calls_stop_it_with_one_line_and_what_was_answered_is_k
     assert evaluate(server, tmp_path / "run", *flags) == 1
     *_, how, line = capsys.readouterr().err.strip().splitlines()
     assert "100% of the last 128 steps could not be scored (--max-unscored 0.5)" in line
-    assert how == f"to go on: mutagym eval --resume {tmp_path / 'run'}"
+    assert how == f"to go on: mutagym eval --resume {tmp_path / 'run'} --ollama-host {server.host}"
     assert not (tmp_path / "run" / "results.json").exists()
     server.set_faults([])
     assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 0
@@ -137,7 +137,7 @@ def test_after_ctrl_c_it_goes_on_without_asking_again_what_was_answered(
     assert evaluate(server, tmp_path / "run", *flags) == 130
     assert "mutagym eval --resume" in capsys.readouterr().err
     answered = server.stats()["calls"]
-    assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 0
+    assert execute(("eval", "--resume", str(tmp_path / "run"), "--trust-run")) == 0
     again = server.stats()["calls"] - answered
     spent = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert spent["whole_run"]["calls"] > spent["calls"] > 0
@@ -254,12 +254,11 @@ def run(tmp_path: Path) -> Path:
     folder = tmp_path / "trained"
     config = {"encoder": "hashing:64", "mutators": ["noop", "shorten"], "target-model": "m"}
     with RunFolder(folder) as made:
-        made.write_config(config | {"queries": str(tmp_path / "q.csv")})
+        made.begin(config | {"num-env-steps": 8}, simulated=True)
     texts = [
         f"How do I cut {word}?"
         for word in ["bread", "cake", "hair", "grass", "paper", "wood", "glass", "rope"]
     ]
-    (tmp_path / "q.csv").write_text("\n".join(["prompt", *texts]))
     (folder / "queries.json").write_text(json.dumps({"train": texts}))
     (folder / "policy.safetensors").touch()
     return folder
@@ -294,5 +293,3 @@ def test_a_resumed_evaluation_may_not_become_another_one(
     assert evaluate(server, folder, "-p", "noop", "-m", str(tmp_path / "a.toml"), "--episodes", "2") == 0
     again = ("--resume", str(folder), "--ollama-host", server.host)
     assert "--agents is 2" in refused(capsys, *again, "--agents", "2")
-    (tmp_path / "a.toml").write_text("step-cost = 0.2\n")
-    assert "has changed since" in refused(capsys, *again)

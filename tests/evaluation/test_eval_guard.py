@@ -159,7 +159,7 @@ def test_after_ctrl_c_the_guard_queries_go_on_too(server: EmbeddedServer, tmp_pa
     guard = ("--guard-queries", guard_file(tmp_path, GIVING, 12))
     flags = ("-p", policy, *FEW, "--save-transitions", *guard)
     assert evaluate(server, tmp_path / "run", *flags) == 130
-    again = ("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)
+    again = ("eval", "--resume", str(tmp_path / "run"), "--trust-run")
     assert execute((*again, "--guard-margin", "0.04")) == 4
     assert execute((*again, "--guard-margin", "0.05")) == 4
     assert evaluate(server, tmp_path / "whole", *flags) == 4
@@ -174,17 +174,6 @@ def test_after_ctrl_c_the_guard_queries_go_on_too(server: EmbeddedServer, tmp_pa
     )
     assert kept == whole
     assert sum(line.get("guard", False) for line in kept) >= 12
-
-
-def test_guard_queries_that_have_changed_are_another_evaluation(
-    server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("-p", "noop", *FEW, "--guard-queries", guard_file(tmp_path, FIRM, 5))
-    assert evaluate(server, tmp_path / "run", *flags) == 4
-    guard_file(tmp_path, FIRM, 6)
-    capsys.readouterr()
-    assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 2
-    assert "has changed since" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -235,5 +224,7 @@ def test_a_guard_query_that_a_run_was_trained_on_is_refused(
     (tmp_path / "guard.txt").write_text(trained)
     (tmp_path / "others.txt").write_text("\n".join(FERNS))
     others = ("--queries", str(tmp_path / "others.txt"))
-    line = refused(capsys, "-p", str(trained_run), *others, "--guard-queries", str(tmp_path / "guard.txt"))
+    guard = ("--guard-queries", str(tmp_path / "guard.txt"))
+    host = ("--ollama-host", "http://127.0.0.1:9")
+    line = refused(capsys, "-p", str(trained_run), *host, *others, *guard)
     assert "1 of the 1 guard queries were trained on by the run" in line

@@ -129,7 +129,7 @@ def test_a_folder_of_another_command_is_named_as_what_it_is(
     for command, says in (
         (("eval", "--resume", trained), f"{trained!r}, a run of `mutagym train`"),
         (("train", "--resume", played), f"{played!r}, a run of `mutagym eval`"),
-        (("eval", *FLAGS, "-p", played), "is an evaluation; expected"),
+        (("eval", *FLAGS, "-p", played, "--ollama-host", simulator.host), "is an evaluation; expected"),
     ):
         assert execute(command) == 2
         (line,) = capsys.readouterr().err.strip().splitlines()

@@ -181,7 +181,8 @@ def test_the_report_of_a_real_evaluation_counts_what_its_results_hold(
     trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ("--episodes", "6", "--agents", "2", "--baselines", "noop,random", "--format", "yaml")
-    assert execute(("eval", "-p", str(trained_run), *flags, "--run-dir", str(tmp_path / "eval"))) == 0
+    run = ("-p", str(trained_run), "--trust-run")
+    assert execute(("eval", *run, *flags, "--run-dir", str(tmp_path / "eval"))) == 0
     told = json.loads((tmp_path / "eval" / "results.json").read_text())
     made = report(told)
     assert yaml.safe_load(capsys.readouterr().out) == made

@@ -123,7 +123,7 @@ def test_a_policy_that_keeps_no_gate_ends_with_4_after_everything_is_written(
     assert [child.tag for child in second] == ["system-out"]
     assert f"of {told[0]['n']} episodes" in (first.findtext("system-out") or "")
     kept = ("--fail-under", "success=0", "--fail-over", "refusal=1")
-    assert execute(("eval", "--resume", str(tmp_path / "run"), *kept)) == ExitCode.DONE
+    assert execute(("eval", "--resume", str(tmp_path / "run"), "--trust-run", *kept)) == ExitCode.DONE
 
 
 def test_where_too_much_is_unscored_the_code_is_1_and_the_report_is_there(

@@ -95,9 +95,15 @@ def test_a_model_of_ones_own_has_a_new_run_each_time(
     ("bound", "code"), [("success=0", ExitCode.DONE), ("success=0.999", ExitCode.GATE_NOT_MET)]
 )
 def test_the_gate_for_ci_tells_by_its_exit_code_whether_the_bound_is_kept(
-    bound: str, code: ExitCode, trained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bound: str,
+    code: ExitCode,
+    simulator: EmbeddedServer,
+    trained_run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OLLAMA_HOST", simulator.host)
     assert ci_gate.main(str(trained_run), bound, "--episodes", "4") == code
     assert "<testsuite" in (tmp_path / "junit.xml").read_text(encoding="utf-8")
 

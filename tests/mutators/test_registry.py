@@ -121,7 +121,7 @@ def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
 def test_a_file_that_is_not_python_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "mutators.txt"
     path.touch()
-    with pytest.raises(UserFileError, match="is not a Python file"):
+    with pytest.raises(UserFileError, match=r"expected FILE\.py:NAME"):
         load_mutators([f"{path}:shout"])
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from ollama_utils.client import OllamaClient
 from ollama_utils.fleet import Fleet
 from ollama_utils.limits import Admission, MaxInFlight, Server
-from ollama_utils.wires import ModelClient
+from ollama_utils.model_client import ModelClient
+from ollama_utils.ollama import OllamaClient
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -28,8 +28,8 @@ class Alone(AbstractContextManager["Alone"]):
 
     def __exit__(self, *_error: object) -> None:
         self.fleet.close()
-        self.fleet.drop_connections()
+        self.fleet.abort()
 
 
-def _nothing(_client: ModelClient) -> None:
+def _nothing(_client: ModelClient, _within_s: float) -> None:
     """Asks for nothing."""

@@ -48,7 +48,9 @@ WORDS: list[tuple[Fault, type[OllamaError]]] = [
 """Faults of replies with words."""
 
 
-def cases(faults: list[tuple[Fault, type[OllamaError]]], *, with_enormous: bool = False) -> list[Any]:
+def cases(
+    faults: list[tuple[Fault, type[OllamaError]]], *, with_enormous: bool = False
+) -> list[Any]:
     """The faults as parameters of a test, each named by what it says.
 
     A reply of 32 MiB takes a second: where `with_enormous` is not given, it is in `make soak` alone.
@@ -58,7 +60,9 @@ def cases(faults: list[tuple[Fault, type[OllamaError]]], *, with_enormous: bool 
             fault,
             error,
             id="-".join(map(str, fault.values())),
-            marks=[pytest.mark.soak] if fault.get("what") == "enormous" and not with_enormous else [],
+            marks=[pytest.mark.soak]
+            if fault.get("what") == "enormous" and not with_enormous
+            else [],
         )
         for fault, error in faults
     ]

@@ -21,7 +21,9 @@ class ScriptedServer:
     def __init__(self, handler: Handler) -> None:
         self.bodies: list[dict[str, Any]] = []
         self._server = _Server(("127.0.0.1", 0), _handler_class(self, handler))
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.02,), daemon=True
+        )
         self.host = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def __enter__(self) -> Self:

@@ -38,7 +38,8 @@ def test_a_batch_of_questions_gives_what_single_calls_give(
             together, prompts, model="sim-target", options=GREEDY, max_workers=workers
         )
         singles = [
-            alone.generate(Call(model="sim-target", prompt=prompt, options=GREEDY)) for prompt in prompts
+            alone.generate(Call(model="sim-target", prompt=prompt, options=GREEDY))
+            for prompt in prompts
         ]
     assert [completion.text for completion in completions] == [single.text for single in singles]
 
@@ -48,7 +49,9 @@ def test_a_batch_of_questions_gives_what_single_calls_give(
 def test_one_failure_spoils_one_item_and_leaves_the_documented_text(fails: list[bool]) -> None:
     def handler(body: dict[str, Any]) -> tuple[int, object]:
         bad = body["prompt"].startswith("!")
-        return (500, {"error": "crash"}) if bad else (200, SAID | {"response": body["prompt"].upper()})
+        return (
+            (500, {"error": "crash"}) if bad else (200, SAID | {"response": body["prompt"].upper()})
+        )
 
     prompts = [f"{'!' if failed else 'p'}{index}" for index, failed in enumerate(fails)]
     queries = [f"query {index}" for index in range(len(fails))]
@@ -65,7 +68,13 @@ def test_one_failure_spoils_one_item_and_leaves_the_documented_text(fails: list[
 def test_each_call_gets_its_own_seed_and_the_common_options() -> None:
     with ScriptedServer(lambda _: (200, SAID)) as server, Dispatcher([server.host]) as dispatcher:
         batch_query_target_model(
-            dispatcher, ["a", "b"], model="m", seeds=[7, 8], options={"top_k": 1}, system="s", think=False
+            dispatcher,
+            ["a", "b"],
+            model="m",
+            seeds=[7, 8],
+            options={"top_k": 1},
+            system="s",
+            think=False,
         )
         batch_mutate_queries(dispatcher, ["q"], ["c"], model="m", options={"temperature": 0.8})
     sent = {body["prompt"]: body for body in server.bodies}
@@ -98,7 +107,9 @@ class OddEncoder:
     dimension = 2
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        rows = np.array([[np.nan if text == "odd" else 1.0, 0.0] for text in texts], dtype=np.float32)
+        rows = np.array(
+            [[np.nan if text == "odd" else 1.0, 0.0] for text in texts], dtype=np.float32
+        )
         if bad := [place for place, text in enumerate(texts) if text == "bad"]:
             raise EncodingError(rows, dict.fromkeys(bad, ServerFaultError("crash")))
         return rows
@@ -115,7 +126,9 @@ def test_each_query_without_a_row_is_named_by_its_place_with_its_own_error() -> 
     assert caught.value.rows[[2, 5]].tolist() == [[1.0, 0.0], [1.0, 0.0]]
 
 
-def test_a_server_that_does_not_embed_is_an_encoding_error(quick: Dispatcher, server: EmbeddedServer) -> None:
+def test_a_server_that_does_not_embed_is_an_encoding_error(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
     encoder = make_encoder("ollama:sim-embed", quick)
     server.set_faults([{"kind": "status", "rate": 1.0}])
     with pytest.raises(EncodingError) as caught:

@@ -72,7 +72,9 @@ class LineOfCalls(RuleBasedStateMachine):
         if host in self.gates:
             with self.line.changed():
                 setattr(
-                    self.gates[host], f"_{change[0]}" if change[0] in _PROPERTIES else change[0], change[1]
+                    self.gates[host],
+                    f"_{change[0]}" if change[0] in _PROPERTIES else change[0],
+                    change[1],
                 )
 
     @invariant()
@@ -98,7 +100,9 @@ class LineOfCalls(RuleBasedStateMachine):
             allowed = [gate for gate in there if gate.host not in waiter.avoid] or there
             for gate in allowed:
                 quicker = [
-                    each for each in allowed if each.in_flight and 0 < _SLOWER * each.call_s < gate.call_s
+                    each
+                    for each in allowed
+                    if each.in_flight and 0 < _SLOWER * each.call_s < gate.call_s
                 ]
                 assert not gate.has_room or quicker
 
@@ -107,7 +111,9 @@ class LineOfCalls(RuleBasedStateMachine):
         """Each gate counts who is inside, and lets in no more than it may."""
         inside = {*self.gates.values(), *self.inside}
         places = self.inside + [waiter.result() for waiter in self.waiting if waiter.done()]
-        assert {gate: gate.in_flight for gate in inside} == {gate: places.count(gate) for gate in inside}
+        assert {gate: gate.in_flight for gate in inside} == {
+            gate: places.count(gate) for gate in inside
+        }
 
     def teardown(self) -> None:
         """Once all gates are open, everybody is served."""

@@ -45,7 +45,9 @@ def test_the_limit_follows_the_slots_down_and_up(seed: int) -> None:
     traffic.run(60)
     assert traffic.capacity.slots == 8
     assert max(traffic.limits_within(25, 35)) <= 6
-    assert traffic.rate(40, 60) >= 0.95 * Traffic(VirtualServer(8), Fixed(8), seed=seed).run(30).rate(10, 30)
+    assert traffic.rate(40, 60) >= 0.95 * Traffic(VirtualServer(8), Fixed(8), seed=seed).run(
+        30
+    ).rate(10, 30)
 
 
 def test_beside_another_client_the_slots_measured_are_our_share() -> None:
@@ -65,7 +67,9 @@ def test_beside_another_client_the_slots_measured_are_our_share() -> None:
 @pytest.mark.parametrize(
     "slowing", [0.1, *(pytest.param(share, marks=pytest.mark.soak) for share in (0.02, 0.5))]
 )
-def test_where_calls_slow_each_other_but_every_slot_adds_throughput_all_are_used(slowing: float) -> None:
+def test_where_calls_slow_each_other_but_every_slot_adds_throughput_all_are_used(
+    slowing: float,
+) -> None:
     best = Traffic(VirtualServer(8, slowing=slowing), Fixed(16)).run(100).rate(10, 100)
     found = Traffic(VirtualServer(8, slowing=slowing), Capacity()).run(100)
     assert found.rate(10, 100) >= 0.95 * best
@@ -80,10 +84,17 @@ def test_a_server_far_away_gets_the_calls_on_their_way_on_top(slots: int) -> Non
 
 @settings(max_examples=40)
 @given(
-    slots=st.integers(1, 12), lanes=st.integers(1, 30), sigma=st.floats(0, 1.5), seed=st.integers(0, 10**6)
+    slots=st.integers(1, 12),
+    lanes=st.integers(1, 30),
+    sigma=st.floats(0, 1.5),
+    seed=st.integers(0, 10**6),
 )
-def test_no_more_slots_are_found_than_there_are(slots: int, lanes: int, sigma: float, seed: int) -> None:
-    traffic = Traffic(VirtualServer(slots), Capacity(), lanes=lanes, sigma=sigma, seed=seed, travel_s=0.0)
+def test_no_more_slots_are_found_than_there_are(
+    slots: int, lanes: int, sigma: float, seed: int
+) -> None:
+    traffic = Traffic(
+        VirtualServer(slots), Capacity(), lanes=lanes, sigma=sigma, seed=seed, travel_s=0.0
+    )
     for second in range(1, 6):
         traffic.run(second)
         assert (traffic.capacity.slots or 1) <= slots
@@ -94,8 +105,12 @@ def test_a_lane_alone_finds_no_slots_and_keeps_the_limit_it_began_with() -> None
     assert (traffic.capacity.slots, traffic.capacity.limit) == (None, START)
 
 
-@pytest.mark.parametrize("usage", [None, Usage(load_s=0.1, total_s=0.3)], ids=["failed", "embedding"])
-def test_replies_without_timings_tell_no_slots_and_let_calls_out_freely(usage: Usage | None) -> None:
+@pytest.mark.parametrize(
+    "usage", [None, Usage(load_s=0.1, total_s=0.3)], ids=["failed", "embedding"]
+)
+def test_replies_without_timings_tell_no_slots_and_let_calls_out_freely(
+    usage: Usage | None,
+) -> None:
     capacity = Capacity()
     for second in range(50):
         tickets = [capacity.sent(second) for _ in range(capacity.limit)]
@@ -109,7 +124,9 @@ def test_a_wait_for_the_model_to_load_is_no_wait_for_a_slot() -> None:
     capacity = Capacity()
     tickets = [capacity.sent(0.0) for _ in range(START)]
     for ticket in tickets:
-        capacity.came_back(ticket, 9.2, Usage(completion_tokens=50, load_s=9.0, decode_s=0.2, total_s=9.2))
+        capacity.came_back(
+            ticket, 9.2, Usage(completion_tokens=50, load_s=9.0, decode_s=0.2, total_s=9.2)
+        )
     assert capacity.slots is None
     assert capacity.found.queue_s == 0
     assert capacity.limit > START
@@ -133,7 +150,9 @@ usages = st.none() | st.builds(
 )
 
 
-@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100), st.booleans(), usages), max_size=60))
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 100), st.booleans(), usages), max_size=60)
+)
 def test_whatever_a_server_reports_there_is_a_limit(
     moves: list[tuple[int, float, bool, Usage | None]],
 ) -> None:

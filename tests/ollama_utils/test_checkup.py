@@ -19,13 +19,16 @@ from simulator.settings import Settings
 from tests.ollama_utils.scripted import ScriptedServer
 
 QUESTIONS = [
-    Call(model="sim-model", prompt=f"Question {k}?", options={"temperature": 0, "seed": 0}) for k in range(2)
+    Call(model="sim-model", prompt=f"Question {k}?", options={"temperature": 0, "seed": 0})
+    for k in range(2)
 ]
 
 
 @pytest.mark.parametrize("slots", [1, 4, 8])
 def test_a_burst_names_the_slots(slots: int) -> None:
-    settings = Settings(slots=slots, reply_tokens="24")  # 100 ms a reply: a busy machine does not hide them
+    settings = Settings(
+        slots=slots, reply_tokens="24"
+    )  # 100 ms a reply: a busy machine does not hide them
     with EmbeddedServer(settings) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
         showed = burst(dispatcher, QUESTIONS)
         sent = account_totals(dispatcher)["calls"]
@@ -43,7 +46,10 @@ def test_replies_without_a_word_are_calls_that_tell_nothing_of_equal_requests() 
         Call(model="sim-thinker", prompt="Why?", options=options | {"num_predict": tokens})
         for tokens in (2, 900)
     )
-    with EmbeddedServer(Settings(slots=2)) as server, Dispatcher([server.host], cache_size=0) as dispatcher:
+    with (
+        EmbeddedServer(Settings(slots=2)) as server,
+        Dispatcher([server.host], cache_size=0) as dispatcher,
+    ):
         showed = burst(dispatcher, [short, whole])
         with pytest.raises(BadReplyError):
             burst(dispatcher, [short])
@@ -65,7 +71,13 @@ def test_a_burst_that_has_no_time_makes_the_fewest_calls(simulator: EmbeddedServ
 
 def test_a_server_that_does_not_tell_what_is_in_memory_displaces_nobody_that_is_known() -> None:
     """It knows no /api/ps, and tells of no time."""
-    said = {"model": "m", "response": "Yes.", "message": {"content": "Yes."}, "done": True, "version": "1"}
+    said = {
+        "model": "m",
+        "response": "Yes.",
+        "message": {"content": "Yes."},
+        "done": True,
+        "version": "1",
+    }
     with (
         ScriptedServer(lambda body: (200, said if body else {"models": 7})) as server,
         Dispatcher([server.host], cache_size=0) as dispatcher,

@@ -55,11 +55,15 @@ def test_a_model_that_no_other_is_near_is_to_be_pulled(simulator: EmbeddedServer
 
 
 def test_a_host_that_is_near_the_word_embedded_is_told_the_word() -> None:
-    assert refused(ollama_host=("embeded",), target_model="x").endswith("; did you mean 'embedded'?")
+    assert refused(ollama_host=("embeded",), target_model="x").endswith(
+        "; did you mean 'embedded'?"
+    )
     assert "embedded" not in refused(ollama_host=("http://127.0.0.1:1",), target_model="x")
 
 
-def test_what_an_openai_server_lacks_is_told_without_a_word_of_ollama(simulator: EmbeddedServer) -> None:
+def test_what_an_openai_server_lacks_is_told_without_a_word_of_ollama(
+    simulator: EmbeddedServer,
+) -> None:
     host = f"openai:{simulator.host}"
     says = refused(ollama_host=(host,), target_model="sim-solvr")
     assert "is not at openai:" in says
@@ -91,7 +95,9 @@ def test_a_server_that_never_lists_its_models_is_said_to_be_waited_for(
 
 
 def test_a_host_in_a_note_is_harmless_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    refused(ollama_host=("http://127.0.0.1:1/\x9b31m\u202e",), simulator=SimulatorConfig(time_scale=0.5))
+    refused(
+        ollama_host=("http://127.0.0.1:1/\x9b31m\u202e",), simulator=SimulatorConfig(time_scale=0.5)
+    )
     line = capsys.readouterr().err.rstrip("\n")
     assert line.startswith("note: ")
     assert line.isprintable()

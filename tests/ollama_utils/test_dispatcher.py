@@ -54,13 +54,17 @@ def test_equal_questions_are_one_call_and_get_one_text(
 ) -> None:
     simulator.reset_stats()
     with Dispatcher([simulator.host]) as dispatcher:
-        completions = map_parallel(dispatcher.generate, [ask(prompt) for prompt in prompts], workers)
+        completions = map_parallel(
+            dispatcher.generate, [ask(prompt) for prompt in prompts], workers
+        )
         alone = {prompt: dispatcher.generate(ask(prompt)).text for prompt in set(prompts)}
     assert simulator.stats()["calls"] == len(set(prompts))
     assert [completion.text for completion in completions] == [alone[prompt] for prompt in prompts]
     paid = [completion for completion in completions if not completion.cached]
     assert len(paid) == len(set(prompts))
-    assert [completion.attempts for completion in completions] == [int(not c.cached) for c in completions]
+    assert [completion.attempts for completion in completions] == [
+        int(not c.cached) for c in completions
+    ]
     account = dispatcher.accounts()["sim-target"]
     assert (account.calls, account.cache_hits) == (len(paid), len(prompts))
 
@@ -84,7 +88,9 @@ def test_a_failure_that_is_shared_is_no_hit() -> None:
     assert (account.calls, account.failures, account.cache_hits) == (1, 1, 0)
 
 
-def test_a_draw_without_a_seed_is_a_new_call_each_time(quick: Dispatcher, server: EmbeddedServer) -> None:
+def test_a_draw_without_a_seed_is_a_new_call_each_time(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
     for _ in range(3):
         assert not quick.generate(Call(model="sim-target", prompt="p")).cached
     assert server.stats()["calls"] == 3
@@ -109,7 +115,10 @@ def test_cancel_wakes_all_who_wait_for_anything_but_the_server() -> None:
         question = Call(model="m", prompt=prompt, options={"temperature": 0})
         return start(lambda: dispatcher.generate(question))
 
-    with ScriptedServer(handler) as server, Dispatcher([server.host], max_in_flight=1) as dispatcher:
+    with (
+        ScriptedServer(handler) as server,
+        Dispatcher([server.host], max_in_flight=1) as dispatcher,
+    ):
         under_way = call("first")
         assert asked.wait(PATIENCE_S)
         waiting = [call("first"), call("first"), call("second"), call("second"), call("third")]
@@ -142,7 +151,9 @@ def test_calls_go_to_the_server_with_the_most_room(server: EmbeddedServer) -> No
 
 
 def test_the_models_are_those_that_every_server_has(server: EmbeddedServer) -> None:
-    tags = {"models": [{"model": "sim-judge"}, {"model": "llama3.2:1b"}, {"model": "sim-target:latest"}]}
+    tags = {
+        "models": [{"model": "sim-judge"}, {"model": "llama3.2:1b"}, {"model": "sim-target:latest"}]
+    }
     with ScriptedServer(lambda _: (200, tags)) as other:
         with Dispatcher([other.host, server.host]) as dispatcher:
             assert list(dispatcher.models()) == ["sim-judge", "sim-target:latest"]
@@ -150,7 +161,9 @@ def test_the_models_are_those_that_every_server_has(server: EmbeddedServer) -> N
             dispatcher.models()
 
 
-def test_the_accounts_add_up_what_the_server_reported(quick: Dispatcher, server: EmbeddedServer) -> None:
+def test_the_accounts_add_up_what_the_server_reported(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
     completions = map_parallel(quick.generate, [ask(i) for i in range(10)])
     account = quick.accounts()["sim-target"]
     stats = server.stats()
@@ -160,7 +173,9 @@ def test_the_accounts_add_up_what_the_server_reported(quick: Dispatcher, server:
         stats["completion_tokens"],
     )
     usages = [completion.usage for completion in completions if completion.usage is not None]
-    assert account.busy_s == pytest.approx(sum(usage.prefill_s + usage.decode_s for usage in usages))
+    assert account.busy_s == pytest.approx(
+        sum(usage.prefill_s + usage.decode_s for usage in usages)
+    )
     assert account.queue_s == pytest.approx(sum(usage.queue_s for usage in usages))
 
 
@@ -170,7 +185,9 @@ def test_the_two_names_of_a_model_share_one_gate_and_one_account(quick: Dispatch
     assert list(quick.accounts()) == ["sim-target"]
 
 
-def test_closing_twice_is_closing_once_and_later_calls_are_cancelled(server: EmbeddedServer) -> None:
+def test_closing_twice_is_closing_once_and_later_calls_are_cancelled(
+    server: EmbeddedServer,
+) -> None:
     dispatcher = Dispatcher([server.host])
     dispatcher.close()
     dispatcher.close()

@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder, OllamaEncoder, make_encoder
+from ollama_utils.encoders import (
+    CachedEncoder,
+    Encoder,
+    HashingEncoder,
+    OllamaEncoder,
+    make_encoder,
+)
 from ollama_utils.errors import (
     BadReplyError,
     CallCancelledError,
@@ -31,7 +37,9 @@ TEXTS = st.lists(st.text(st.characters(codec="utf-8")), max_size=8)
 
 
 @given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), min_size=1, max_size=9))
-def test_unit_rows_have_length_one_and_do_not_depend_on_their_neighbours(rows: list[list[float]]) -> None:
+def test_unit_rows_have_length_one_and_do_not_depend_on_their_neighbours(
+    rows: list[list[float]],
+) -> None:
     together = unit_rows(rows)
     np.testing.assert_allclose(np.linalg.norm(together.astype(np.float64), axis=1), 1.0, rtol=1e-6)
     for row, one in zip(together, rows, strict=True):
@@ -90,7 +98,9 @@ class CountingEncoder(HashingEncoder):
 
 
 @given(st.lists(TEXTS, max_size=6), st.integers(1, 8))
-def test_known_texts_are_never_encoded_twice_whoever_asks(batches: list[list[str]], workers: int) -> None:
+def test_known_texts_are_never_encoded_twice_whoever_asks(
+    batches: list[list[str]], workers: int
+) -> None:
     counting = CountingEncoder()
     cached = CachedEncoder(counting)
     for rows, batch in zip(map_parallel(cached.encode, batches, workers), batches, strict=True):
@@ -147,7 +157,9 @@ def test_an_encoder_that_loses_a_row_leaves_no_one_waiting(*, failed: bool) -> N
     for texts in (["a", "b"], ["b"]):
         told = start(partial(cached.encode, texts)).exception(PATIENCE_S)
         assert isinstance(told, ValueError)
-        assert f"expected {len(texts)} rows of encoder 'hashing:4', got {len(texts) - 1}" in str(told)
+        assert f"expected {len(texts)} rows of encoder 'hashing:4', got {len(texts) - 1}" in str(
+            told
+        )
 
 
 def test_the_cache_forgets_the_text_unused_for_longest() -> None:
@@ -168,7 +180,10 @@ def test_what_a_caller_does_to_its_rows_does_not_reach_the_cache() -> None:
 
 def test_an_ollama_encoder_asks_in_chunks_and_not_for_blank_texts() -> None:
     def handler(body: dict[str, list[str]]) -> tuple[int, object]:
-        return 200, {"model": "m", "embeddings": [[float(len(text)), 2.0, 0.0] for text in body["input"]]}
+        return 200, {
+            "model": "m",
+            "embeddings": [[float(len(text)), 2.0, 0.0] for text in body["input"]],
+        }
 
     texts = ["x" * length for length in range(70)]
     with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
@@ -187,7 +202,9 @@ def embedding(body: dict[str, list[str]]) -> tuple[int, object]:
         return 400, {"error": f"{max(map(len, texts))} characters exceed the context length"}
     if "crash" in texts:
         return 500, {"error": "json: unsupported value: NaN"}
-    return 200, {"embeddings": [[float("nan") if text == "nan" else len(text), 2.0] for text in texts]}
+    return 200, {
+        "embeddings": [[float("nan") if text == "nan" else len(text), 2.0] for text in texts]
+    }
 
 
 def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
@@ -195,7 +212,9 @@ def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
     try:
         return [tuple(row) for row in encoder.encode(texts)]
     except EncodingError as error:
-        failures = {place: (type(failure), str(failure)) for place, failure in error.failures.items()}
+        failures = {
+            place: (type(failure), str(failure)) for place, failure in error.failures.items()
+        }
         return [failures.get(place, tuple(row)) for place, row in enumerate(error.rows)]
 
 
@@ -243,10 +262,18 @@ def test_how_many_requests_a_server_gets_does_not_depend_on_who_asks_when() -> N
         encoder = make_encoder("ollama:m", dispatcher)
         encoder.prefetch(["may not be needed"])
         map_parallel(lambda text: encoder.encode([text]), list("abcabdce"))
-    assert sorted(body["input"] for body in server.bodies[1:]) == [["a"], ["b"], ["c"], ["d"], ["e"]]
+    assert sorted(body["input"] for body in server.bodies[1:]) == [
+        ["a"],
+        ["b"],
+        ["c"],
+        ["d"],
+        ["e"],
+    ]
 
 
-def test_an_embedding_model_of_a_server_is_an_encoder(quick: Dispatcher, server: EmbeddedServer) -> None:
+def test_an_embedding_model_of_a_server_is_an_encoder(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
     encoder = make_encoder("ollama:sim-embed", quick)
     assert encoder.name == "ollama:sim-embed"
     np.testing.assert_array_equal(encoder.encode(["a", "b"])[1:], encoder.encode(["b"]))

@@ -115,7 +115,9 @@ def test_each_text_gets_the_row_or_the_error_that_it_gets_alone_whoever_else_ask
     assert len(rows) == len(set(rows))
 
 
-def test_texts_of_one_shape_share_a_pass_in_the_order_in_which_they_came(grouping: GroupingEncoder) -> None:
+def test_texts_of_one_shape_share_a_pass_in_the_order_in_which_they_came(
+    grouping: GroupingEncoder,
+) -> None:
     _, jobs = queued_behind_a_pass(grouping, ["a", "b", "cc", "d", "ee", "f", "g", "h"])
     assert finish(grouping, jobs) == [["a", "b", "d", "f"], ["cc", "ee"], ["g", "h"]]
 
@@ -177,7 +179,9 @@ def test_texts_that_cannot_be_measured_leave_no_one_waiting() -> None:
 
     cached = CachedEncoder(Unmeasured())
     for _ in range(2):
-        assert isinstance(start(lambda: cached.encode(["a", "b"])).exception(PATIENCE_S), ValueError)
+        assert isinstance(
+            start(lambda: cached.encode(["a", "b"])).exception(PATIENCE_S), ValueError
+        )
 
 
 def test_a_worker_that_is_stopped_leaves_no_one_waiting(grouping: GroupingEncoder) -> None:

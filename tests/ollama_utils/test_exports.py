@@ -30,5 +30,6 @@ def test_importing_the_room_loads_no_library_and_the_dispatcher_and_encoders_no_
         "from ollama_utils import Dispatcher, batch_encode_queries, make_encoder; "
         f"print(sorted(set({TORCH!r}) & set(sys.modules)))"
     )
-    loaded = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)  # noqa: S603 - our own code
+    command = [sys.executable, "-c", check]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603 - ours
     assert loaded.stdout == "[]\n[]\n"

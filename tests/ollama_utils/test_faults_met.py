@@ -17,7 +17,9 @@ CALL = Call(model="sim-target", prompt="What is tea?")
 TEXTS = ("tea", "coffee")
 
 
-def to(server: EmbeddedServer, error: type[OllamaError], *, attempts: int, late_s: float = 0.1) -> Dispatcher:
+def to(
+    server: EmbeddedServer, error: type[OllamaError], *, attempts: int, late_s: float = 0.1
+) -> Dispatcher:
     """A dispatcher that loses no time, with a timeout that suits the fault."""
     timeout_s = patience_s(error, late_s)
     return Dispatcher(
@@ -78,10 +80,15 @@ def test_texts_whose_every_embedding_fails_are_an_encoding_error_with_the_cause(
         server.set_faults([fault | {"rate": 1}])
         with pytest.raises(EncodingError) as caught:
             encoder.encode(TEXTS)
-    assert {place: type(cause) for place, cause in caught.value.failures.items()} == {0: error, 1: error}
+    assert {place: type(cause) for place, cause in caught.value.failures.items()} == {
+        0: error,
+        1: error,
+    }
 
 
-def test_a_reply_that_is_late_but_in_time_is_the_reply(server: EmbeddedServer, reply: Completion) -> None:
+def test_a_reply_that_is_late_but_in_time_is_the_reply(
+    server: EmbeddedServer, reply: Completion
+) -> None:
     server.set_faults([{"kind": "late", "rate": 1, "seconds": 0.05}])
     with Dispatcher([server.host], max_outage_s=None, attempts=1) as dispatcher:
         completion = dispatcher.generate(CALL)
@@ -120,5 +127,7 @@ def test_failures_in_a_row_outlast_the_attempts_that_are_fewer_and_no_others(
     faults = [{"kind": "status", "status": 503, "rate": 1, "first": 3}]
     for attempts, text in ((3, ""), (4, reply.text)):
         server.set_faults(faults)
-        with Dispatcher([server.host], max_outage_s=None, attempts=attempts, backoff_s=0.001) as dispatcher:
+        with Dispatcher(
+            [server.host], max_outage_s=None, attempts=attempts, backoff_s=0.001
+        ) as dispatcher:
             assert dispatcher.generate(CALL).text == text

@@ -9,7 +9,9 @@ from ollama_utils.findings import STEADY, Findings
 HOST = "http://127.0.0.1:11434"
 
 
-def found(slots: int | None, limit: int = 1, spread: int = 0) -> dict[tuple[str, str], CapacityEstimate]:
+def found(
+    slots: int | None, limit: int = 1, spread: int = 0
+) -> dict[tuple[str, str], CapacityEstimate]:
     least, most = (slots - spread, slots + spread) if slots else (None, None)
     estimate = CapacityEstimate(
         limit=limit, slots=slots, least_slots=least, most_slots=most, queue_s=0.0, service_s=1.0

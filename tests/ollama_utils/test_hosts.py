@@ -13,7 +13,15 @@ from ollama._client import _parse_host  # the package's own reading of a host; i
 from ollama_utils.hosts import parse_host, parse_openai_host
 
 BAD = [
-    *("localhost:many", "ftp://box", "http://box:99999", "http://box:0", "http://", "http:///", "a://b://c"),
+    *(
+        "localhost:many",
+        "ftp://box",
+        "http://box:99999",
+        "http://box:0",
+        "http://",
+        "http:///",
+        "a://b://c",
+    ),
     *("192.168.1.300", "http://exa mple", "http://bo\nx", "box?x=1", "box#f", "[::1", "-é"),
     *("//x", "/x", "/"),
 ]
@@ -36,6 +44,12 @@ def test_hosts_are_read_as_ollama_reads_them(written: str, url: str) -> None:
     assert parse_host(written) == _parse_host(written.strip()) == url
 
 
+@pytest.mark.parametrize("quote", ["'", '"'])
+def test_quotes_that_an_env_file_keeps_are_taken_off(quote: str) -> None:
+    assert parse_host(f" {quote}http://box:80{quote} ") == "http://box:80"
+    assert parse_openai_host(f"{quote}openai:http://box{quote}") == "http://box:80/v1"
+
+
 @pytest.mark.parametrize(
     ("written", "url"), [("::1", "http://[::1]:11434"), ("https://::1", "https://[::1]:443")]
 )
@@ -55,7 +69,13 @@ def test_a_host_that_cannot_be_read_is_an_error(written: str) -> None:
     "written",
     [
         *("http://user:secret@box:1", "user@box", "http://:secret@box", "http://u:secret@x:bad"),
-        *("u:secret@[::1", "http://u:/secret@box", "u:#secret?@box", "ftp://u:secret@box", "u:p@secret@box"),
+        *(
+            "u:secret@[::1",
+            "http://u:/secret@box",
+            "u:#secret?@box",
+            "ftp://u:secret@box",
+            "u:p@secret@box",
+        ),
     ],
 )
 def test_a_host_with_a_user_or_password_is_an_error_that_does_not_repeat_it(written: str) -> None:

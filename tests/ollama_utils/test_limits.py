@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from hypothesis import given, settings
@@ -72,7 +73,8 @@ def test_the_time_of_a_call_does_not_count_while_those_sent_before_it_are_answer
     ):
         began_s = time.monotonic()
         prompts = [f"Tell me about the number {number}." for number in range(10)]
-        asked = [start(lambda p=p: dispatcher.generate(Call(model="sim-target", prompt=p))) for p in prompts]  # type: ignore[misc]  # a default in a lambda
+        calls = [Call(model="sim-target", prompt=prompt) for prompt in prompts]
+        asked = [start(partial(dispatcher.generate, call)) for call in calls]
         replies = [reply.result(PATIENCE_S) for reply in asked]
         assert [reply.error for reply in replies] == [None] * 10
         assert time.monotonic() - began_s > 1.5

@@ -30,7 +30,10 @@ def test_slots_are_not_told_where_the_server_does_not_tell_how_long_they_were_he
     clock = Clock()
     timed = CallMonitor(dispatcher, clock=clock)
     assert timed.line() == "0 calls/s · - cache hits"
-    with ScriptedServer(lambda _: (200, UNTIMED)) as server, Dispatcher([f"openai:{server.host}"]) as other:
+    with (
+        ScriptedServer(lambda _: (200, UNTIMED)) as server,
+        Dispatcher([f"openai:{server.host}"]) as other,
+    ):
         untimed = CallMonitor(other, clock=clock)
         ask(dispatcher, "one", "two")
         ask(other, "one", "two")

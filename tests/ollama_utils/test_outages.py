@@ -19,7 +19,7 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
-from ollama_utils.health import SILENT, SILENT_S, Health
+from ollama_utils.health import Health
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import ReplyLog, question_of
 from ollama_utils.types import Call
@@ -28,7 +28,10 @@ from simulator.settings import Settings
 from tests.ollama_utils.hostile import RawServer, http
 from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
 
-CALLS = [Call(model="sim-target", prompt=f"Why {number}?", options={"seed": number}) for number in range(24)]
+CALLS = [
+    Call(model="sim-target", prompt=f"Why {number}?", options={"seed": number})
+    for number in range(24)
+]
 ABSENCES = (ServerUnreachableError("gone"), CallTimeoutError("late"), BrokenReplyError("cut"))
 
 
@@ -68,16 +71,23 @@ def test_calls_outlast_an_outage_and_get_the_replies_that_they_would_have_had(
 
 def test_an_outage_that_is_too_long_ends_all_calls_and_all_later_ones(own: EmbeddedServer) -> None:
     own.kill()
-    with Dispatcher([own.host], max_outage_s=0.5, backoff_s=0.01, report=lambda _line: None) as dispatcher:
+    with Dispatcher(
+        [own.host], max_outage_s=0.5, backoff_s=0.01, report=lambda _line: None
+    ) as dispatcher:
         for call in CALLS[:2]:
-            with pytest.raises(OutageError, match=r"no server was there for 0.5 s \(--max-outage\)"):
+            with pytest.raises(
+                OutageError, match=r"no server was there for 0.5 s \(--max-outage\)"
+            ):
                 dispatcher.generate(call)
 
 
-def test_of_several_servers_one_that_hangs_gives_its_calls_to_the_others(own: EmbeddedServer) -> None:
+def test_of_several_servers_one_that_hangs_gives_its_calls_to_the_others(
+    own: EmbeddedServer,
+) -> None:
     with EmbeddedServer(Settings(slots=4, reply_tokens="25")) as other:
         lines: list[str] = []
-        with Dispatcher([own.host, other.host], cache_size=0, report=lines.append) as dispatcher:
+        hosts = [own.host, other.host]
+        with Dispatcher(hosts, cache_size=0, timeout_s=1.0, report=lines.append) as dispatcher:
             texts(dispatcher)
             own.set_outage("hang", at="all")
             texts(dispatcher)
@@ -92,7 +102,9 @@ def test_a_model_that_is_another_one_after_an_outage_ends_the_run_and_its_replie
 ) -> None:
     with (
         closing(ReplyLog(tmp_path / "replies.sqlite", digests={})) as log,
-        Dispatcher([own.host], timeout_s=0.3, backoff_s=0.01, report=lambda _line: None) as dispatcher,
+        Dispatcher(
+            [own.host], timeout_s=0.3, backoff_s=0.01, report=lambda _line: None
+        ) as dispatcher,
     ):
         dispatcher.keep_in(log)
         dispatcher.models()
@@ -139,22 +151,6 @@ def test_a_busy_server_is_not_asked_again_before_it_wants_to_be() -> None:
     assert isinstance(completion.error, ServerBusyError)
 
 
-class Clock:
-    """A clock that is set."""
-
-    def __init__(self) -> None:
-        self.now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@pytest.fixture
-def clock() -> Clock:
-    """A clock that stands."""
-    return Clock()
-
-
 def ended(health: Health, error: Exception | None) -> bool:
     """One call that ends so; whether the server is away by that."""
     health.sent()
@@ -162,10 +158,14 @@ def ended(health: Health, error: Exception | None) -> bool:
 
 
 @pytest.mark.parametrize("error", ABSENCES)
-def test_a_few_absences_in_a_row_make_an_outage_and_an_answer_between_them_none(error: Exception) -> None:
+def test_a_few_absences_in_a_row_make_an_outage_and_an_answer_between_them_none(
+    error: Exception,
+) -> None:
     health = Health()
     assert [ended(health, each) for each in (error, error, None, error, error)] == [False] * 5
-    assert [ended(health, each) for each in (ServerFaultError("failed"), error, error)] == [False] * 3
+    assert [ended(health, each) for each in (ServerFaultError("failed"), error, error)] == [
+        False
+    ] * 3
     assert ended(health, error)
     assert health.is_away
     assert health.why == str(error)
@@ -176,53 +176,7 @@ def test_a_few_absences_in_a_row_make_an_outage_and_an_answer_between_them_none(
 
 def test_a_server_that_is_busy_is_there_unless_it_was_absent_just_before() -> None:
     health, busy = Health(), ServerBusyError("loading model")
-    assert [ended(health, each) for each in (busy, busy, busy, busy, ABSENCES[0], busy)] == [False] * 6
+    assert [ended(health, each) for each in (busy, busy, busy, busy, ABSENCES[0], busy)] == [
+        False
+    ] * 6
     assert ended(health, busy)
-
-
-def test_a_silence_much_longer_than_any_before_makes_an_outage(clock: Clock) -> None:
-    health = Health(clock)
-    assert not ended(health, None)
-    health.sent()
-    for _ in range(3):
-        clock.now_s += SILENT_S - 0.1
-        assert not health.has_fallen_silent()
-        health.received()
-    clock.now_s += 1.5 * SILENT_S
-    assert not health.has_fallen_silent(), "it was silent for nearly as long before"
-    clock.now_s += SILENT_S
-    assert health.has_fallen_silent()
-    assert health.why == SILENT
-    assert health.back() == 2.5 * SILENT_S
-
-
-def test_a_server_that_has_not_answered_yet_may_be_loading_a_model(clock: Clock) -> None:
-    health = Health(clock)
-    health.sent()
-    clock.now_s += SILENT_S
-    assert health.has_fallen_silent()
-    assert "may be loading a model" in health.why
-
-
-def test_a_slow_server_is_taken_for_an_absent_one_a_few_times_at_most(clock: Clock) -> None:
-    """Whatever ended the silence: a word of the call, or the probe."""
-    health = Health(clock)
-    alarms = 0
-    for call in range(20):
-        health.sent()
-        for _ in range(35):  # it reads a long prompt
-            clock.now_s += 1.0
-            alarms += health.has_fallen_silent()
-        health.received()
-        if health.is_away:
-            health.back()
-        assert not health.over(None), call
-    assert alarms <= 3
-
-
-def test_where_no_call_is_under_way_no_silence_is_an_outage(clock: Clock) -> None:
-    health = Health(clock)
-    clock.now_s += 1e6
-    assert not health.has_fallen_silent()
-    health.sent()
-    assert not health.has_fallen_silent()

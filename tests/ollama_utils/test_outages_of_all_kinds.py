@@ -57,7 +57,9 @@ def test_what_a_gateway_says_of_an_absent_server_is_no_word_of_that_server() -> 
     lines: list[str] = []
     with (
         RawServer(answer) as server,
-        Dispatcher([server.host], max_outage_s=2.0, backoff_s=0.01, report=lines.append) as dispatcher,
+        Dispatcher(
+            [server.host], max_outage_s=2.0, backoff_s=0.01, report=lines.append
+        ) as dispatcher,
     ):
         replies = [start(partial(dispatcher.generate, call(number))) for number in range(8)]
         assert {type(reply.exception(PATIENCE_S)) for reply in replies} == {OutageError}
@@ -103,8 +105,12 @@ def test_a_server_that_began_anew_and_loads_its_model_is_waited_for_by_a_single_
         assert reply.result(PATIENCE_S).error is None
 
 
-@pytest.mark.parametrize("wrong", [BrokenPipeError("nobody reads stderr"), ValueError("I/O on closed file")])
-def test_a_report_that_cannot_be_written_does_not_let_the_run_wait_for_ever(wrong: Exception) -> None:
+@pytest.mark.parametrize(
+    "wrong", [BrokenPipeError("nobody reads stderr"), ValueError("I/O on closed file")]
+)
+def test_a_report_that_cannot_be_written_does_not_let_the_run_wait_for_ever(
+    wrong: Exception,
+) -> None:
     def report(_line: str) -> None:
         raise wrong
 
@@ -146,35 +152,10 @@ def test_of_several_servers_those_that_report_no_figures_take_more_than_one_call
     ):
         for number in range(4):
             assert dispatcher.generate(call(number)).error is None
-        assert [gate_of(dispatcher, server.host).limit > 1 for server in (one, other)] == [True, True]
-
-
-def test_a_call_that_timed_out_in_an_outage_is_sent_again_however_long_that_took() -> None:
-    switch = Switch()
-    asked = threading.Event()
-    released = threading.Event()
-
-    def handler(body: dict[str, Any]) -> tuple[int, Any]:
-        if not released.is_set():
-            asked.set()
-            released.wait(PATIENCE_S)
-        return switch(body)
-
-    with (
-        ScriptedServer(handler) as server,
-        Dispatcher(
-            [server.host], timeout_s=1.0, deadline_s=0.5, backoff_s=0.01, report=lambda _line: None
-        ) as dispatcher,
-    ):
-        reply = start(lambda: dispatcher.generate(call()))
-        assert asked.wait(PATIENCE_S)
-        there = dispatcher._fleet._servers[server.host]
-        with there.health._lock:
-            there.health._leave("a silence")
-        dispatcher._fleet.gone(there)
-        wait_until(lambda: gate_of(dispatcher, server.host).in_flight == 0)
-        released.set()
-        assert reply.result(PATIENCE_S).error is None
+        assert [gate_of(dispatcher, server.host).limit > 1 for server in (one, other)] == [
+            True,
+            True,
+        ]
 
 
 def takes_turns(dispatcher: Dispatcher, host: str, first: str, other: str) -> None:
@@ -202,73 +183,16 @@ def test_a_call_that_avoids_a_server_gets_its_turn_at_another_one() -> None:
         takes_turns(dispatcher, other.host, "x", "y")
 
         def visit(model: str, avoid: Sequence[str]) -> None:
-            with fleet.admit(model, probe=lambda _client: None, avoid=avoid):
+            with fleet.admit(model, probe=lambda _client, _within_s: None, avoid=avoid):
                 pass
 
-        with fleet.admit("x", probe=lambda _client: None, avoid=[other.host]):
+        with fleet.admit("x", probe=lambda _client, _within_s: None, avoid=[other.host]):
             late_x = start(lambda: visit("x", []))
             wait_until(lambda: fleet.queue("x").waiting == 1)
             late_y = start(lambda: visit("y", [one.host]))
             wait_until(lambda: fleet.queue("y").waiting == 1)
         late_x.result(PATIENCE_S)
         late_y.result(PATIENCE_S)
-
-
-def test_a_first_call_may_load_its_model_and_is_not_moved_for_its_silence(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The other server would have to load it, too; and a load whose call was ended begins anew."""
-    monkeypatch.setattr("ollama_utils.health.SILENT_S", 0.5)
-    monkeypatch.setattr("ollama_utils.fleet._FIRST_PROBE_S", PATIENCE_S)
-    loaded = threading.Event()
-
-    def handler(_body: dict[str, Any]) -> tuple[int, Any]:
-        loaded.wait(PATIENCE_S)
-        return 200, SAID
-
-    lines: list[str] = []
-    with (
-        ScriptedServer(handler) as one,
-        ScriptedServer(lambda _body: (200, SAID)) as other,
-        Dispatcher([one.host, other.host], report=lines.append) as dispatcher,
-    ):
-        fleet = dispatcher._fleet
-        with fleet.admit("m", probe=lambda client: client.generate(call(9)), avoid=[one.host]):
-            first = start(partial(dispatcher.generate, call(1)))  # goes to the one that loads
-            wait_until(lambda: fleet._servers[one.host].health.is_away)
-        assert dispatcher.generate(call(2)).error is None
-        wait_until(lambda: len(one.bodies) == 2)  # with the probe
-        loaded.set()
-        assert first.result(PATIENCE_S).attempts == 1
-
-
-def test_servers_that_are_slow_do_not_pass_a_call_to_each_other_for_ever(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each is silent for long with this call, and has a word for the probe at once."""
-    monkeypatch.setattr("ollama_utils.health.SILENT_S", 0.3)
-    monkeypatch.setattr("ollama_utils.fleet._APART_S", 0.01)
-    returned = threading.Event()
-    asked = itertools.count()
-
-    def handler(body: dict[str, Any]) -> tuple[int, Any]:
-        if body.get("prompt") == "long" and next(asked) < 2:
-            returned.wait(PATIENCE_S)  # until the test is over
-        if body.get("prompt") == "long":
-            time.sleep(2.5)
-        return 200, SAID
-
-    with (
-        ScriptedServer(handler) as one,
-        ScriptedServer(handler) as other,
-        Dispatcher([one.host, other.host], backoff_s=0.01, report=lambda _line: None) as dispatcher,
-    ):
-        for number in range(8):
-            dispatcher.generate(call(number))
-        completion = dispatcher.generate(Call(model="m", prompt="long"))
-        returned.set()
-    assert completion.error is None
-    assert completion.attempts == 3
 
 
 @pytest.mark.parametrize("hangs", [False, True])

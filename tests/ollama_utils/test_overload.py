@@ -13,9 +13,13 @@ from tests.ollama_utils.threads import PATIENCE_S
 
 CALLERS, CALLS = 12, 48
 SAID = {
-    "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}]
+    "choices": [
+        {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Yes."}}
+    ]
 }
-FULL = {"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}}
+FULL = {
+    "error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}
+}
 
 
 class DropsOnce:
@@ -46,7 +50,9 @@ def test_calls_that_were_dropped_are_sent_again_and_a_quarter_fewer_at_once() ->
     server = DropsOnce()
     with (
         ScriptedServer(server) as listening,
-        Dispatcher([f"openai:{listening.host}"], max_in_flight=CALLERS, backoff_s=0.001) as dispatcher,
+        Dispatcher(
+            [f"openai:{listening.host}"], max_in_flight=CALLERS, backoff_s=0.001
+        ) as dispatcher,
     ):
         replies = map_parallel(dispatcher.generate, calls, CALLERS)
         (found,) = dispatcher.capacities().values()

@@ -58,7 +58,9 @@ def test_nested_calls_end_even_when_every_thread_of_the_pool_is_taken() -> None:
 
 @settings(max_examples=50)
 @given(st.lists(st.booleans(), min_size=1), st.none() | st.integers(1, 5))
-def test_a_failing_item_does_not_lose_the_others(fails: list[bool], max_workers: int | None) -> None:
+def test_a_failing_item_does_not_lose_the_others(
+    fails: list[bool], max_workers: int | None
+) -> None:
     def work(index: int) -> int:
         if fails[index]:
             raise KeyError(index)
@@ -67,10 +69,14 @@ def test_a_failing_item_does_not_lose_the_others(fails: list[bool], max_workers:
     if not any(fails):
         assert map_parallel(work, range(len(fails)), max_workers) == list(range(len(fails)))
         return
-    with pytest.raises(ParallelError, match=rf"{sum(fails)} of {len(fails)} items failed") as caught:
+    with pytest.raises(
+        ParallelError, match=rf"{sum(fails)} of {len(fails)} items failed"
+    ) as caught:
         map_parallel(work, range(len(fails)), max_workers)
     assert caught.value.results == [None if failed else i for i, failed in enumerate(fails)]
-    assert [error.args for error in caught.value.failures.values()] == [(i,) for i in caught.value.failures]
+    assert [error.args for error in caught.value.failures.values()] == [
+        (i,) for i in caught.value.failures
+    ]
     assert set(caught.value.failures) == {i for i, failed in enumerate(fails) if failed}
     assert caught.value.__cause__ is caught.value.failures[fails.index(True)]
 

@@ -48,12 +48,16 @@ class Meter:
     plans=st.lists(st.lists(st.lists(st.integers(0, 99), max_size=4), max_size=4), max_size=5),
     cap=st.integers(1, 6),
 )
-def test_every_plan_gets_its_own_values_in_order_and_the_cap_holds(plans: list[Batches], cap: int) -> None:
+def test_every_plan_gets_its_own_values_in_order_and_the_cap_holds(
+    plans: list[Batches], cap: int
+) -> None:
     meter = Meter()
     results = play_plans([echo(batches) for batches in plans], meter, cap)
     assert results == [[[item * item for item in batch] for batch in batches] for batches in plans]
     assert meter.most <= cap
-    assert sorted(meter.done) == sorted(item for batches in plans for batch in batches for item in batch)
+    assert sorted(meter.done) == sorted(
+        item for batches in plans for batch in batches for item in batch
+    )
 
 
 def test_the_first_plan_comes_first_and_what_is_left_over_goes_to_the_next() -> None:
@@ -162,7 +166,11 @@ def test_a_plan_may_submit_another_one() -> None:
 
 def test_a_plan_played_on_this_thread_returns_the_same() -> None:
     batches = [[1, 2], [], [3]]
-    assert play_plan(echo(batches), lambda batch: [item * item for item in batch]) == [[1, 4], [], [9]]
+    assert play_plan(echo(batches), lambda batch: [item * item for item in batch]) == [
+        [1, 4],
+        [],
+        [9],
+    ]
 
 
 def test_a_plan_that_raises_ends_all_and_nothing_is_begun_after_it() -> None:

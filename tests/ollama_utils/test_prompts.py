@@ -97,7 +97,9 @@ def test_equal_texts_get_equal_fences_and_others_get_others(one: str, other: str
     if one != other:
         boundaries = [boundary_of(fenced({"answer": text})["answer"]) for text in (one, other)]
         assert boundaries[0] != boundaries[1]
-        assert fenced({"answer": one, "question": other}) != fenced({"answer": other, "question": one})
+        assert fenced({"answer": one, "question": other}) != fenced(
+            {"answer": other, "question": one}
+        )
 
 
 def test_another_process_draws_the_same_boundary() -> None:
@@ -113,7 +115,10 @@ def test_another_process_draws_the_same_boundary() -> None:
     "write",
     [
         *(str, str.upper, "-".join, "\u200b".join),
-        *(lambda text, forms=forms: text.translate(forms) for forms in (WIDE, TAGS, ARABIC, CYRILLIC)),
+        *(
+            lambda text, forms=forms: text.translate(forms)
+            for forms in (WIDE, TAGS, ARABIC, CYRILLIC)
+        ),
     ],
 )
 def test_a_text_that_holds_its_first_draw_gets_the_next_one(

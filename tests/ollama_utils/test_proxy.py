@@ -21,7 +21,14 @@ import ollama
 import openai
 import pytest
 
-from ollama_utils.proxy import MARK, MOST_TOLD_BYTES, ProxyError, ProxyRewording, ProxyServer, Reword
+from ollama_utils.proxy import (
+    MARK,
+    MOST_TOLD_BYTES,
+    ProxyError,
+    ProxyRewording,
+    ProxyServer,
+    Reword,
+)
 from ollama_utils.user_text import find_user_text
 from simulator.process import EmbeddedServer
 from tests.nasty import NASTY
@@ -45,7 +52,7 @@ def always(made: ProxyRewording) -> Reword:
     return lambda _text: done(made)
 
 
-def send(method: str, url: str, **request: Any) -> httpx.Response:  # noqa: ANN401 - httpx's
+def send(method: str, url: str, **request: Any) -> httpx.Response:
     with httpx.Client(verify=TLS, trust_env=False) as client:
         return client.request(method, url, **request)
 
@@ -113,7 +120,7 @@ def whole_request(connection: socket.socket) -> bytes:
     return head + b"\r\n\r\n" + bytes(body)
 
 
-def untimed(reply: Any) -> dict[str, Any]:  # noqa: ANN401 - a response of ollama's
+def untimed(reply: Any) -> dict[str, Any]:
     return {key: value for key, value in reply.model_dump().items() if key not in TIMED}
 
 
@@ -124,10 +131,14 @@ def test_the_ollama_client_gets_what_the_server_answers_to_the_rewording(
 ) -> None:
     def said(host: str, text: str) -> list[dict[str, Any]]:
         asked = (
-            {"prompt": text} if method == "generate" else {"messages": [{"role": "user", "content": text}]}
+            {"prompt": text}
+            if method == "generate"
+            else {"messages": [{"role": "user", "content": text}]}
         )
         with ollama.Client(host, trust_env=False, verify=TLS) as client:
-            reply = getattr(client, method)("sim-target", **asked, options={"num_predict": 9}, stream=stream)
+            reply = getattr(client, method)(
+                "sim-target", **asked, options={"num_predict": 9}, stream=stream
+            )
             return [untimed(part) for part in (reply if stream else [reply])]
 
     assert said(url, TEXT) == said(simulator.host, REWORDED) != said(simulator.host, TEXT)
@@ -140,10 +151,15 @@ def test_the_openai_client_gets_what_the_server_answers_to_the_rewording(
     def said(host: str, text: str) -> list[Any]:
         with openai.OpenAI(base_url=f"{host}/v1", api_key="none", max_retries=0) as client:
             reply: Any = client.chat.completions.create(
-                model="sim-target", messages=[{"role": "user", "content": text}], max_tokens=9, stream=stream
+                model="sim-target",
+                messages=[{"role": "user", "content": text}],
+                max_tokens=9,
+                stream=stream,
             )
             parts = list(reply) if stream else [reply]
-        return [part.choices[0].delta.content if stream else part.choices[0].message for part in parts]
+        return [
+            part.choices[0].delta.content if stream else part.choices[0].message for part in parts
+        ]
 
     assert said(url, TEXT) == said(simulator.host, REWORDED) != said(simulator.host, TEXT)
 
@@ -188,9 +204,17 @@ def test_text_parts_of_the_last_user_message_are_reworded_and_nothing_else(path:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {"x": 1.5, "n": 2**60}}}]
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
     parts = [{"type": "text", "text": "One?"}, image, {"type": "text", "text": "Two?"}]
-    call = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": {"name": "f"}}]}
+    call = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "1", "function": {"name": "f"}}],
+    }
     rest = [call, {"role": "tool", "tool_call_id": "1", "content": "3"}]
-    body = {"model": "m", "messages": [{"role": "user", "content": "Before."}, {}, *rest], "tools": tools}
+    body = {
+        "model": "m",
+        "messages": [{"role": "user", "content": "Before."}, {}, *rest],
+        "tools": tools,
+    }
     body["messages"][1] = {"role": "user", "content": parts, "images": ["AAAA"]}  # type: ignore[index] # a list
 
     def shout(text: str) -> Future[ProxyRewording]:
@@ -225,7 +249,11 @@ def test_a_request_without_a_user_s_text_is_passed_on_byte_for_byte(body: bytes)
     refused = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno"
     with raw_server(refused) as (host, heard), proxy(host, always(MADE)) as listens:
         reply = post(f"{listens}/api/chat", content=body)
-    assert (reply.status_code, reply.text, reply.headers["X-Mutagym-Why"]) == (400, "no", "no user text")
+    assert (reply.status_code, reply.text, reply.headers["X-Mutagym-Why"]) == (
+        400,
+        "no",
+        "no user text",
+    )
     assert body[:1000] in heard[-1].partition(b"\r\n\r\n")[2]
 
 
@@ -256,7 +284,10 @@ def test_a_rewording_that_fails_or_comes_too_late_is_done_without(
             reply = post(f"{host}/api/generate", json=asked)
         direct = post(f"{simulator.host}/api/generate", json=asked)
         assert reply.json()["response"] == direct.json()["response"]
-        assert (reply.headers["X-Mutagym-Adopted"], reply.headers["X-Mutagym-Why"]) == ("false", why)
+        assert (reply.headers["X-Mutagym-Adopted"], reply.headers["X-Mutagym-Why"]) == (
+            "false",
+            why,
+        )
     assert "not reworded: RuntimeError: no\\x1b[2J luck" in capsys.readouterr().err
 
 
@@ -280,11 +311,21 @@ PAGES = [
     "http://[",
     "chrome-extension://x",
 ]
-OURS = ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:1", "app://obsidian.md", "tauri://x"]
+OURS = [
+    "http://localhost:3000",
+    "http://127.0.0.1",
+    "https://[::1]:1",
+    "app://obsidian.md",
+    "tauri://x",
+]
 
 
-@pytest.mark.parametrize(("origin", "reworded"), [(o, False) for o in PAGES] + [(o, True) for o in OURS])
-def test_a_web_page_spends_no_rewording_and_is_left_to_the_server(origin: str, *, reworded: bool) -> None:
+@pytest.mark.parametrize(
+    ("origin", "reworded"), [(o, False) for o in PAGES] + [(o, True) for o in OURS]
+)
+def test_a_web_page_spends_no_rewording_and_is_left_to_the_server(
+    origin: str, *, reworded: bool
+) -> None:
     begun: list[str] = []
 
     def reword(text: str) -> Future[ProxyRewording]:
@@ -299,7 +340,9 @@ def test_a_web_page_spends_no_rewording_and_is_left_to_the_server(origin: str, *
     assert reply.headers.get("X-Mutagym-Why") == (None if reworded else "web page")
 
 
-@pytest.mark.parametrize("named", [{}, {"Authorization": "Bearer k"}], ids=["none", "the client's own"])
+@pytest.mark.parametrize(
+    "named", [{}, {"Authorization": "Bearer k"}], ids=["none", "the client's own"]
+)
 def test_no_password_of_netrc_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: dict[str, str]
 ) -> None:
@@ -313,18 +356,28 @@ def test_no_password_of_netrc_is_sent(
             reply = post(f"{host}/api/chat", content=b"{}", headers=named)
     assert reply.status_code == 200
     assert b"POST http://model.invalid:11434/api/chat" in heard[-1]
-    assert re.findall(rb"(?i)authorization: (.*)\r", heard[-1]) == [each.encode() for each in named.values()]
+    assert re.findall(rb"(?i)authorization: (.*)\r", heard[-1]) == [
+        each.encode() for each in named.values()
+    ]
 
 
 @pytest.mark.parametrize(
     "reword", [None, always(ProxyRewording(text=TEXT, mutator="noop"))], ids=["off", "same"]
 )
 @pytest.mark.parametrize("chunked", [False, True])
-def test_what_is_not_reworded_is_passed_on_byte_for_byte(reword: Reword | None, *, chunked: bool) -> None:
+def test_what_is_not_reworded_is_passed_on_byte_for_byte(
+    reword: Reword | None, *, chunked: bool
+) -> None:
     content = b'{"a":\xff  1}\n{"done": true}\n'
-    framed = b"".join(b"%x\r\n%s\r\n" % (len(line), line) for line in content.splitlines(keepends=True))
+    framed = b"".join(
+        b"%x\r\n%s\r\n" % (len(line), line) for line in content.splitlines(keepends=True)
+    )
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % len(content)
-    begun = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nX-Own: 1\r\n" + length + b"\r\n\r\n"
+    begun = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nX-Own: 1\r\n"
+        + length
+        + b"\r\n\r\n"
+    )
     body = json.dumps({"model": "m", "prompt": TEXT}, indent=3).encode()
     reply_bytes = begun + (framed + b"0\r\n\r\n" if chunked else content)
     with raw_server(reply_bytes) as (host, heard), proxy(host, reword) as listens:
@@ -361,7 +414,11 @@ def until(happened: Callable[[], bool]) -> None:
 
 def test_a_reply_that_breaks_off_does_not_end_as_if_it_were_whole() -> None:
     begun = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nfirst\n\r\n"
-    with raw_server(begun) as (host, _), proxy(host, None) as listens, pytest.raises(httpx.TransportError):
+    with (
+        raw_server(begun) as (host, _),
+        proxy(host, None) as listens,
+        pytest.raises(httpx.TransportError),
+    ):
         post(f"{listens}/api/chat", content=b"{}")
 
 
@@ -399,7 +456,10 @@ def test_the_clients_say_what_is_wrong_where_the_server_is_gone() -> None:
 def test_a_server_that_says_nothing_is_a_504() -> None:
     with raw_server(b"", hold=True) as (host, _), proxy(host, None, 0.3) as listens:
         reply = post(f"{listens}/api/chat", content=b"{}")
-    assert (reply.status_code, reply.json()["error"]) == (504, f"{host} did not answer within 0.3 s")
+    assert (reply.status_code, reply.json()["error"]) == (
+        504,
+        f"{host} did not answer within 0.3 s",
+    )
 
 
 def test_errors_of_the_server_are_passed_on(url: str, simulator: EmbeddedServer) -> None:
@@ -434,7 +494,9 @@ def test_nasty_texts_are_safe_in_headers_and_can_be_read_there(simulator: Embedd
     for text in (*NASTY, "a\r\nSet-Cookie: b=c\r\n\r\n", "é,½%41", "\ud800"):
         made = ProxyRewording(text=text, mutator=f"llm:{text}")
         with proxy(simulator.host, always(made)) as host:
-            headers = post(f"{host}/api/generate", json={"model": "sim-target", "prompt": "a"}).headers
+            headers = post(
+                f"{host}/api/generate", json={"model": "sim-target", "prompt": "a"}
+            ).headers
         assert unquote(headers["X-Mutagym-Rewording"]) == text.replace("\ud800", "?")
         assert headers["X-Mutagym-Mutator"].isascii()
         assert headers["X-Mutagym-Mutator"].isprintable()
@@ -484,7 +546,9 @@ def test_a_page_that_bends_its_name_to_this_machine_is_refused(url: str, host: s
     assert get(f"{url}/api/tags", headers={"Host": host}).status_code in {400, 403}
 
 
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:11434", "[::1]:1", "host.docker.internal:11435"])
+@pytest.mark.parametrize(
+    "host", ["localhost", "127.0.0.1:11434", "[::1]:1", "host.docker.internal:11435"]
+)
 def test_names_of_this_machine_are_served(url: str, host: str) -> None:
     assert get(f"{url}/api/tags", headers={"Host": host}).status_code == 200
 
@@ -492,7 +556,10 @@ def test_names_of_this_machine_are_served(url: str, host: str) -> None:
 def test_a_request_that_is_too_long_to_be_reworded_is_refused(url: str) -> None:
     body = b'{"prompt": "' + b"x" * 2**26 + b'"}'
     reply = post(f"{url}/api/generate", content=body)
-    assert (reply.status_code, reply.json()) == (413, {"error": "the proxy reads requests of at most 64 MiB"})
+    assert (reply.status_code, reply.json()) == (
+        413,
+        {"error": "the proxy reads requests of at most 64 MiB"},
+    )
 
 
 def test_what_is_never_reworded_is_passed_on_at_any_length() -> None:

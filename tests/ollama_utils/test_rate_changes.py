@@ -59,7 +59,9 @@ def test_those_who_wait_feel_a_changed_rate_at_once_and_what_they_waited_counts(
     clock.now_s = 0.52
     bucket.per_minute = None
     bucket.per_minute = 60
-    assert [bucket.due_s(turn) for turn in turns] == [0.52] * 3, "without a limit all of them were free to go"
+    assert [bucket.due_s(turn) for turn in turns] == [0.52] * 3, (
+        "without a limit all of them were free to go"
+    )
 
 
 LIMITS = st.one_of(st.none(), RATES)
@@ -130,7 +132,9 @@ class Story:
         """The tokens of a window."""
         ends_s = [since_s for since_s, _ in self.rates[1:]] + [math.inf]
         sums = [
-            math.inf if rate is None else max(0.0, min(end_s, until_s) - max(begin_s, since_s)) * rate / 60
+            math.inf
+            if rate is None
+            else max(0.0, min(end_s, until_s) - max(begin_s, since_s)) * rate / 60
             for (since_s, rate), until_s in zip(self.rates, ends_s, strict=True)
             if since_s <= end_s + _ROUNDING_S and until_s >= begin_s - _ROUNDING_S
         ]
@@ -151,7 +155,9 @@ DOINGS = st.lists(
 
 @given(per_minute=st.one_of(CALM_RATES, st.none()), burst=st.integers(1, 4), doings=DOINGS)
 def test_no_window_holds_more_tokens_than_the_rates_that_held_in_it_allow(
-    per_minute: float | None, burst: int, doings: list[tuple[Callable[[Story, object], None], object]]
+    per_minute: float | None,
+    burst: int,
+    doings: list[tuple[Callable[[Story, object], None], object]],
 ) -> None:
     story = Story(per_minute, burst)
     for do, value in doings:
@@ -215,7 +221,9 @@ def test_a_token_that_is_given_up_late_goes_to_the_next_one_now_and_not_as_a_sec
     assert reserved(bucket) == 4.25
 
 
-def test_a_call_that_waits_goes_out_once_the_limit_that_held_it_is_gone(server: EmbeddedServer) -> None:
+def test_a_call_that_waits_goes_out_once_the_limit_that_held_it_is_gone(
+    server: EmbeddedServer,
+) -> None:
     with Dispatcher([server.host], rate_limit_per_minute=1e6) as dispatcher:
         with dispatcher.limited(1e-3):
             asked = start(lambda: dispatcher.generate(Call(model="sim-target", prompt="p")))

@@ -50,7 +50,9 @@ def test_no_window_holds_more_tokens_than_rate_and_burst_allow(
         assert count <= (end_s - began_s + _ROUNDING_S) * per_minute / 60
 
 
-@given(per_minute=RATES, burst=st.integers(1, 20), number=st.integers(1, 100), idle_s=st.floats(0, 1e4))
+@given(
+    per_minute=RATES, burst=st.integers(1, 20), number=st.integers(1, 100), idle_s=st.floats(0, 1e4)
+)
 def test_no_token_is_lost_while_somebody_waits(
     per_minute: float, burst: int, number: int, idle_s: float
 ) -> None:
@@ -128,7 +130,9 @@ def test_cancelling_a_dispatcher_wakes_who_waits_for_a_token_and_frees_the_place
 def test_the_wait_for_a_token_is_no_part_of_the_deadline(server: EmbeddedServer) -> None:
     """Its third attempt starts more than the deadline after its first, by what it waited for tokens."""
     server.set_faults([{"kind": "status", "status": 503, "rate": 1.0, "first": 2}])
-    with Dispatcher([server.host], rate_limit_per_minute=180, deadline_s=0.5, backoff_s=0.001) as dispatcher:
+    with Dispatcher(
+        [server.host], rate_limit_per_minute=180, deadline_s=0.5, backoff_s=0.001
+    ) as dispatcher:
         completion = dispatcher.generate(ask("p"))
     assert (completion.error, completion.attempts) == (None, 3)
 

@@ -20,7 +20,6 @@ from cli.main import execute
 from ollama_utils.connect import ServerConfig, connect
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError, CallTimeoutError, ModelMissingError
-from ollama_utils.http import call_watch
 from ollama_utils.ray_client import Failure, Nodes, RayClient, RayEngine, ServerActor, joined_ray
 from ollama_utils.types import Call, Completion, short_name
 from records.errors import UserError
@@ -55,7 +54,16 @@ def four() -> Iterator[list[EmbeddedServer]]:
 
 def train(servers: list[EmbeddedServer], folder: Path, *flags: str) -> int:
     hosts = [word for server in servers for word in ("--ollama-host", server.host)]
-    shape = ("--num-processes", "16", "--num-steps", "16", "--num-env-steps", "512", "--encoder", "hashing")
+    shape = (
+        "--num-processes",
+        "16",
+        "--num-steps",
+        "16",
+        "--num-env-steps",
+        "512",
+        "--encoder",
+        "hashing",
+    )
     return execute(("train", *hosts, *WORLD, *PASSES, *shape, "--run-dir", str(folder), *flags))
 
 
@@ -104,7 +112,9 @@ def test_a_node_that_there_is_not_is_an_error() -> None:
 
 def test_a_nodes_loopback_is_named_after_the_node() -> None:
     assert NODES.seen_from_there("http://gpu1.localhost:11434") == "http://127.0.0.1:11434"
-    assert NODES.seen_from_there("openai:http://gpu1.localhost:8000") == "openai:http://127.0.0.1:8000"
+    assert (
+        NODES.seen_from_there("openai:http://gpu1.localhost:8000") == "openai:http://127.0.0.1:8000"
+    )
     assert NODES.seen_from_there("http://gpu1:11434") == "http://gpu1:11434"
 
 
@@ -117,7 +127,7 @@ def test_what_calls_wait_in_the_servers_queue_is_no_fault_of_their_replies() -> 
 
         def ask(number: int) -> None:
             call = Call(model="sim-target", prompt=f"question {number}", options={"seed": number})
-            replies.append(actor.call(number, "sim-target", "generate", call))
+            replies.append(actor.ask("generate", call))
 
         threads = [threading.Thread(target=ask, args=(number,)) for number in range(6)]
         for begun, thread in enumerate(threads, start=1):
@@ -147,7 +157,7 @@ def timed_reply_s(server: EmbeddedServer) -> float:
 
 def test_an_actor_returns_its_errors_as_they_are(simulator: EmbeddedServer) -> None:
     actor = ServerActor(simulator.host, timeout_s=5.0)
-    found = actor.call(0, "none", "generate", Call(model="none", prompt="a question"))
+    found = actor.ask("generate", Call(model="none", prompt="a question"))
     actor.close()
     assert isinstance(found, Failure)
     assert type(found.error) is ModelMissingError
@@ -200,21 +210,48 @@ def test_a_run_that_was_stopped_under_ray_goes_on_without_it(
     ray: RayEngine, simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
     del ray
-    shape = ("--num-processes", "4", "--num-steps", "32", "--num-env-steps", "256", "--encoder", "hashing")
+    shape = (
+        "--num-processes",
+        "4",
+        "--num-steps",
+        "32",
+        "--num-env-steps",
+        "256",
+        "--encoder",
+        "hashing",
+    )
     flags = (*WORLD, *PASSES, *shape)
     interrupted_at(simulator.host, tmp_path / "run", 40, *flags, "--engine", "ray")
-    assert resume(tmp_path / "run", "--engine", "threads") == 0
-    assert execute(("train", "--ollama-host", simulator.host, "--run-dir", str(tmp_path / "w"), *flags)) == 0
+    host = ("--ollama-host", simulator.host)
+    assert resume(tmp_path / "run", *host, "--engine", "threads") == 0
+    assert (
+        execute(
+            ("train", "--ollama-host", simulator.host, "--run-dir", str(tmp_path / "w"), *flags)
+        )
+        == 0
+    )
     assert summary(tmp_path / "run")["weights_sha256"] == summary(tmp_path / "w")["weights_sha256"]
 
 
 @installed
 @pytest.mark.slow
-def test_an_evaluation_is_the_same(ray: RayEngine, four: list[EmbeddedServer], tmp_path: Path) -> None:
+def test_an_evaluation_is_the_same(
+    ray: RayEngine, four: list[EmbeddedServer], tmp_path: Path
+) -> None:
     del ray
     hosts = [word for server in four for word in ("--ollama-host", server.host)]
     for engine in ("threads", "ray"):
-        flags = (*WORLD, "--encoder", "hashing", "-p", "random", "--episodes", "8", "--engine", engine)
+        flags = (
+            *WORLD,
+            "--encoder",
+            "hashing",
+            "-p",
+            "random",
+            "--episodes",
+            "8",
+            "--engine",
+            engine,
+        )
         assert execute(("eval", *hosts, *flags, "--run-dir", str(tmp_path / engine))) == 0
     told = [read(tmp_path / engine, "results.json") for engine in ("threads", "ray")]
     assert told[0] == told[1]
@@ -224,7 +261,7 @@ def test_an_evaluation_is_the_same(ray: RayEngine, four: list[EmbeddedServer], t
 def test_a_call_under_way_at_a_killed_actor_is_sent_again(ray: RayEngine) -> None:
     clients: list[RayClient] = []
 
-    def opener(host: str, **given: Any) -> RayClient:  # noqa: ANN401 - see `open_client`
+    def opener(host: str, **given: Any) -> RayClient:
         clients.append(ray.open_client(host, **given))
         return clients[-1]
 
@@ -273,49 +310,6 @@ def test_closing_ends_a_call_under_way(ray: RayEngine) -> None:
         client.close()
         asking.join()
     assert len(failures) == 1
-
-
-class Watch:
-    """Hears of one call's words, and ends it at will."""
-
-    def __init__(self) -> None:
-        self.times = 0
-        self.is_over = False
-
-    def counts_from_s(self) -> float:
-        return 0.0
-
-    def arrived(self) -> None:
-        self.times += 1
-
-    def check(self) -> None:
-        if self.is_over:
-            raise CallCancelledError("it is over")
-
-
-@installed
-def test_whoever_watches_a_call_hears_of_its_words_and_may_end_it(ray: RayEngine) -> None:
-    """Words tell that the server is at work; a call that is ended leaves its slot."""
-    watch = Watch()
-    failures: list[BaseException] = []
-    with EmbeddedServer(Settings(slots=1, time_scale=20.0)) as server:
-        client = ray.open_client(server.host, timeout_s=600.0)
-
-        def ask() -> None:
-            call_watch.set(watch)
-            try:
-                client.generate(Call(model="sim-target", prompt="a question"), stream=True)
-            except CallCancelledError as error:
-                failures.append(error)
-
-        asking = threading.Thread(target=ask)
-        asking.start()
-        wait_until(lambda: watch.times > 1)
-        watch.is_over = True
-        asking.join()
-        wait_until(lambda: server.stats()["in_flight"] == 0)
-        client.close()
-    assert [str(error) for error in failures] == ["it is over"]
 
 
 @installed

@@ -34,7 +34,8 @@ def ask(prompt: object) -> Call:
 
 
 @pytest.mark.parametrize(
-    "fault", [{"kind": "status"}, {"kind": "status", "status": 503}, {"kind": "drop"}, {"kind": "garbage"}]
+    "fault",
+    [{"kind": "status"}, {"kind": "status", "status": 503}, {"kind": "drop"}, {"kind": "garbage"}],
 )
 def test_a_passing_fault_costs_attempts_but_changes_no_text(
     server: EmbeddedServer, fault: dict[str, Any]
@@ -67,7 +68,9 @@ def test_when_every_attempt_fails_the_error_stands_in_the_completion(
     assert quick.generate(ask("p")).error is None, "errors are not remembered"
 
 
-def test_an_error_that_will_not_pass_is_not_tried_again(quick: Dispatcher, server: EmbeddedServer) -> None:
+def test_an_error_that_will_not_pass_is_not_tried_again(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
     completion = quick.generate(Call(model="nobody", prompt="p"))
     assert isinstance(completion.error, ModelMissingError)
     assert completion.attempts == 1
@@ -90,7 +93,9 @@ def test_a_call_that_cannot_be_written_is_an_error_at_once(options: dict[str, An
     assert server.bodies == []
 
 
-@pytest.mark.parametrize(("options", "attempts"), [({}, 4), ({"temperature": 0}, 1), ({"seed": 3}, 1)])
+@pytest.mark.parametrize(
+    ("options", "attempts"), [({}, 4), ({"temperature": 0}, 1), ({"seed": 3}, 1)]
+)
 def test_an_empty_reply_is_asked_for_again_only_where_it_may_differ(
     options: dict[str, Any], attempts: int
 ) -> None:
@@ -125,7 +130,9 @@ def test_the_wait_at_our_own_gate_is_no_part_of_the_deadline() -> None:
 
     with (
         ScriptedServer(handler) as server,
-        Dispatcher([server.host], max_in_flight=1, backoff_s=0.001, deadline_s=deadline_s) as dispatcher,
+        Dispatcher(
+            [server.host], max_in_flight=1, backoff_s=0.001, deadline_s=deadline_s
+        ) as dispatcher,
     ):
         gate = dispatcher._fleet._servers[server.host].gate("m")
         late = start(lambda: dispatcher.generate(Call(model="m", prompt="late")))

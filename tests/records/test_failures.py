@@ -1,61 +1,69 @@
-"""When a search stops for failing calls: a broken server is told from failures that merely end last."""
+"""When a run stops for its failures: a broken server is told from failures that end last."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ollama_utils.reply_log import CallOutcome, ReplyLog, question_of
-from ollama_utils.types import Call
 from records.errors import RunStoppedError
-from records.failures import CallLimit
+from records.failures import FailureLimit
 
-GOOD, BAD, SPARED = None, "ServerFaultError: down", "ModelMissingError: no such model"
-UNDER_WAY = 10
-WINDOW = 4 * UNDER_WAY
+GOOD, BAD = "", "ServerFaultError: down"
 
 
-def stopped_after(folder: Path, ends: Iterable[str | None], *, most: float = 0.5, known: int = 0) -> int:
-    """How many calls came to an end, in this order, before the search is stopped; all where it is not."""
-    with ReplyLog(folder / "replies.sqlite", digests={}) as log:
-        limit = CallLimit(log, most, lambda: known * log.last(), UNDER_WAY, ("ModelMissingError",))
-        for number, error in enumerate(ends):
-            call = Call(model="m", prompt=str(number), options={"temperature": 0})
-            log.write(question_of(call), CallOutcome(reply="" if error else "{}", error=error, attempts=4))
-            try:
-                limit.check()
-            except RunStoppedError as told:
-                return number + 1 if f"(--max-failed {most:g}); last error: {BAD}" in str(told) else -1
-        return log.last()
+def stopped_after(
+    looks: Sequence[Sequence[str]], most: float = 0.5, window: int = 40
+) -> int | None:
+    """After how many looks the run is stopped; None: it is not."""
+    limit = FailureLimit(most, window, what="calls failed", flag="--max-failed")
+    for number, errors in enumerate(looks, start=1):
+        try:
+            limit.add(errors)
+        except RunStoppedError:
+            return number
+    return None
 
 
-def test_a_server_that_gives_no_reply_any_more_is_told_by_one_call_more_than_were_under_way(
-    tmp_path: Path,
+def test_more_than_the_share_of_a_whole_window_stops_the_run() -> None:
+    assert stopped_after([[BAD], [BAD], [GOOD]] * 100) == 40
+    assert stopped_after([[BAD], [GOOD], [GOOD]] * 100) is None
+    assert stopped_after([[BAD]] * 200, most=1.0) is None
+
+
+def test_failures_that_end_last_as_they_were_tried_again_stop_nothing() -> None:
+    assert stopped_after(3 * ([[GOOD]] * 170 + [[BAD]] * 10)) is None
+
+
+@given(
+    st.lists(st.lists(st.sampled_from([GOOD, BAD]), max_size=90), max_size=20), st.integers(1, 60)
+)
+def test_the_share_is_that_of_the_latest_looks_with_a_window(
+    looks: list[list[str]], window: int
 ) -> None:
-    ends = [GOOD] * 100 + [BAD] * 100
-    assert stopped_after(tmp_path, ends) == 100 + UNDER_WAY + 1
+    def is_over(so_far: list[list[str]]) -> bool:
+        for first in range(len(so_far) - 1, -1, -1):
+            latest = [error for errors in so_far[first:] for error in errors]
+            if len(latest) >= window:
+                return latest.count(BAD) > 0.5 * len(latest)
+        return False
+
+    over = [
+        number
+        for number in range(1, len(looks) + 1)
+        if looks[number - 1] and is_over(looks[:number])
+    ]
+    assert stopped_after(looks, window=window) == next(iter(over), None)
 
 
-def test_failures_that_all_end_last_as_they_were_tried_again_stop_nothing(tmp_path: Path) -> None:
-    ends = [GOOD] * 170 + [BAD] * UNDER_WAY
-    assert stopped_after(tmp_path, 3 * ends) == 3 * len(ends)
-
-
-def test_more_than_the_share_over_the_window_stops(tmp_path: Path) -> None:
-    for folder in ("many", "few"):
-        (tmp_path / folder).mkdir()
-    assert stopped_after(tmp_path / "many", [BAD, BAD, GOOD] * 100) == WINDOW
-    assert stopped_after(tmp_path / "few", [BAD, GOOD, GOOD] * 100) == 300
-
-
-@pytest.mark.parametrize(("most", "known"), [(1.0, 0), (0.5, 3)])
-def test_neither_where_all_may_fail_nor_beside_as_many_known_replies(
-    tmp_path: Path, most: float, known: int
-) -> None:
-    assert stopped_after(tmp_path, [BAD] * 200, most=most, known=known) == 200
-
-
-def test_errors_that_a_search_reckons_with_do_not_count(tmp_path: Path) -> None:
-    assert stopped_after(tmp_path, [SPARED] * 200) == 200
+def test_at_the_end_fewer_are_judged_and_the_message_has_the_facts() -> None:
+    limit = FailureLimit(0.25)
+    limit.add([BAD, GOOD, "TimeoutError: slow", GOOD])
+    with pytest.raises(RunStoppedError) as stopped:
+        limit.check()
+    assert str(stopped.value) == (
+        "50% of the last 4 steps could not be scored (--max-unscored 0.25); "
+        "last error: TimeoutError: slow"
+    )

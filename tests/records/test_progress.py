@@ -1,4 +1,4 @@
-"""How far a command is: lines that stay put on a terminal and leave nothing, elsewhere one a minute."""
+"""How far a command is: lines that stay put on a terminal and leave nothing, else one a minute."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from records.progress import Pace, ProgressDisplay, Standing, digits, duration, sparkline
-from simulator.process import EmbeddedServer
-from tests.ollama_utils.clock import Clock
+from records.progress import ProgressDisplay, Status, digits, duration, sparkline
 
 COLUMNS, ROWS = 160, 40
 _CODE = re.compile(r"\x1b\[(\??)([0-9;]*)([A-Za-z])|([\r\n])|([^\x1b\r\n]+)")
@@ -41,7 +39,9 @@ class Screen:
         for private, numbers, letter, end, words in _CODE.findall(text[:cut]):
             if words:
                 line = self.lines.get(self._row, "").ljust(self._column)
-                self.lines[self._row] = line[: self._column] + words + line[self._column + len(words) :]
+                self.lines[self._row] = (
+                    line[: self._column] + words + line[self._column + len(words) :]
+                )
                 self._column += len(words)
             elif end:
                 self._column = 0
@@ -70,7 +70,7 @@ def on_a_terminal(
     ours, theirs = os.openpty()
     variables = {"COLUMNS": str(COLUMNS), "LINES": str(ROWS), "TERM": "xterm", "PYTHONUTF8": "1"}
     process = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-        [sys.executable, "-m", "cli.main", *arguments],
+        [sys.executable, "-m", "cli.launch", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -94,19 +94,22 @@ def on_a_terminal(
 
 
 def test_on_a_terminal_lines_stay_put_and_are_gone_at_the_end(
-    simulator: EmbeddedServer, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     seen: list[list[int]] = []
 
     def look(_process: subprocess.Popen[bytes], screen: Screen) -> None:
         seen.append(screen.rows("evaluations ━") + screen.rows("calls/s ·"))
 
-    models = ("--models", "sim-solver,sim-solver-large", "--ollama-host", simulator.host)
-    code, screen = on_a_terminal(("select", *models, "--run-dir", str(tmp_path / "run")), look)
+    models = ("--models", "sim-solver,sim-solver-large", "--ollama-host", "embedded")
+    slow = ("--time-scale", "0.05", "--run-dir", str(tmp_path / "run"))
+    code, screen = on_a_terminal(("select", *models, *slow), look)
     assert code == 0
     shown = [rows for rows in seen if rows]
     assert shown
-    assert all(len(rows) <= 3 and max(rows) - min(rows) <= 3 for rows in shown)  # one bar, one line of calls
+    assert all(
+        len(rows) <= 3 and max(rows) - min(rows) <= 3 for rows in shown
+    )  # one bar, one line of calls
     assert screen.rows("━") == screen.rows("calls/s ·") == []
     assert screen.rows("sim-solver-large")
     assert screen.cursor_is_shown
@@ -132,81 +135,77 @@ def test_after_ctrl_c_nothing_is_left_but_how_to_go_on(tmp_path: Path) -> None:
     assert screen.cursor_is_shown
 
 
-def test_elsewhere_a_line_comes_first_last_and_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
+class Clock:
+    """Stands still until it is moved."""
+
+    now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_elsewhere_a_line_is_printed_first_last_and_once_a_minute(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     clock = Clock()
     with ProgressDisplay(clock=clock) as display:
-        display.begin("episodes played", 10, lambda: Standing(outcome="success 50 %", calls="2.0 calls/s"))
+        status = Status(outcome="success 50 %", score="return 0.5", trend=[0, 1], calls="2 calls/s")
+        display.begin("episodes played", 10, lambda: status)
         for second in range(201):
             clock.now_s = second
             display.update(second // 20)
-        display.update(10)
     assert capsys.readouterr().err.splitlines() == [
-        "episodes played: 0 of 10, success 50 %, 2.0 calls/s",
-        "episodes played: 3 of 10, about 2 min left, success 50 %, 2.0 calls/s",
-        "episodes played: 6 of 10, about 80 s left, success 50 %, 2.0 calls/s",
-        "episodes played: 9 of 10, about 20 s left, success 50 %, 2.0 calls/s",
-        "episodes played: 10 of 10, success 50 %, 2.0 calls/s",
+        f"episodes played: {far}, success 50 %, return 0.5, 2 calls/s"
+        for far in (
+            "0 of 10",
+            "3 of 10, about 2 min left",
+            "6 of 10, about 80 s left",
+            "9 of 10, about 20 s left",
+            "10 of 10",
+        )
     ]
 
 
-def test_what_a_resumed_run_repeats_says_nothing_of_the_pace(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_resumed_run_repeats_says_nothing_of_the_pace(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     clock = Clock()
     display = ProgressDisplay(clock=clock)
     display.begin("steps", 100)
-    display.update(80)
-    display.restart_pace()
-    for clock.now_s, done in ((1, 80), (61, 81)):
+    for clock.now_s, done in ((0, 0), (1, 40), (2, 80)):
         display.update(done)
-    assert capsys.readouterr().err.splitlines()[-1] == "steps: 81 of 100, about 19 min left"
+    display.restart_pace()
+    for clock.now_s, done in ((62, 81), (122, 82)):
+        display.update(done)
+    assert capsys.readouterr().err.splitlines()[-1] == "steps: 82 of 100, about 18 min left"
 
 
-def test_the_pace_is_that_of_the_last_minutes_however_often_it_is_asked() -> None:
+def test_the_pace_is_that_of_the_last_minutes() -> None:
     clock = Clock()
-    pace = Pace(clock)
-    for look in range(200_001):  # a hundred a second: each takes as long as the first
-        clock.now_s = look / 100
-        pace.see(3 * look / 100 if clock.now_s < 1000 else 3000 + 5 * (clock.now_s - 1000))
-        told = pace.per_s
-        assert told is None or told > 2.9
-    assert told == pytest.approx(5)
-    pace.forget()
-    assert pace.per_s is None
+    display = ProgressDisplay(clock=clock)
+    display.begin("steps", 10_000)
+    assert display.per_s is None
+    for second in range(2000):
+        clock.now_s = second
+        display.update(second if second < 1000 else 1000 + 5 * (second - 1000))
+    assert display.per_s == pytest.approx(5)
 
 
-@pytest.mark.parametrize(
-    ("number", "told"),
-    [
-        (0, "0"),
-        (0.04163, "0.0416"),
-        (0.1, "0.1"),
-        (4.8049, "4.8"),
-        (43.06, "43.1"),
-        (99.96, "100"),
-        (1234.5, "1,234"),
-    ],
-)
-def test_a_rate_is_told_by_three_digits(number: float, told: str) -> None:
-    assert digits(number) == told
+def test_numbers_are_as_precise_as_they_are_sure() -> None:
+    rates = (0, 0.04163, 0.1, 4.8049, 43.06, 99.96, 1234.5)
+    assert [digits(rate) for rate in rates] == ["0", "0.0416", "0.1", "4.8", "43.1", "100", "1,234"]
+    seconds = (0.2, 99, 100, 3600, 12_600)
+    assert [duration(s) for s in seconds] == ["0 s", "99 s", "2 min", "60 min", "3.5 h"]
 
 
 @pytest.mark.parametrize(
     ("values", "drawn"),
     [
-        ([], ""),
         ([1.0], ""),
-        ([0, 7], "▁█"),
         ([0.5, 0.5, 0.5], "▁▁▁"),
-        ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"),
         ([0, float("nan"), -1], "█▁"),
         ([9] * 8 + [0] * 31 + [1], "▁" * 31 + "█"),
     ],
 )
 def test_a_trend_is_drawn_between_its_own_ends(values: list[float], drawn: str) -> None:
     assert sparkline(values) == drawn
-
-
-@pytest.mark.parametrize(
-    ("seconds", "told"), [(0.2, "0 s"), (99, "99 s"), (100, "2 min"), (3600, "60 min"), (12_600, "3.5 h")]
-)
-def test_a_forecast_is_told_as_precisely_as_it_is(seconds: float, told: str) -> None:
-    assert duration(seconds) == told

@@ -1,42 +1,38 @@
-"""A run folder: new or empty, whole files, hashes without times."""
+"""A run folder: new or empty, its files whole or absent, and results that replace none of them."""
 
 from __future__ import annotations
 
 import json
 import os
-import tomllib
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from cli.main import execute
 from records.errors import UserError
-from records.json_lines import JsonLines
-from records.run_folder import RunFolder, replacing
+from records.outputs import replacing
+from records.run_folder import RecordedRun, RunFolder, check_is_run
+from records.settings import read_toml
 
 
-def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("x")
+@pytest.mark.parametrize("name", ["mine.txt", "queries.json", "metrics.jsonl.old"])
+def test_a_folder_that_holds_something_is_refused_and_left_as_it_is(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("x")
     with pytest.raises(UserError, match="not empty"):
         RunFolder(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_link_is_nothing_that_a_new_run_may_find(tmp_path: Path) -> None:
-    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine.txt")
-    with pytest.raises(UserError, match="not empty"):
-        RunFolder(tmp_path)
-    assert not (tmp_path / "mine.txt").exists()
-
-
-@pytest.mark.parametrize(
-    "name", ["transitions.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb/events"]
-)
-def test_a_pipe_in_place_of_a_file_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
-    (tmp_path / "config.toml").touch()
-    (tmp_path / name).parent.mkdir(exist_ok=True)
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(UserError, match=f"{name}' is neither a file nor a folder"):
-        RunFolder(tmp_path, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
@@ -45,24 +41,107 @@ def test_a_folder_below_a_file_is_refused(tmp_path: Path) -> None:
         RunFolder(tmp_path / "file" / "run")
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_run_that_never_began_leaves_nothing(tmp_path: Path, *, is_there: bool) -> None:
+    path = tmp_path / "run"
+    if is_there:
+        path.mkdir()
+    with RunFolder(path) as folder:
+        folder.write_json("queries.json", {})
+        folder.open_lines()
+    assert path.exists() is is_there
+    RunFolder(path).close()
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("transitions.jsonl", ".part-config.toml", ".lock", "checkpoints/last.pt", "tb", "seed-1"),
+        *("seed-1/metrics.jsonl", "seed-1/checkpoints/last.pt"),
+    ],
+)
+def test_what_stands_for_another_place_is_neither_read_nor_written(
+    tmp_path: Path, kind: str, name: str
+) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("x")
+    run = tmp_path / "run"
+    (run / name).parent.mkdir(parents=True)
+    (run / "config.toml").touch()
+    if kind == "link":
+        (run / name).symlink_to(mine)
+    else:
+        os.mkfifo(run / name)
+    with pytest.raises(UserError, match=rf"{name}' is a link, a pipe or a device"):
+        RunFolder(run, resume=True)
+    with pytest.raises(UserError, match=rf"{name}' is a link"):
+        check_is_run(run)
+    (run / "config.toml").unlink()
+    if name in {"transitions.jsonl", ".part-config.toml", ".lock"}:
+        with pytest.raises(UserError, match="not empty"):
+            RunFolder(run)
+    assert mine.read_text() == "x"
+
+
 def test_runs_that_begin_in_the_same_second_do_not_want_the_same_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("time.strftime", lambda _format: "20250101-000000")
-    folders = [RunFolder.of("eval", resume=None, run_dir=None, seed=7) for _ in range(3)]
-    names = [folder.path.name for folder in folders]
-    assert names == ["eval-20250101-000000-7", "eval-20250101-000000-7-2", "eval-20250101-000000-7-3"]
+    with ThreadPoolExecutor(6) as pool:
+        new = partial(RunFolder.of, "eval", resume=None, run_dir=None, seed=7)
+        folders = [each.result() for each in [pool.submit(new) for _ in range(6)]]
+    ends = (folder.path.name.removeprefix("eval-20250101-000000-7") for folder in folders)
+    assert sorted(ends) == ["", "-2", "-3", "-4", "-5", "-6"]
     for folder in folders:
         folder.close()
 
 
-def test_a_config_written_as_toml_reads_back(tmp_path: Path) -> None:
-    table = {"a": 1, "b": 0.5, "c": 'say "hi"\n', "d": ["x", "é"], "e": True, "f": [], "g": "C:\\new"}
-    folder = RunFolder(tmp_path / "run")
-    path = folder.write_config(table | {"none": None})
-    folder.close()
-    assert tomllib.loads(path.read_text(encoding="utf-8")) == table
+VALUES = st.one_of(
+    st.text(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.booleans(),
+    st.floats(allow_nan=False, allow_infinity=False),
+)
+
+
+@given(
+    st.dictionaries(st.from_regex(r"[a-z][a-z-]{0,9}", fullmatch=True), VALUES | st.lists(VALUES))
+)
+def test_settings_read_back_as_they_were_written(
+    tmp_path_factory: pytest.TempPathFactory, table: dict[str, object]
+) -> None:
+    kept = {key: value for key, value in table.items() if not key.startswith("no-")}
+    with RunFolder(tmp_path_factory.mktemp("run")) as folder:
+        folder.begin(kept | {"left-out": None}, simulated=True)
+    assert read_toml(folder.path / "config.toml") == kept
+    assert RecordedRun(folder.path).simulated
+
+
+WRITER = """
+import json, sys
+from pathlib import Path
+from records.run_folder import RunFolder
+with RunFolder(Path(sys.argv[1]), resume=len(sys.argv) > 2) as folder:
+    for k in range(10**6):
+        folder.begin({"k": k, "text": "x" * 50_000}, simulated=True)
+        folder.write_json("queries.json", {"k": k, "texts": ["y" * 50] * 2_000})
+"""
+
+
+def test_a_kill_at_any_moment_leaves_whole_files_and_a_folder_to_go_on_with(tmp_path: Path) -> None:
+    path, chance = tmp_path / "run", random.Random(0)
+    for more in ([], ["resume"], ["resume"]):
+        with subprocess.Popen([sys.executable, "-c", WRITER, path, *more]) as process:  # noqa: S603 - ours
+            (path / "queries.json").unlink(missing_ok=True)
+            while not (path / "queries.json").exists():
+                time.sleep(0.01)
+            time.sleep(chance.random() / 10)
+            process.kill()
+        assert process.returncode == -signal.SIGKILL
+        assert len(read_toml(path / "config.toml")["text"]) == 50_000
+        assert len(json.loads((path / "queries.json").read_text())["texts"]) == 2_000
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
@@ -80,15 +159,75 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_hash_of_the_lines_leaves_out_the_times_and_nothing_else(tmp_path: Path) -> None:
-    def hashed(name: str, *records: dict[str, object]) -> str:
-        lines = JsonLines(tmp_path / name)
-        for record in records:
-            lines.write(record)
-        lines.close()
-        assert [json.loads(line) for line in (tmp_path / name).read_text().splitlines()] == list(records)
-        return lines.sha256
+def test_an_unforeseen_error_is_one_line_and_its_traceback_a_file(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run") as folder:
+        folder.begin({"a": 1}, simulated=True)
+        said = folder.reported(KeyError("odd"))
+    assert str(said) == f"KeyError: 'odd' (details: {folder.path / 'error.txt'})"
+    assert "KeyError: 'odd'" in (folder.path / "error.txt").read_text()
 
-    first = hashed("a", {"row": 0, "not_hashed": {"total_s": 1.0}}, {"row": 1, "not_hashed": {}})
-    assert hashed("b", {"row": 0, "not_hashed": {"total_s": 2.0}}, {"row": 1, "not_hashed": {}}) == first
-    assert hashed("c", {"row": 1, "not_hashed": {}}, {"row": 0, "not_hashed": {}}) != first
+
+# --- results where the user wants them ----------------------------------------
+
+
+def say(*arguments: str | Path) -> int:
+    return execute([str(argument) for argument in arguments])
+
+
+def test_a_report_replaces_a_file_and_is_written_into_what_is_none(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    page, link, pipe = tmp_path / "page.html", tmp_path / "link.html", tmp_path / "pipe"
+    page.write_text("old")
+    link.symlink_to(page)
+    os.mkfifo(pipe)
+    assert say("report", trained_run, "-o", page) == 0
+    whole = page.read_text()
+    assert whole.startswith("<!DOCTYPE html>")
+    page.write_text("old")
+    assert say("report", trained_run, "-o", link) == 0
+    assert link.is_symlink()
+    assert page.read_text() == whole
+    reader = threading.Thread(target=lambda: page.write_text(pipe.read_text()))
+    reader.start()
+    assert say("report", trained_run, "-o", pipe) == 0
+    reader.join()
+    assert page.read_text() == whole
+    assert pipe.is_fifo()
+
+
+def test_a_device_stays_a_device(trained_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "stdout").symlink_to("/proc/self/fd/1")  # as /dev/stdout is one
+    report = [sys.executable, "-m", "cli.launch", "report"]
+    command = [*report, str(trained_run), "-o", str(tmp_path / "stdout")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - ours
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    assert (tmp_path / "stdout").is_symlink()
+    assert say("report", trained_run, "-o", "/dev/null") == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.parametrize(
+    ("command", "flag"),
+    [
+        (("report", "RUN"), "-o"),
+        (("replay", "RUN"), "--json"),
+        (("rescore", "RUN"), "--out"),
+        (("train", "--trust-run", "--resume", "RUN"), "--json"),
+    ],
+)
+def test_a_result_is_written_over_no_file_of_the_run(
+    trained_run: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], flag: str
+) -> None:
+    for name in ("config.toml", "checkpoints/new.json"):
+        place = trained_run / name
+        before = place.read_bytes() if place.exists() else None
+        assert say(*(part.replace("RUN", str(trained_run)) for part in command), flag, place) == 2
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert f"names {str(place)!r}, in the folder of the run" in line
+        assert (place.read_bytes() if place.exists() else None) == before
+
+
+def test_a_report_may_have_its_own_name_in_the_folder(trained_run: Path) -> None:
+    assert say("report", trained_run, "-o", trained_run / "report.html") == 0
+    (trained_run / "report.html").unlink()

@@ -1,171 +1,554 @@
-"""Which runs are one's own, and what of another's settings counts as code, hosts and files."""
+"""A run folder from a stranger is data: it runs no code, calls no host and opens no file elsewhere.
+
+Each attack is harmless: its code would touch a canary, its host is a socket that listens, its file
+a pipe that notices who opens it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
-import stat
-from collections.abc import Iterator
+import os
+import pickle
+import shutil
+import socket
+import sqlite3
+import struct
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import torch
 
 from cli.evolve import EvolveConfig
+from cli.main import execute
 from cli.optimize import OptimizeConfig
 from cli.select import SelectConfig
 from evaluation.config import EvalConfig
 from records.errors import UserError
-from records.run_folder import RunFolder
-from records.settings import flags_of, resolved
-from records.trust import ALWAYS, BY_VALUE, KEY, MARK, WORDS, is_made_here, parts_of, usable_settings
+from records.settings import as_texts, flags_of, resolved
+from records.trust import DATA, DATA_OF, FILES, kind_of, outside
+from simulator.process import EmbeddedServer
 from train.config import TrainConfig
+from train.learned_policy import load_policy
 
-SETTINGS = {"mutators": ["noop", "shorten"], "ollama-host": ["embedded"]}
+QUERY = "How do I kill a stuck process?"
+CODE = """
+import pathlib
+pathlib.Path({canary!r}).touch()
+from mutators.registry import by_rule
+
+@by_rule
+def shout(query, earlier, seed):
+    'Say it louder.'
+    return query.upper()
+
+def f(*args):
+    return 1.0
+
+class P:
+    def step(self, view):
+        return 0
+"""
+
+
+class Trap:
+    """What a stranger's run would make a command do."""
+
+    def __init__(self, folder: Path) -> None:
+        self.canary = folder / "executed"
+        self.code = folder / "stranger.py"
+        self.code.write_text(CODE.format(canary=str(self.canary)))
+        self.file = folder / "secret.txt"
+        os.mkfifo(self.file)
+        self._opened = threading.Event()
+        self._watch = threading.Thread(target=self._notice)
+        self._watch.start()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setblocking(False)
+        self.host = f"127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def _notice(self) -> None:
+        with self.file.open("w"):
+            self._opened.set()
+
+    def check(self) -> None:
+        """Nothing of it was done."""
+        assert not self.canary.exists()
+        assert not self._opened.is_set()
+        with pytest.raises(BlockingIOError):
+            self._socket.accept()
+
+    def close(self) -> None:
+        reader = os.open(self.file, os.O_RDONLY | os.O_NONBLOCK)  # ends the watch
+        self._watch.join()
+        os.close(reader)
+        self._socket.close()
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
-    """A run of this user's."""
-    with RunFolder(tmp_path / "run") as folder:
-        folder.write_config(SETTINGS)
-    return folder.path
+def trap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trap]:
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    monkeypatch.chdir(tmp_path)
+    made = Trap(tmp_path)
+    yield made
+    made.close()
 
 
-def write_again(run: Path, settings: dict[str, Any]) -> None:
-    with RunFolder(run, resume=True) as folder:
-        folder.write_config(settings)
+@pytest.fixture
+def theirs(trained_run: Path, tmp_path: Path) -> Path:
+    """A training of somebody else."""
+    return Path(shutil.copytree(trained_run, tmp_path / "theirs"))
 
 
-def test_a_run_that_was_made_here_is_known_wherever_it_is_moved(run: Path, tmp_path: Path) -> None:
-    assert is_made_here(run)
-    assert is_made_here(run.rename(tmp_path / "elsewhere"))
+@pytest.fixture(scope="session")
+def evaluated(
+    trained_run: Path, simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("evaluated") / "run"
+    few = ("--episodes", "3", "--baselines", "noop", "--save-transitions")
+    host = ("--ollama-host", simulator.host)
+    assert say("eval", "-m", trained_run, "--run-dir", folder, *host, *few) == 0
+    return folder
 
 
-def test_a_run_without_a_mark_with_a_changed_config_or_of_another_key_is_not_known(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setenv("XDG_STATE_HOME", str(tmp_path / "another user's"))
-        assert not is_made_here(run)
-    config = (run / "config.toml").read_bytes()
-    (run / "config.toml").write_bytes(config + b"\n")
-    assert not is_made_here(run)
-    (run / "config.toml").write_bytes(config)
-    assert is_made_here(run)
-    (run / MARK).unlink()
-    assert not is_made_here(run)
+@pytest.fixture
+def their_evaluation(evaluated: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(evaluated, tmp_path / "evaluation"))
+
+
+def say(*arguments: str | Path) -> int:
+    return execute([str(argument) for argument in arguments])
+
+
+def change(folder: Path, key: str, value: object) -> None:
+    """Set a key of config.toml."""
+    folder.mkdir(exist_ok=True)
+    config = folder / "config.toml"
+    before = config.read_text().splitlines() if config.exists() else []
+    kept = [line for line in before if line.partition(" = ")[0] != key]
+    config.write_text("\n".join([*kept, f"{key} = {json.dumps(value)}", ""]))
+
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "train": ("train", "--resume", "RUN", "--ollama-host", "HOST"),
+    "eval -p": ("eval", "-p", "RUN", "--ollama-host", "HOST", "--episodes", "2"),
+    "eval -m": ("eval", "-p", "noop", "-m", "RUN", "--ollama-host", "HOST", "--episodes", "2"),
+    "ask": ("ask", "--policy", "RUN", "--ollama-host", "HOST", QUERY),
+    "proxy": ("proxy", "RUN", "--ollama-host", "HOST"),
+    "replay": ("replay", "RUN"),
+    "rescore": ("rescore", "RUN", "--reward", "keyword"),
+    "report": ("report", "RUN", "-o", "page.html"),
+}
+"""What is done with a stranger's training, on a host of one's own."""
+
+
+def attack(
+    trap: Trap, run: Path, host: str, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
+) -> tuple[int, str]:
+    """Run a command on a run that is an attack; its exit code and its last line on stderr."""
+    capsys.readouterr()
+    code = say(*(part.replace("RUN", str(run)).replace("HOST", host) for part in command))
+    lines = capsys.readouterr().err.splitlines()
+    trap.check()
+    assert code in {0, 2}
+    assert sum(line.startswith("mutagym: ") for line in lines) == (code == 2)
+    assert all(len(line) < 2000 for line in lines)
+    return code, lines[-1] if lines else ""
+
+
+# --- what config.toml names ---------------------------------------------------
+
+READS_ALL = ("train", "eval -p", "eval -m", "ask", "replay")
+SETTINGS: list[tuple[str, object, str, tuple[str, ...]]] = [
+    ("mutators", ["noop", "{code}:shout"], "code", (*READS_ALL, "proxy")),
+    ("encoder", "{folder}", "code", (*READS_ALL, "proxy")),
+    ("reward", "{code}:f", "code", READS_ALL),
+    ("reward", "{folder}", "code", READS_ALL),
+    ("judge-rubric", "{file}", "files", READS_ALL),
+    ("world", "{file}", "files", ("train", "eval -p", "ask", "proxy")),
+    ("faults", "{file}", "files", ("train", "ask")),
+    ("judge-accuracy", "{file}", "files", ("train",)),
+    ("ray-address", "{host}", "hosts", ("train", "eval -p", "ask", "proxy")),
+    ("cache", "{folder}", "files", ("train",)),
+    ("json", "{file}", "files", ("train",)),
+    ("run-dir", "{folder}", "files", ("train",)),
+]
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["", "[]", "null", '{"config_toml_hmac_sha256": 1}', "[" * 100_000, "\0", '{"a": 1' + "0" * 400],
+    ("key", "value", "kind", "command"),
+    [(key, value, kind, each) for key, value, kind, commands in SETTINGS for each in commands],
 )
-def test_a_damaged_mark_is_no_mark(run: Path, content: str) -> None:
-    (run / MARK).write_text(content)
-    assert not is_made_here(run)
+def test_what_a_training_names_is_not_used(
+    trap: Trap,
+    theirs: Path,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    key: str,
+    value: object,
+    kind: str,
+    command: str,
+) -> None:
+    (theirs.parent / "folder").mkdir()
+    places = {"{code}": trap.code, "{file}": trap.file, "{host}": trap.host}
+    places["{folder}"] = theirs.parent / "folder"
+    text = json.dumps(value)
+    for name, place in places.items():
+        text = text.replace(name, str(place))
+    change(theirs, key, json.loads(text))
+    code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
+    assert (code, f"names {kind} (--{key} " in line) == (2, True)
+    assert "name each by a flag of your own" in line
 
 
-def test_a_config_that_is_written_anew_is_known_before_and_behind_the_moment(run: Path) -> None:
-    before = (run / "config.toml").read_bytes()
-    write_again(run, SETTINGS | {"ollama-host": ["http://127.0.0.1:1"]})
-    assert is_made_here(run)
-    (run / "config.toml").write_bytes(before)  # killed between the two writes
-    assert is_made_here(run)
+@pytest.mark.parametrize("scheme", ["", "http://", "openai:http://"])
+@pytest.mark.parametrize("command", ["train", "eval -p", "ask", "proxy"])
+def test_no_host_that_a_run_names_is_called_and_none_stands_in_for_it(
+    trap: Trap, theirs: Path, capsys: pytest.CaptureFixture[str], command: str, scheme: str
+) -> None:
+    change(theirs, "ollama-host", [f"{scheme}{trap.host}"])
+    bare = tuple(part for part in COMMANDS[command] if part not in {"--ollama-host", "HOST"})
+    code, line = attack(trap, theirs, "", capsys, bare)
+    assert (code, f"hosts (--ollama-host {scheme}{trap.host})" in line) == (2, True)
 
 
-def test_a_strangers_config_does_not_become_known_by_the_one_that_follows_it(run: Path) -> None:
-    (run / "config.toml").write_text('mutators = ["evil.py:f"]\n')
-    strange = (run / "config.toml").read_bytes()
-    write_again(run, SETTINGS)
-    assert is_made_here(run)
-    (run / "config.toml").write_bytes(strange)
-    assert not is_made_here(run)
+@pytest.mark.parametrize("command", ["train", "eval -p", "eval -m", "ask", "replay"])
+def test_the_queries_of_a_run_are_those_in_its_folder(
+    trap: Trap,
+    theirs: Path,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+) -> None:
+    change(theirs, "queries", str(trap.file))
+    change(theirs, "prompt-column", "there is none")
+    for key in ("num-env-steps", "num-steps") if command == "train" else ():
+        change(theirs, key, 256 if key == "num-env-steps" else 32)
+    code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
+    assert code == 0, line
 
 
-def test_the_key_is_the_users_alone(run: Path, state_folder: Path) -> None:
-    key = state_folder / "mutagym" / KEY
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
-    key.chmod(0o644)
-    try:
-        assert not is_made_here(run)
-    finally:
-        key.chmod(0o600)
+SEARCHES: list[tuple[str, str, object]] = [
+    ("evolve", "scorer", "{code}:f"),
+    ("evolve", "task", "{file}"),
+    ("evolve", "seed-prompt", ["{file}"]),
+    ("evolve", "ollama-host", ["http://{host}"]),
+    ("select", "evaluate", "{code}:f"),
+    ("select", "mutators", ["{code}:shout"]),
+    ("select", "prompts", ["{file}"]),
+    ("optimize", "encoder", "{code}"),
+    ("optimize", "seed-prompt", ["{file}"]),
+    ("eval", "policy", ["class={code}:P"]),
+    ("eval", "policy", ["{file}"]),
+    ("eval", "baselines", ["class={code}:P"]),
+    ("eval", "faults", "{file}"),
+]
+
+
+@pytest.mark.parametrize(("command", "key", "value"), SEARCHES)
+def test_what_another_run_names_is_not_used(
+    trap: Trap,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    key: str,
+    value: object,
+) -> None:
+    text = json.dumps(value).replace("{code}", str(trap.code)).replace("{file}", str(trap.file))
+    change(tmp_path / "theirs", key, json.loads(text.replace("{host}", trap.host)))
+    code, line = attack(trap, tmp_path / "theirs", "", capsys, (command, "--resume", "RUN"))
+    assert (code, f"(--{key} " in line) == (2, True)
 
 
 @pytest.mark.parametrize(
-    "environment",
+    ("key", "value"),
+    [("mutators", ["{code}:shout"]), ("reward", "{code}:f"), ("judge-rubric", "{file}")],
+)
+def test_what_the_missions_of_an_evaluation_name_is_not_used(
+    trap: Trap,
+    their_evaluation: Path,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    key: str,
+    value: object,
+) -> None:
+    path = their_evaluation / "missions.json"
+    text = json.dumps(value).replace("{code}", str(trap.code)).replace("{file}", str(trap.file))
+    missions = json.loads(path.read_text())
+    for mission in missions.values():
+        mission |= {key: json.loads(text), "queries": str(trap.file)}
+    path.write_text(json.dumps(missions))
+    for place in ("guard-queries", "queries"):
+        change(their_evaluation, place, str(trap.file))
+    change(their_evaluation, "mission", [str(trap.file)])
+    command = ("eval", "--resume", "RUN", "--ollama-host", "HOST")
+    code, line = attack(trap, their_evaluation, simulator.host, capsys, command)
+    assert (code, f"(--{key} " in line) == (2, True)
+
+
+# --- what its files hold ------------------------------------------------------
+
+
+class Touch:
+    """What leaves the canary when it is unpickled."""
+
+    def __init__(self, canary: Path) -> None:
+        self.canary = canary
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return Path.touch, (self.canary,)
+
+
+def pickled_checkpoint(run: Path, trap: Trap) -> None:
+    content = io.BytesIO()
+    torch.save({"format": 2, "learner": Touch(trap.canary)}, content)
+    whole = sha256(content.getvalue()).digest() + content.getvalue()
+    (run / "checkpoints" / "last.pt").write_bytes(whole)
+
+
+def pickled_policy(run: Path, trap: Trap) -> None:
+    with zipfile.ZipFile(run / "policy.zip", "w") as file:
+        for name in ("data", "policy.pth", "pytorch_variables.pth"):
+            file.writestr(name, pickle.dumps(Touch(trap.canary)))
+
+
+def pickled_weights(run: Path, trap: Trap) -> None:
+    torch.save({"w": Touch(trap.canary)}, run / "policy.safetensors")
+
+
+def huge_header(run: Path, _trap: Trap) -> None:
+    (run / "policy.safetensors").write_bytes(struct.pack("<Q", 2**60) + b"{}")
+
+
+def triggers(run: Path, trap: Trap) -> None:
+    with sqlite3.connect(run / "replies.sqlite") as database:
+        database.execute(
+            "CREATE TRIGGER evil AFTER INSERT ON replies BEGIN "
+            f"SELECT writefile('{trap.canary}', 'x'), load_extension('{trap.code}'); END"
+        )
+    database.close()
+
+
+def brackets(name: str) -> Callable[[Path, Trap], None]:
+    def replace(run: Path, _trap: Trap) -> None:
+        (run / name).write_text("[" * 10**5)
+
+    replace.__name__ = f"brackets in {name}"
+    return replace
+
+
+def link(name: str) -> Callable[[Path, Trap], None]:
+    def replace(run: Path, trap: Trap) -> None:
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(trap.file)
+
+    replace.__name__ = f"link {name}"
+    return replace
+
+
+def pipe(name: str) -> Callable[[Path, Trap], None]:
+    def replace(run: Path, _trap: Trap) -> None:
+        (run / name).unlink()
+        os.mkfifo(run / name)
+
+    replace.__name__ = f"pipe {name}"
+    return replace
+
+
+POLICY = ("eval -p", "ask", "proxy")
+FILES_OF_ALL = ("train", "eval -p", "ask", "replay", "rescore", "report")
+FILES_THAT_ATTACK: list[tuple[Callable[[Path, Trap], None], tuple[str, ...]]] = [
+    (pickled_checkpoint, ("train", "replay")),
+    (pickled_policy, ("ask", "eval -p", "report")),
+    (pickled_weights, (*POLICY, "replay")),
+    (huge_header, (*POLICY, "replay")),
+    (triggers, ("train", "replay", "report")),
+    (brackets("queries.json"), FILES_OF_ALL),
+    (brackets("config.toml"), FILES_OF_ALL),
+    (brackets("parts.json"), ("train", "replay")),
+    *((link(name), FILES_OF_ALL) for name in ("transitions.jsonl", "queries.json", "config.toml")),
+    *((link(name), ("train", "replay")) for name in ("checkpoints/last.pt", "replies.sqlite")),
+    (link("policy.safetensors"), (*POLICY, "replay")),
+    (link("report.html"), ("report",)),
+    (pipe("replies.sqlite"), FILES_OF_ALL),
+    (pipe("config.toml"), FILES_OF_ALL),
+    (pipe("summary.json"), ("rescore", "report", "replay")),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "command"),
+    [(spoil, command) for spoil, commands in FILES_THAT_ATTACK for command in commands],
+    ids=lambda part: getattr(part, "__name__", part),
+)
+def test_a_file_of_a_run_is_read_as_data_or_refused_in_one_line(
+    trap: Trap,
+    theirs: Path,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    spoil: Callable[[Path, Trap], None],
+    command: str,
+) -> None:
+    spoil(theirs, trap)
+    attack(trap, theirs, simulator.host, capsys, COMMANDS[command])
+    with contextlib.suppress(UserError):
+        load_policy(theirs).choose(QUERY)
+    trap.check()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
     [
-        {"XDG_STATE_HOME": "{file}/below"},
-        {"XDG_STATE_HOME": "", "HOME": ""},
-        {"XDG_STATE_HOME": "a", "HOME": "b"},
+        ("queries.json", "["),
+        ("queries.json", '{"sets": [{"train": 1}], "missions": {"small": 0}}'),
+        ("queries.json", '{"sets": [], "missions": {"small": 7}}'),
+        ("missions.json", "{}"),
+        ("missions.json", '{"small": 1}'),
+        ("missions.json", '{"small": {"where": {"a": 1}}}'),
+        ("missions.json", '{"small": {"there-is-none": "x"}}'),
     ],
 )
-def test_without_a_place_for_the_key_a_run_is_written_unmarked_and_one_line_says_so(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_a_damaged_copy_of_an_evaluation_is_one_line(
+    trap: Trap,
+    their_evaluation: Path,
+    simulator: EmbeddedServer,
     capsys: pytest.CaptureFixture[str],
-    environment: dict[str, str],
+    name: str,
+    content: str,
 ) -> None:
-    (tmp_path / "file").touch()
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value.format(file=tmp_path / "file"))
-    with RunFolder(tmp_path / "run") as folder:
-        folder.write_config(SETTINGS)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("note: the run is not marked as made here")
-    assert "--trust-run" in line
-    assert (tmp_path / "run" / "config.toml").exists()
-    assert not (tmp_path / "run" / MARK).exists()
+    (their_evaluation / name).write_text(content)
+    command = ("eval", "--resume", "RUN", "--ollama-host", "HOST")
+    code, line = attack(trap, their_evaluation, simulator.host, capsys, command)
+    assert (code, name in line or "there-is-none" in line) == (2, True)
+
+
+def test_an_encoder_that_a_run_names_is_not_loaded_by_its_word(trap: Trap, theirs: Path) -> None:
+    (theirs.parent / "model").mkdir()
+    change(theirs, "encoder", str(theirs.parent / "model"))
+    with pytest.raises(UserError, match="which may hold code: pass encoder="):
+        load_policy(theirs)
+    with pytest.raises(UserError, match="holds no sentence-transformers model"):
+        load_policy(theirs, trusted=True)
+    trap.check()
+
+
+def test_a_folder_called_as_something_of_ours_is_not_taken_for_it(
+    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("hashing", "refusal", "noop"):
+        Path(name).mkdir()
+    code, line = attack(trap, theirs, simulator.host, capsys, COMMANDS["ask"])
+    assert code == 0, line
+
+
+# --- what the user names, or trusts -------------------------------------------
+
+
+def test_what_is_named_again_is_used_and_with_trust_the_first_line_says_what(
+    trap: Trap, theirs: Path, simulator: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(theirs, "reward", f"{trap.code}:f")
+    asked = ("ask", "--policy", theirs, QUERY)
+    capsys.readouterr()
+    assert say(*asked, "--trust-run") == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    names = f"code (--reward {trap.code}:f) and hosts (--ollama-host {simulator.host})"
+    assert first == f"trusted: the run '{theirs}' uses {names}"
+    assert trap.canary.exists()
+    config = theirs.parent / "mine.toml"
+    config.write_text(f'ollama-host = ["{simulator.host}"]\n')
+    assert say(*asked, "--reward", f"{trap.code}:f", "--config", config) == 0
+    first, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"config: '{config}' brings hosts (--ollama-host {simulator.host})"
+
+
+def test_ollama_host_is_called_in_place_of_a_runs_host(
+    trap: Trap,
+    theirs: Path,
+    simulator: EmbeddedServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change(theirs, "ollama-host", [trap.host])
+    monkeypatch.setenv("OLLAMA_HOST", simulator.host)
+    capsys.readouterr()
+    assert say("ask", "--policy", theirs, QUERY) == 0
+    note = f"note: OLLAMA_HOST is called, not the hosts of the run '{theirs}'"
+    assert note in capsys.readouterr().err.splitlines()
+    change(theirs, "judge-rubric", str(trap.file))
+    code, line = attack(trap, theirs, "", capsys, ("ask", "--policy", "RUN", QUERY))
+    assert (code, "names files (--judge-rubric " in line) == (2, True)
+
+
+@pytest.mark.parametrize("again", ["--reward", "-m"])
+def test_the_code_of_a_mission_is_used_where_a_flag_or_a_file_of_ones_own_says_the_same(
+    trap: Trap, simulator: EmbeddedServer, tmp_path: Path, again: str
+) -> None:
+    mission = tmp_path / "mine.toml"
+    mission.write_text(f'name = "mine"\nencoder = "hashing"\nreward = "{trap.code}:f"\n')
+    named = ("--reward", f"{trap.code}:f") if again == "--reward" else ()
+    few = ("-p", "noop", "--baselines", "", "--episodes", "2", "--target-model", "sim-target")
+    host = ("--ollama-host", simulator.host)
+    assert say("eval", "-m", mission, *few, *host, *named, "--run-dir", tmp_path / "new") == 0
+    trap.canary.unlink()
+    resumed = ("eval", "--resume", tmp_path / "new", *host)
+    assert say(*resumed) == 2
+    trap.check()
+    if again == "--reward":
+        mission.unlink()
+    assert say(*resumed, *(named or ("-m", mission))) == 0
+
+
+def test_trust_is_a_flag_for_a_run_alone(
+    trap: Trap, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(tmp_path / "theirs", "scorer", f"{trap.code}:f")
+    change(tmp_path / "theirs", "trust-run", value=True)
+    code, line = attack(trap, tmp_path / "theirs", "", capsys, ("evolve", "--resume", "RUN"))
+    assert (code, "rust-run" in line) == (2, True)
+    for command in ("train", "judge"):
+        assert say(command, "--trust-run") == 2
+        assert "none is named" in capsys.readouterr().err
+
+
+# --- the table ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("flag", "value", "kind"),
     [
-        ("mutators", "noop", None),
-        ("mutators", "mine.py:shout", "code"),
         ("mutators", "mine:shout", "code"),
-        ("encoder", "all-MiniLM-L6-v2", None),
-        ("encoder", "hashing:64", None),
-        ("encoder", "ollama:nomic-embed-text", None),
         ("encoder", "someone/a-model", "code"),
-        ("encoder", "/there", "code"),
         ("encoder", "hashing/../there", "code"),
-        ("reward", "judge", None),
-        ("reward", "folder", "code"),
-        ("reward", "mine.py:grade", "code"),
+        ("encoder", "hashing ", "code"),
+        ("encoder", "all-MiniLM-L6-v2\n", "code"),
+        ("encoder", "ollama:nomic-embed-text", None),
+        ("reward", " judge", "code"),
         ("policy", "ucb1,proportion=0.5", None),
         ("policy", "llm:hf.co/some/model", None),
         ("policy", "class=os.system", "code"),
         ("policy", "run=there", "files"),
-        ("policy", "there", "files"),
-        ("baselines", "noop", None),
-        ("baselines", "class=mine.py:P", "code"),
-        ("mission", "there.toml", "files"),
-        ("mission", "name=a,mutators=mine.py:f", "code"),
-        ("world", "drawn", None),
-        ("world", "drawn.toml", "files"),
-        ("ollama-host", "embedded", None),
-        ("ollama-host", "127.0.0.1", "hosts"),
-        ("ollama-host", "@hosts.txt", "hosts"),
-        ("ollama-host", "openai:http://a/v1", "hosts"),
+        ("ollama-host", " embedded", "hosts"),
         ("ollama-host", "", "hosts"),
-        ("engine", "threads", None),
-        ("engine", "ray", None),
-        ("ray-address", "10.0.0.1:6379", "hosts"),
+        ("ollama-host", "smollm2", None),
         ("seed-prompt", "Answer in one word.", None),
         ("seed-prompt", "notes.txt", "files"),
         ("seed-prompt", __file__, "files"),
-        ("json", "5", "files"),
         ("queries", "5", "files"),
         ("lr", "0.5", None),
-        ("think", "True", None),
         ("target-system", "You are /etc/passwd.", None),
         ("a-flag-of-the-future", "text", "files"),
     ],
 )
 def test_what_a_setting_is(flag: str, value: str, kind: str | None) -> None:
-    assert [part.kind for part in parts_of({flag: [value]})] == ([kind] if kind else [])
+    assert kind_of(flag, value) == kind
 
 
 def flags(config: type) -> Iterator[tuple[str, Any]]:
@@ -179,82 +562,13 @@ def flags(config: type) -> Iterator[tuple[str, Any]]:
 
 
 def takes_text(hint: Any) -> bool:  # noqa: ANN401 - a type
-    return hint in {str, Path} or any(takes_text(part) for part in get_args(hint) if isinstance(part, type))
-
-
-@pytest.mark.parametrize("config", [TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig])
-def test_every_flag_that_takes_a_text_is_one_that_trust_knows(config: type) -> None:
-    known = WORDS | ALWAYS.keys() | BY_VALUE.keys() | {"seed-prompt"}
-    assert {flag for flag, hint in flags(config) if takes_text(hint)} <= known
-
-
-@pytest.mark.parametrize("config", [TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig])
-def test_what_is_left_at_its_default_names_nothing(config: type) -> None:
-    table = {flag: value for flag, value in resolved(config()).items() if value is not None}
-    lists = {flag: value if isinstance(value, tuple) else [value] for flag, value in table.items()}
-    assert parts_of({flag: [str(item) for item in items] for flag, items in lists.items()}) == []
-
-
-def test_what_a_message_shows_of_a_strangers_settings_is_short_and_one_line(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").touch()
-    hosts = [f"http://{k}\n\x1b[2J{'a' * 500}" for k in range(500)]
-    with pytest.raises(UserError) as caught:
-        usable_settings(tmp_path, {"ollama-host": hosts}, trusted=False)
-    assert len(str(caught.value)) < 1500
-    assert str(caught.value).isprintable()
-
-
-def test_what_is_trusted_is_shown_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "config.toml").touch()
-    names = [f"{'a' * 500}{k}.py:f" for k in range(50)]
-    usable_settings(tmp_path, {"mutators": names}, trusted=True)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(f"--mutators '{name}'" in line for name in names)
-
-
-def test_what_ollama_host_does_not_name_is_refused_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("OLLAMA_HOST", "http://127.0.0.1:1")
-    (tmp_path / "config.toml").touch()
-    settings = {"ollama-host": ["http://there"], "seed": ["0"]}
-    assert usable_settings(tmp_path, settings, trusted=False) == {"seed"}
-    capsys.readouterr()
-    with pytest.raises(UserError, match=r"names files \(--queries 'a'\)"):
-        usable_settings(tmp_path, settings | {"queries": ["a"]}, trusted=False)
-    assert capsys.readouterr().err == ""
-
-
-def test_links_in_a_folder_that_is_written_count_as_files(tmp_path: Path) -> None:
-    mine = tmp_path / "mine.txt"
-    mine.write_text("x")
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "config.toml").touch()
-    (run / "transitions.jsonl").symlink_to(mine)
-    usable_settings(run, {}, trusted=False)
-    with pytest.raises(UserError, match=r"transitions\.jsonl -> .*mine\.txt"):
-        usable_settings(run, {}, trusted=False, links=True)
+    return hint in {str, Path} or any(map(takes_text, get_args(hint)))
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("metrics.jsonl", ".part-config.toml", "checkpoints/last.pt", "tb", "seed-1"),
-        *("seed-1/metrics.jsonl", "seed-1/checkpoints/last.pt"),
-    ],
+    "config", [TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig]
 )
-def test_links_that_were_put_into_ones_own_run_count_too(run: Path, tmp_path: Path, name: str) -> None:
-    (run / name).parent.mkdir(parents=True, exist_ok=True)
-    (run / name).symlink_to(tmp_path / "mine.txt")
-    with pytest.raises(UserError, match=rf"made here, but .* files \('{name} -> .*mine\.txt'\)"):
-        usable_settings(run, SETTINGS, trusted=False, links=True)
-    assert usable_settings(run, SETTINGS, trusted=True, links=True) == SETTINGS.keys()
-    assert usable_settings(run, SETTINGS, trusted=False) == SETTINGS.keys()
-
-
-def test_a_mark_says_nothing_of_the_key(run: Path, state_folder: Path) -> None:
-    key = (state_folder / "mutagym" / KEY).read_bytes()
-    (mark,) = json.loads((run / MARK).read_text())["config_toml_hmac_sha256"]
-    assert len(mark) == 64
-    assert key.hex() not in (run / MARK).read_text()
+def test_every_flag_that_takes_a_text_is_in_the_table_and_no_default_is_code(config: type) -> None:
+    known = DATA | FILES | DATA_OF.keys() | {"seed-prompt"}
+    assert {flag for flag, hint in flags(config) if takes_text(hint)} <= known
+    assert outside({flag: as_texts(value) for flag, value in resolved(config()).items()}) == ""

@@ -105,7 +105,7 @@ def test_the_accuracy_is_read_from_what_the_judge_wrote(tmp_path: Path) -> None:
         ({"n": 3}, "got {'sensitivity': None, 'specificity': None, 'positives': None, 'negatives': None}"),
         ({**TOLD, "sensitivity": True}, "'sensitivity': True"),
         ({**TOLD, "sensitivity": 0.01}, "better than chance"),
-        ([TOLD], "an object, got list"),
+        ([TOLD], "expected a JSON object, got a list"),
     ],
 )
 def test_a_file_that_tells_no_accuracy_is_an_error_that_names_it(
@@ -123,5 +123,5 @@ def test_a_file_that_tells_no_accuracy_is_an_error_that_names_it(
 def test_a_file_that_is_no_json_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "judge.json"
     path.write_text("n,precision", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"judge\.json: expected .* got what is not JSON"):
+    with pytest.raises(ValueError, match=r"judge\.json: expected .* it is not JSON"):
         LabelAccuracy.from_json(path)

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.client import OllamaClient
 from ollama_utils.errors import (
     BadReplyError,
     BrokenReplyError,
@@ -25,7 +24,8 @@ from ollama_utils.errors import (
     ServerFaultError,
     ServerUnreachableError,
 )
-from ollama_utils.openai_client import OpenAIClient
+from ollama_utils.ollama import OllamaClient
+from ollama_utils.openai import OpenAIClient
 from ollama_utils.types import Call
 from simulator.faults import Fault, FaultPlan
 from simulator.process import ChildError, EmbeddedServer

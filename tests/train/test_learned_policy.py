@@ -15,7 +15,6 @@ from cli.main import execute
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import make_encoder
 from records.errors import UserError
-from records.trust import MARK
 from simulator.process import EmbeddedServer
 from tests.runs import WORLD, train
 from train import load_policy
@@ -29,7 +28,7 @@ QUERIES = [f"How do I kill process number {k}?" for k in range(20)] + [
 
 def asked(run: Path, query: str, capsys: pytest.CaptureFixture[str]) -> str:
     """The first mutator that `mutagym ask` takes."""
-    assert execute(("ask", "--policy", str(run), "--json", "--max-steps", "1", query)) == 0
+    assert execute(("ask", "--policy", str(run), "--trust-run", "--json", "--max-steps", "1", query)) == 0
     (line,) = capsys.readouterr().out.strip().splitlines()
     return str(json.loads(line)["steps"][0]["mutator"])
 
@@ -39,7 +38,6 @@ def stranger(trained_run: Path, tmp_path: Path) -> Path:
     """A run that somebody else made, with an encoder that is none of ours."""
     folder = tmp_path / "theirs"
     shutil.copytree(trained_run, folder)
-    (folder / MARK).unlink()
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('"hashing"', '"hashing:theirs"'))
     return folder
@@ -100,7 +98,6 @@ def test_what_is_no_run_or_has_no_policy_yet_is_said_in_one_line(trained_run: Pa
     begun = tmp_path / "begun"
     shutil.copytree(trained_run, begun)
     (begun / "policy.safetensors").unlink()
-    (begun / "policy.zip").unlink()
     with pytest.raises(UserError, match=r"has no policy.safetensors yet"):
         load_policy(begun)
     (begun / "policy.safetensors").write_bytes(b"{}")
@@ -109,7 +106,7 @@ def test_what_is_no_run_or_has_no_policy_yet_is_said_in_one_line(trained_run: Pa
 
 
 def test_the_encoder_of_a_stranger_is_not_loaded_before_it_is_named(stranger: Path) -> None:
-    with pytest.raises(UserError, match=r"was not made here.*may hold code"):
+    with pytest.raises(UserError, match=r"which may hold code"):
         load_policy(stranger)
     for allowed in ({"trusted": True}, {"encoder": "hashing:theirs"}):
         with pytest.raises(UserError, match="hashing:theirs"):  # there is none: it was looked for

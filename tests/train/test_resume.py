@@ -168,11 +168,12 @@ def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> No
 
 def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Random) -> int:
     """A run in processes that are killed at random moments, and then comes to its end; how many were."""
-    begun = ["--ollama-host", server.host, *flags(), "--run-dir", str(folder)]
+    host = ["--ollama-host", server.host]
+    begun = [*host, *flags(), "--run-dir", str(folder)]
     for kills in range(KILLS):
-        again = ["--resume", str(folder)] if (folder / "config.toml").exists() else begun
+        again = ["--resume", str(folder), *host] if (folder / "config.toml").exists() else begun
         process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "cli.main", "train", *again],
+            [sys.executable, "-m", "cli.launch", "train", *again],
             stderr=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
         )
@@ -216,9 +217,10 @@ def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room_again(
         assert train(simulator.host, folder, *flags()) == 2
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    line = capsys.readouterr().err.strip().splitlines()[-1]
+    *_, how, line = capsys.readouterr().err.strip().splitlines()
+    assert how == f"to go on: mutagym train --resume {folder} --ollama-host {simulator.host}"
     assert line.startswith("mutagym: ")
-    assert f"go on with --resume {folder}" in line
+    assert line.endswith(": mend that, then go on")
     assert 0 < len(lines(folder)) < ALL
     assert resume(folder) == 0
     assert same(folder, whole)

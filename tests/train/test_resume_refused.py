@@ -60,7 +60,7 @@ def test_an_option_that_a_resume_may_not_change(finished: Path, capsys: pytest.C
         (("--resume", "twice"), "--resume is given twice"),
     ]
     for flags, says in table:
-        assert says in refusal(capsys, "--resume", str(finished), *flags)
+        assert says in refusal(capsys, "--resume", str(finished), "--trust-run", *flags)
 
 
 def cut_the_transitions(run: Path) -> None:
@@ -70,7 +70,12 @@ def cut_the_transitions(run: Path) -> None:
 
 def change_what_was_written(run: Path) -> None:
     path = run / "queries.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"train_sha256": "0"}))
+    path.write_text(path.read_text().replace("paper crane number 1?", "paper crane number 99?"))
+
+
+def change_a_transition(run: Path) -> None:
+    path = run / "transitions.jsonl"
+    path.write_text(path.read_text().replace("paper crane", "paper drone", 1))
 
 
 def exchange_the_model(run: Path) -> None:
@@ -101,20 +106,20 @@ def test_a_folder_that_lacks_something_or_was_changed(
         (lambda run: (run / "queries.json").write_text("{"), "queries.json"),
         (lambda run: (run / "parts.json").unlink(), "parts.json"),
         (cut_the_transitions, "has 5 whole lines; expected at least 16"),
-        (change_what_was_written, "the queries are not those"),
+        (change_what_was_written, "'queries' is not what the run"),
         (exchange_the_model, "'model sim-target' is not what the run"),
         (damage("checkpoints/last.pt"), "last.pt' is damaged"),
         (lambda run: os.truncate(run / "checkpoints" / "last.pt", 2**31), "last.pt' is damaged"),
-        (lambda run: os.mkfifo(run / "metrics.jsonl.pipe"), "is neither a file nor a folder"),
+        (lambda run: os.mkfifo(run / "metrics.jsonl.pipe"), "is a link, a pipe or a device"),
         (flip_a_bit("checkpoints/last.pt", 60_000), "last.pt' is damaged"),
         (flip_a_bit("checkpoints/last.pt", 3), "last.pt' is damaged"),
-        (flip_a_bit("transitions.jsonl", 200), "are not those that the run wrote"),
+        (change_a_transition, "are not those that the run wrote"),
         (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be used"),
     ]
     for row, (spoil, says) in enumerate(table):
         run = Path(shutil.copytree(finished, tmp_path / str(row)))
         spoil(run)
-        assert says in refusal(capsys, "--resume", str(run))
+        assert says in refusal(capsys, "--resume", str(run), "--trust-run")
 
 
 def test_a_mutator_file_that_was_changed(
@@ -128,13 +133,13 @@ def test_a_mutator_file_that_was_changed(
     told = (*server(simulator), "--mutators", f"noop,{mine}:shout")
     assert execute(("train", *told, *SMALL, "--run-dir", str(tmp_path / "run"))) == 0
     mine.write_text(mine.read_text().replace("upper", "lower"))
-    assert "mine.py' is not what the run" in refusal(capsys, "--resume", str(tmp_path / "run"))
+    assert "mine.py' is not what the run" in refusal(capsys, "--resume", str(tmp_path / "run"), "--trust-run")
 
 
 def test_metrics_that_were_lost_are_no_loss_to_the_run(run: Path) -> None:
     path = run / "metrics.jsonl"
     path.write_text(path.read_text()[:50])
-    assert execute(("train", "--resume", str(run), "--num-env-steps", "24")) == 0
+    assert execute(("train", "--resume", str(run), "--trust-run", "--num-env-steps", "24")) == 0
 
 
 def test_a_run_told_of_its_files_by_relative_paths_goes_on_from_anywhere(
@@ -145,7 +150,7 @@ def test_a_run_told_of_its_files_by_relative_paths_goes_on_from_anywhere(
     monkeypatch.chdir(tmp_path)
     assert execute(("train", *told, *SMALL, "--run-dir", "run")) == 0
     monkeypatch.chdir("/")
-    assert execute(("train", "--resume", str(tmp_path / "run"), "--num-env-steps", "24")) == 0
+    assert execute(("train", "--resume", str(tmp_path / "run"), "--trust-run", "--num-env-steps", "24")) == 0
     steps = [
         json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     ]
@@ -163,8 +168,8 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
 
 def test_two_processes_cannot_write_one_folder(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with RunFolder(run, resume=True):
-        assert "is in use by another process" in refusal(capsys, "--resume", str(run))
-    assert execute(("train", "--resume", str(run))) == 0
+        assert "is in use by another process" in refusal(capsys, "--resume", str(run), "--trust-run")
+    assert execute(("train", "--resume", str(run), "--trust-run")) == 0
 
 
 def test_a_new_run_does_not_begin_where_another_is(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -234,7 +234,10 @@ def test_what_cannot_stand_beside_several_seeds(
         ((*server, "--seeds", "1"), "--seeds"),
         ((*server, "--seeds", "3", "--no-batching"), "one after another"),
         ((*server, "--seeds", "3", "--seed", str(2**32 - 2)), "lower it"),
-        (("train", "--resume", str(together), "--seeds", "4"), "--seeds is 4, but the run began with 3"),
+        (
+            ("train", "--resume", str(together), "--trust-run", "--seeds", "4"),
+            "--seeds is 4, but the run began with 3",
+        ),
     ):
         assert execute(arguments) == 2
         assert said in capsys.readouterr().err.strip().splitlines()[-1]

@@ -23,7 +23,8 @@ def stopped(
     *earlier, line = capsys.readouterr().err.strip().splitlines()
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert line == f"mutagym: {summary['stopped']}"
-    assert earlier[-1] == f"to go on: mutagym train --resume {folder / 'run'}"
+    how = f"to go on: mutagym train --resume {folder / 'run'} --ollama-host {server.host}"
+    assert earlier[-1] == how
     return [*earlier, line], summary
 
 
@@ -92,5 +93,5 @@ def test_when_a_bandit_cannot_embed_the_training_queries(
         assert line.startswith("mutagym: EncodingError: texts")
         assert "out of memory" in line
         broken[0] = False
-        assert execute(("train", "--resume", str(run))) == 0
+        assert execute(("train", "--resume", str(run), "--trust-run")) == 0
     assert json.loads((run / "summary.json").read_text())["env_steps"] == 16

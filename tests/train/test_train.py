@@ -53,7 +53,7 @@ def test_a_run_leaves_what_its_readme_promises(plain: Plain) -> None:
     assert {path.name for path in folder.iterdir()} == {
         *(".lock", "config.toml", "queries.json", "parts.json", "replies.sqlite", "transitions.jsonl"),
         *("metrics.jsonl", "tb", "checkpoints", "policy.zip", "summary.json"),
-        *("made-here.json", "policy.safetensors", "servers.json"),
+        *("policy.safetensors", "servers.json"),
     }
     kept = {path.name for path in (folder / "checkpoints").iterdir()}
     assert kept == {"last.pt", "policy-32.zip", "policy-32.safetensors"}
@@ -193,7 +193,7 @@ def test_an_interrupted_run_saves_and_leaves_with_the_signals_code(
     arguments = ["train", "--ollama-host", simulator.host, *WORLD, *LANES, "--num-steps", "8"]
     arguments += ["--num-env-steps", "1000000", "--run-dir", str(tmp_path / "run")]
     process = subprocess.Popen(  # noqa: S603 - our own command
-        [sys.executable, "-m", "cli.main", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-m", "cli.launch", *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE
     )
     metrics = tmp_path / "run" / "metrics.jsonl"
     while process.poll() is None and not (metrics.exists() and metrics.read_bytes().count(b"\n") >= 2):

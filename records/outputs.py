@@ -1,0 +1,92 @@
+"""Files that are written whole or not at all, and the places for results that a user names."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from records.errors import UserError
+from records.settings import STDOUT
+
+PART = ".part-"
+"""Begins the name of a file that is not whole yet."""
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Gives a path beside `path` to write to, which replaces it once it is whole and on disk.
+
+    Its name ends as that of `path` does: SB3 adds an ending to a file that has none. What has that
+    name is deleted first, and no link there is followed: the folder may be anybody's.
+    """
+    path.parent.mkdir(exist_ok=True)
+    part = path.with_name(f"{PART}{path.name}")
+    part.unlink(missing_ok=True)
+    try:
+        yield part
+        with part.open("rb") as written:
+            os.fsync(written.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[Path]:
+    """Gives where to write a file that a user names: a regular one is replaced, see `replacing`.
+
+    A device, a pipe or a link is written into, such as /dev/stdout.
+    """
+    if _is_replaced(path):
+        with replacing(path) as part:
+            yield part
+    else:
+        yield path
+
+
+def check_writable(
+    path: Path | None, flag: str = "--json", *, apart_from: Path | None = None
+) -> None:
+    """Check, before the work is done, that its result can be written to the file `path`.
+
+    Args:
+        path: what `flag` names; None: it names nothing; of `--json`, `-` is standard output.
+        flag: is named in the error.
+        apart_from: a run that is read or written: its files are its own.
+
+    Raises:
+        UserError: it is a folder, or lies in none, or in that run, or may not be written.
+    """
+    if path is None or (path == STDOUT and flag == "--json"):
+        return
+    names = f"{flag} names {str(path)!r}"
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{names}; expected a file in a folder that exists")
+    if apart_from and path.resolve().is_relative_to(apart_from.resolve()):
+        raise UserError(f"{names}, in the folder of the run: name another place")
+    if not os.access(path.parent if _is_replaced(path) else path, os.W_OK):
+        raise UserError(f"{names}, which may not be written: name another file")
+
+
+def check_cache(path: Path | None) -> None:
+    """Make the folder of a cache, before anything else is made.
+
+    Raises:
+        UserError: it cannot be made, or not be written.
+    """
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / PART).touch()
+        (path / PART).unlink()
+    except (OSError, ValueError) as error:  # a NUL in the name is a ValueError
+        raise UserError(
+            f"--cache names {str(path)!r}; expected a folder that can be written: {error}"
+        ) from error
+
+
+def _is_replaced(path: Path) -> bool:
+    return not path.is_symlink() and (path.is_file() or not path.exists())

@@ -1,0 +1,234 @@
+"""What is sent to a server on either wire, and that both say the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from ollama_utils.errors import BadRequestError, ModelMissingError
+from ollama_utils.ollama import OllamaClient
+from ollama_utils.openai import OpenAIClient
+from ollama_utils.types import Call, short_name
+from simulator.process import EmbeddedServer
+from tests.ollama_utils.hostile import WIRES, client_of
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+
+CALL = Call(model="m", prompt="p")
+SCHEMA = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]}
+FULL = Call(
+    model="m",
+    prompt="p",
+    system="s",
+    format=SCHEMA,
+    options={"seed": 3, "num_predict": 40, "stop": ["\n"], "repeat_penalty": 1.1},
+    think=False,
+)
+CHAT = {"choices": [{"message": {"content": "Yes."}, "finish_reason": "stop"}]}
+TURNS = [
+    {"role": role, "content": text}
+    for role, text in zip(("system", "user", "assistant", "user"), "sqap", strict=True)
+]
+
+
+@pytest.fixture
+def wires(server: EmbeddedServer) -> Iterator[tuple[OllamaClient, OpenAIClient]]:
+    """Both clients to one simulator."""
+    with closing(OllamaClient(server.host)) as ollama:
+        with closing(OpenAIClient(f"openai:{server.host}")) as openai:
+            yield ollama, openai
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call(model="sim-target", prompt="What is rain?", options={"seed": 1}),
+        Call(model="sim-target", prompt="What?", system="Be brief.", options={"temperature": 0}),
+        Call(model="sim-target", prompt="And?", examples=(("a", "b"),), options={"seed": 2}),
+        Call(
+            model="sim-target",
+            prompt="Why?",
+            options={"seed": 1, "temperature": 0.3, "num_predict": 9},
+        ),
+        Call(
+            model="sim-target",
+            prompt="Why?",
+            options={"seed": -1, "num_predict": -1, "temperature": 0},
+        ),
+        Call(model="sim-target", prompt="Why?", options={"temperature": 0, "stop": ["e"]}),
+        Call(model="sim-judge", prompt="Rate it.", format=SCHEMA, options={"temperature": 0}),
+        Call(model="sim-thinker", prompt="Why?", options={"temperature": 0}, think=False),
+        Call(model="sim-thinker", prompt="Why?", options={"temperature": 0}),
+    ],
+)
+def test_equal_calls_get_equal_replies_on_both_wires_streamed_and_whole(
+    wires: tuple[OllamaClient, OpenAIClient], call: Call
+) -> None:
+    replies = [client.generate(call, stream=stream) for client in wires for stream in (False, True)]
+    usages = [reply.usage for reply in replies]
+    assert len({(reply.text, reply.truncated) for reply in replies}) == 1
+    assert len({usage and (usage.prompt_tokens, usage.completion_tokens) for usage in usages}) == 1
+    assert all(usage is not None and 0 < usage.decode_s <= usage.total_s for usage in usages)
+
+
+def test_embeddings_are_the_same_unit_rows_on_both_wires(
+    wires: tuple[OllamaClient, OpenAIClient],
+) -> None:
+    texts = ["one text", "another", "one text"]
+    ollama, openai = (client.embed("sim-embed", texts).rows for client in wires)
+    np.testing.assert_array_equal(openai, ollama)
+    np.testing.assert_array_equal(ollama[0], ollama[2])
+    np.testing.assert_allclose(np.linalg.norm(ollama, axis=1), 1.0, rtol=1e-6)
+    assert ollama.dtype == np.float32
+    assert all(client.embed("sim-embed", []).rows.shape == (0, 0) for client in wires)
+
+
+def test_models_and_slots_are_known_as_far_as_a_server_says(
+    server: EmbeddedServer, wires: tuple[OllamaClient, OpenAIClient]
+) -> None:
+    ollama, openai = wires
+    assert set(ollama.models()) == set(openai.models()) >= {"sim-target:latest"}
+    assert (openai.slots(), ollama.slots()) == (server.settings.slots, None)
+    assert ollama.completes("sim-target")
+    assert not ollama.completes("sim-embed")
+    assert ollama.inventory().version
+    for odd in (
+        {"error": "no"},
+        {"total_slots": "x"},
+        {"total_slots": -1},
+        {"total_slots": 10**400},
+        5,
+    ):
+        with ScriptedServer(lambda _, odd=odd: (200, odd)) as other:  # type: ignore[misc] # a default
+            with closing(OpenAIClient(f"openai:{other.host}")) as client:
+                assert client.slots() is None
+    assert [short_name(name) for name in ("x", "x:latest", "x:7b")] == ["x", "x", "x:7b"]
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_missing_model_is_named_with_what_to_do(server: EmbeddedServer, wire: str) -> None:
+    do = "run 'ollama pull nobody:7b'" if wire == "ollama" else "name one that its /models lists"
+    with closing(client_of(wire, server.host)) as client:
+        for ask in (
+            lambda: client.generate(Call(model="nobody:7b", prompt="p")),
+            lambda: client.embed("nobody:7b", ["text"]),
+        ):
+            with pytest.raises(ModelMissingError, match=f"'nobody:7b' .*{do}") as caught:
+                ask()
+            assert not caught.value.retryable
+
+
+def sent(wire: str, *calls: Call) -> list[dict[str, Any]]:
+    """The bodies that go out for calls."""
+    with ScriptedServer(
+        lambda _: (200, SAID | {"message": {"role": "assistant", "content": "Yes."}} | CHAT)
+    ) as server:
+        with closing(client_of(wire, server.host)) as client:
+            for call in calls:
+                client.generate(call)
+    return server.bodies
+
+
+def test_only_what_a_call_names_is_sent_to_ollama() -> None:
+    plain = {"model": "m", "prompt": "p", "stream": False}
+    more = {"system": "s", "format": SCHEMA, "options": dict(FULL.options), "think": False}
+    turns = replace(CALL, system="s", examples=(("q", "a"),))
+    chat = {"model": "m", "messages": TURNS, "stream": False, "tools": []}
+    assert sent("ollama", CALL, FULL, turns) == [plain, plain | more, chat]
+    assert sent("ollama", replace(turns, system=None)) == [chat | {"messages": TURNS[1:]}]
+
+
+def test_only_what_a_call_names_is_sent_to_an_openai_server() -> None:
+    plain = {"model": "m", "messages": TURNS[-1:], "stream": False}
+    more = {
+        "messages": TURNS,
+        "seed": 3,
+        "max_tokens": 40,
+        "stop": ["\n"],
+        "repeat_penalty": 1.1,
+        "repetition_penalty": 1.1,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "reply", "schema": SCHEMA},
+        },
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
+    assert sent("openai", CALL, replace(FULL, examples=(("q", "a"),))) == [plain, plain | more]
+    unset = replace(CALL, options={"num_predict": None, "seed": -1, "top_k": 5})
+    assert sent("openai", unset) == [plain | {"top_k": 5}]
+    with pytest.raises(BadRequestError, match="leave num_ctx out"):
+        sent("openai", replace(CALL, options={"num_ctx": 4096}))
+    with pytest.raises(BadRequestError, match="expected one of num_predict, temperature"):
+        sent("openai", replace(CALL, options={"mirostat": 1}))
+
+
+def nested(depth: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {}
+    for _ in range(depth):
+        inner = {"in": inner}
+    return inner
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize(
+    "call",
+    [
+        Call(model="", prompt="p"),
+        replace(CALL, prompt="half \ud83d a pair"),
+        replace(CALL, prompt=cast("str", {1})),
+        replace(CALL, format=nested(100_000)),
+        *(replace(CALL, options=odd) for odd in ({"temperature": math.nan}, {"stop": {1, 2}})),
+    ],
+)
+def test_a_call_that_cannot_be_written_is_a_bad_request_and_not_sent(wire: str, call: Call) -> None:
+    with ScriptedServer(lambda _: (200, SAID | CHAT)) as server:
+        with closing(client_of(wire, server.host)) as client:
+            with pytest.raises(BadRequestError):
+                client.generate(call)
+            assert client.generate(CALL).text == "Yes."
+    assert len(server.bodies) == 1
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("key", ["schl\u00fcssel", "secret\nX-Other: 1"])
+def test_a_key_that_no_header_can_hold_is_refused_without_showing_it(
+    monkeypatch: pytest.MonkeyPatch, wire: str, key: str
+) -> None:
+    name = {"ollama": "OLLAMA_API_KEY", "openai": "OPENAI_API_KEY"}[wire]
+    monkeypatch.setenv(name, key)
+    with pytest.raises(ValueError, match=f"{name} holds characters that no header can") as caught:
+        client_of(wire, "http://127.0.0.1:1")
+    assert key[:4] not in str(caught.value)
+
+
+def test_llama_cpp_lists_a_file_by_its_name_and_what_is_in_it() -> None:
+    entry = {
+        "id": "/models/tiny.Q4.gguf",
+        "owned_by": "llamacpp",
+        "tags": ["sha256:1"],
+        "meta": {"n_ctx": 1, "size": 5},
+    }
+
+    def listed(**change: object) -> dict[str, str]:
+        with ScriptedServer(lambda _: (200, {"data": [entry | change]})) as server:
+            with closing(OpenAIClient(f"openai:{server.host}")) as client:
+                return client.models()
+
+    assert list(listed()) == ["tiny.Q4.gguf"]
+    assert list(listed(owned_by="vllm")) == ["/models/tiny.Q4.gguf"]
+    assert listed() == listed(meta={"n_ctx": 2, "size": 5})
+    assert listed() != listed(tags=["sha256:2"])
+    assert listed(meta=None) == {"tiny.Q4.gguf": ""}
+
+
+def test_rows_have_the_order_of_the_texts_whatever_order_they_have_in_the_reply() -> None:
+    rows = [{"index": 1, "embedding": [0.0, 1.0]}, {"index": 0, "embedding": [2.0, 0.0]}]
+    with ScriptedServer(lambda _: (200, {"data": rows})) as server:
+        with closing(OpenAIClient(f"openai:{server.host}")) as client:
+            np.testing.assert_array_equal(client.embed("m", ["a", "b"]).rows, [[1, 0], [0, 1]])
+    assert server.bodies[0]["input"] == ["a", "b"]

@@ -1,0 +1,144 @@
+"""Settings: flags, TOML and config.toml say the same, and what no flag takes is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from cyclopts import App, CycloptsError
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cli.evolve import EvolveConfig
+from cli.main import execute
+from cli.optimize import OptimizeConfig
+from cli.run_defaults import ConfigFile
+from cli.select import SelectConfig
+from evaluation.config import EvalConfig
+from records.errors import UserError
+from records.run_folder import RunFolder
+from records.settings import as_texts, as_words, flags_of, read_toml, resolved
+from train.config import TrainConfig
+
+CONFIGS = (TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig)
+
+
+def parse(config: type, tokens: list[str], file: Path | None = None) -> object:
+    """What a command's flags and its `--config` come to."""
+
+    def read(given: object = config()) -> object:
+        return given
+
+    read.__annotations__["given"] = config
+    layers = (ConfigFile(path=file, table=read_toml(file)),) if file else ()
+    app = App(config=layers, version_flags=(), help_flags=())
+    app.default(read)
+    return app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters=",\r"), min_size=1).filter(
+    str.strip
+)
+FLAGS = {
+    "lr": st.floats(1e-9, 1e9).map(str),
+    "num-env-steps": st.integers(1, 2**62).map(str),
+    "think": st.sampled_from(["true", "false"]),
+    "target-system": TEXTS,
+    "encoder": TEXTS,
+    "mutators": st.lists(TEXTS.map(str.strip), min_size=1, max_size=3),
+    "where": st.lists(TEXTS, max_size=3),
+    "ollama-host": st.lists(TEXTS, max_size=2),
+    "max-in-flight": st.sampled_from(["auto", "7"]),
+    "held-out": st.floats(0, 1).map(str),
+}
+
+
+@settings(max_examples=40)
+@given(st.fixed_dictionaries({}, optional=FLAGS))
+def test_flags_written_as_toml_read_back_as_the_same_flags(
+    tmp_path_factory: pytest.TempPathFactory, flags: dict[str, Any]
+) -> None:
+    said = [word for flag, value in flags.items() for word in as_words(flag, as_texts(value))]
+    joined = (
+        [f"{a}={b}" for a, b in zip(said[::2], said[1::2], strict=True)]
+        if len(said) % 2 == 0
+        else said
+    )
+    config = parse(TrainConfig, joined)
+    with RunFolder(tmp_path_factory.mktemp("run")) as folder:
+        folder.begin(resolved(config), simulated=True)
+    assert parse(TrainConfig, [], folder.path / "config.toml") == config
+
+
+def numbers(config: type) -> Iterator[tuple[str, str]]:
+    """The flags of a config that take a number, each with a value that it must refuse."""
+    hints, names = get_type_hints(config), flags_of(config)
+    for field in fields(config):
+        hint = hints[field.name]
+        if isinstance(hint, type) and is_dataclass(hint):
+            yield from numbers(hint)
+        elif field.name in names and {int, float} & {hint, *get_args(hint)}:
+            is_whole = int in {hint, *get_args(hint)}
+            yield from ((names[field.name], odd) for odd in ["nan", "inf", *["4.5"] * is_whole])
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_number_that_is_none_is_refused_and_no_whole_number_is_rounded(config: type) -> None:
+    of_others = {
+        *(("max-outage", "inf"), ("time-scale", "nan"), ("time-scale", "inf")),
+        *(("load-s", "nan"), ("load-s", "inf")),
+    }
+    for flag, odd in (
+        set(numbers(config)) - of_others
+    ):  # patience for ever; the simulator's own check
+        with pytest.raises((CycloptsError, ValueError), match=rf"--{flag}|{odd}"):
+            pytest.fail(f"--{flag} {odd} is {parse(config, [f'--{flag}={odd}'])!r}")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("num-proceses = 4", "Did you mean --num-processes?"),
+        ("[train]\nlr = 1", "has a table [train]; expected the flags' names as keys at the top"),
+        ("no-batching = true", "has the key 'no-batching'; write 'use-batching = false' instead"),
+        ("lr = 2020-01-01", "'lr' holds a date; expected text, a number"),
+        ("lr =", "is not a TOML file: Invalid value"),
+        ("a = " + "[" * 10**5, "nested too deep"),
+        ("# " + "x" * 2**24, "over 16777216 bytes"),
+        ("lr = 'é'".encode("latin-1"), "not text in UTF-8"),
+    ],
+)
+def test_what_no_flag_takes_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes, says: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert execute(["train", "--config", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert says in line
+    assert str(path) in line
+
+
+def test_the_first_line_says_what_code_and_hosts_a_file_brings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.toml"
+    mutators = ["noop", "mine.py:shout"]
+    path.write_text(f'\ufeffollama_host = ["http://a"]\nmutators = {json.dumps(mutators)}\n')
+    assert execute(["train", "--config", str(path)]) == 2
+    first, *_ = capsys.readouterr().err.splitlines()
+    brings = "code (--mutators noop,mine.py:shout) and hosts (--ollama-host http://a)"
+    assert first == f"config: '{path}' brings {brings}"
+    path.write_text(f'queries = "{tmp_path}/none.csv"\nlr = 0.5\n')
+    assert execute(["train", "--config", str(path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("mutagym: there is no file")
+
+
+def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"mine\.toml' cannot be read: No such file"):
+        read_toml(tmp_path / "mine.toml")
