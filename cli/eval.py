@@ -52,7 +52,7 @@ from ollama_utils.monitor import CallMonitor, counted
 from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, RunStoppedError, UserError
 from records.interrupt import Interrupt, Interrupted, interruptible
-from records.resume import check_options, go_on_line
+from records.resume import check_options, resume_line
 from records.run_folder import MISSIONS, QUERIES, REPLIES, SUMMARY, RunFolder, check_places
 from records.settings import resolved
 from records.terminal import write_stderr
@@ -215,7 +215,7 @@ def _begin(
     folder.write_json(MISSIONS, {mission.spec.name: mission.settings() for mission in missions})
     folder.begin(resolved(config), simulated=connection.simulated)
     copied = COPIED if missions_are_data(inputs.specs, config.played) else COPIED - {"mission"}
-    folder.go_on = go_on_line("eval", folder.path, config, copied)
+    folder.go_on = resume_line("eval", folder.path, config, copied)
     guard = sum(len(mission.queries.guard) for mission in missions)
     write_stderr(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "

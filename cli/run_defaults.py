@@ -20,7 +20,7 @@ from records.errors import UserError
 from records.run_folder import CONFIG, MISSIONS, QUERIES, check_is_run
 from records.settings import COMMA_LISTS, PLACES, as_texts, read_toml, resolved
 from records.terminal import one_line, write_stderr
-from records.trust import check_named, kind_of, outside
+from records.trust import check_named, kind_of, untrusted_flags
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -49,7 +49,7 @@ class ConfigFile:
         """Fill in the settings, and say on stderr what code and hosts the file brings."""
         filled = _fill(str(self.path.absolute()), self.table, app, commands, arguments)
         settings = {flag: _values(argument) for flag, argument in filled.items()}
-        if brought := outside(settings, ("code", "hosts")):
+        if brought := untrusted_flags(settings, ("code", "hosts")):
             write_stderr(f"config: {one_line(str(self.path))!r} brings {brought}")
 
 

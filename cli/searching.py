@@ -30,7 +30,7 @@ from records.failures import FailureLimit
 from records.interrupt import Interrupt, Interrupted, interruptible
 from records.json_lines import JsonLines
 from records.metrics import CallRates, MetricsWriter
-from records.resume import check_fingerprints, check_options, go_on_line
+from records.resume import check_fingerprints, check_options, resume_line
 from records.run_folder import REPLIES, SUMMARY, ResumableError, RunFolder
 from records.settings import resolved
 from records.terminal import write_stderr
@@ -334,7 +334,7 @@ class SearchSession:
         if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
         folder.begin(resolved(search.config), simulated=self.connection.simulated)
-        folder.go_on = go_on_line(self.command, folder.path, search.config)
+        folder.go_on = resume_line(self.command, folder.path, search.config)
         folder.write_json("parts.json", fingerprints)
         cost = "" if search.most_calls is None else f", {counted(search.most_calls)}"
         write_stderr(f"run folder {folder.path}: {search.says}{cost}")

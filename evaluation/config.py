@@ -44,7 +44,7 @@ from records.settings import (
     read_toml,
     resolved,
 )
-from records.trust import outside
+from records.trust import untrusted_flags
 
 COMMANDS = ("eval", "ask", "proxy")
 """The commands that take over settings of a run: the one that `--policy` or (`proxy`) the argument names."""
@@ -389,7 +389,7 @@ def missions_are_data(missions: Sequence[MissionSpec], given: MissionConfig) -> 
         {flag: as_texts(value) for flag, value in resolved(mission).items() if value != flags.get(flag)}
         for mission in missions
     ]
-    return not any(outside({**each, "queries": []}) for each in settings)
+    return not any(untrusted_flags({**each, "queries": []}) for each in settings)
 
 
 def is_path(text: str) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 
 from ollama_utils.errors import (
     BrokenReplyError,
@@ -26,16 +25,11 @@ _FEW = 3
 
 
 class Health:
-    """What the calls to one server show.
+    """What the calls to one server show."""
 
-    Args:
-        clock: seconds from a fixed moment, never going back.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self) -> None:
         self.why = ""
         """Why it counts as away."""
-        self._clock = clock
         self._lock = threading.Lock()
         self._under_way = 0
         self._absences = 0
@@ -53,7 +47,7 @@ class Health:
 
     @property
     def away_since_s(self) -> float | None:
-        """Since when it is away, by the clock; None: it is not."""
+        """Since when it is away, by the monotonic clock; None: it is not."""
         return self._away_since_s
 
     def sent(self) -> None:
@@ -75,7 +69,7 @@ class Health:
                 self._absences += 1
                 if self._absences < _FEW or self.is_away:
                     return False
-                self._away_since_s, self.why = self._clock(), str(error)
+                self._away_since_s, self.why = time.monotonic(), str(error)
                 return True
             if error is None or isinstance(error, OllamaError):
                 self._absences = 0
@@ -84,7 +78,7 @@ class Health:
     def back(self) -> float:
         """It answered: it is there again; returns for how long it was away, in seconds."""
         with self._lock:
-            now_s = self._clock()
+            now_s = time.monotonic()
             away_s = now_s - (self._away_since_s or now_s)
             self._away_since_s, self._absences, self.why = None, 0, ""
             return away_s

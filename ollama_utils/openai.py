@@ -63,8 +63,6 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "repeat_penalty": ("repeat_penalty", "repetition_penalty"),  # llama.cpp's, vLLM's
 }
 """Ollama's options by the fields that mean the same here."""
-_UNSET = (("num_predict", 0), ("num_predict", -1), ("num_predict", -2), ("seed", -1))
-"""What these mean to Ollama, leaving them out means here."""
 _TEXTS = ("content", "reasoning_content", "reasoning")
 """Parts of a message. What a model thought is `reasoning_content` at llama.cpp, SGLang and LM
 Studio, `reasoning` at vLLM and Ollama."""
@@ -172,8 +170,9 @@ class OpenAIClient(HttpModelClient):
         """
         body: dict[str, Any] = {"model": call.model, "messages": messages_of(call), "stream": False}
         for name, value in call.options.items():
-            if value is None or (name, value) in _UNSET:
-                continue
+            is_no_limit = name == "num_predict" and isinstance(value, int) and value <= 0
+            if value is None or is_no_limit or (name == "seed" and value == -1):
+                continue  # what they mean to Ollama, leaving them out means here
             if name not in _FIELDS:
                 do = f"expected one of {', '.join(_FIELDS)}"
                 if name == "num_ctx":

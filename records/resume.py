@@ -28,7 +28,7 @@ _MOST_CHARS = 40
 """Of a value that an error shows."""
 
 
-def go_on_line(
+def resume_line(
     command: str,
     run: Path,
     config: Any,  # noqa: ANN401 - any config dataclass

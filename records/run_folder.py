@@ -148,7 +148,7 @@ class RunFolder(RecordedRun):
     def __init__(self, path: Path, *, resume: bool = False) -> None:
         super().__init__(path)
         self.go_on = ""
-        """The line of `records.resume.go_on_line`, once it is known; "" prints none."""
+        """The line of `records.resume.resume_line`, once it is known; "" prints none."""
         self._is_new = not path.exists()
         self._was_empty = self._is_new or (path.is_dir() and not any(path.iterdir()))
         self._lock = FileLock(path / LOCK)

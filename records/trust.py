@@ -24,7 +24,7 @@ _POLICY = (
     "(noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|linucb|thompson"
     "|(fixed|llm):.*)(,.*)?"
 )
-DATA_OF: Mapping[str, tuple[Kind, str]] = {
+SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
     "mutators": ("code", r"\w+"),
     "encoder": (
         "code",
@@ -72,8 +72,8 @@ def kind_of(flag: str, value: str) -> Kind | None:
     """
     if flag == "seed-prompt":
         return "files" if is_prompt_file(value) else None
-    if flag in DATA_OF:
-        kind, data = DATA_OF[flag]
+    if flag in SAFE_VALUES:
+        kind, data = SAFE_VALUES[flag]
         if re.fullmatch(data, value, re.DOTALL):
             return None
         return "code" if value.startswith("class=") else kind
@@ -81,8 +81,8 @@ def kind_of(flag: str, value: str) -> Kind | None:
     return None if is_data else "files"
 
 
-def outside(settings: Mapping[str, Sequence[str]], kinds: Sequence[Kind] = KINDS) -> str:
-    """What among settings is no data, as flags that name it again; "" where all is.
+def untrusted_flags(settings: Mapping[str, Sequence[str]], kinds: Sequence[Kind] = KINDS) -> str:
+    """The settings that name code, hosts or files, as flags that name them again; "" for none.
 
     Args:
         settings: for each flag, without its dashes, the values as text.
@@ -110,7 +110,7 @@ def check_named(run: Path, settings: Mapping[str, Sequence[str]], *, trusted: bo
     Raises:
         UserError: it names code, hosts or files.
     """
-    found = outside(settings)
+    found = untrusted_flags(settings)
     if trusted:
         uses = found or "no code, hosts or files of its own"
         write_stderr(f"trusted: the run {str(run)!r} uses {uses}")

@@ -16,7 +16,7 @@ from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
 from records.interrupt import Interrupt, Interrupted
-from records.resume import check_fingerprints, go_on_line
+from records.resume import check_fingerprints, resume_line
 from records.run_folder import QUERIES, REPLIES, SUMMARY, RunFolder
 from records.settings import resolved
 from records.terminal import one_line, write_stderr
@@ -230,7 +230,7 @@ def begin(config: TrainConfig, folder: RunFolder, queries: QuerySet, connection:
 def how_to_go_on(config: TrainConfig, folder: RunFolder, connection: Connection) -> str:
     """The line that says how; the run's queries are in its folder."""
     settings = replace(config, server=connection.resolve(config.server))
-    return go_on_line("train", folder.path, settings, copied=["queries"])
+    return resume_line("train", folder.path, settings, copied=["queries"])
 
 
 def _environment(

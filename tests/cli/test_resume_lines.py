@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from cli.main import execute
-from records.resume import go_on_line
+from records.resume import resume_line
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.cli.searches import replies
@@ -197,7 +197,7 @@ def test_a_host_that_ollama_host_named_is_named_by_flag(
     simulator: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TrainConfig()
-    assert go_on_line("train", Path("runs/a"), config) == "to go on: mutagym train --resume runs/a"
+    assert resume_line("train", Path("runs/a"), config) == "to go on: mutagym train --resume runs/a"
     monkeypatch.setenv("OLLAMA_HOST", simulator.host)
     line = stop(f"train {MODELS} {TRAIN}".split(), tmp_path / "run", 12)
     assert line == f"to go on: mutagym train --resume {tmp_path / 'run'} --ollama-host {simulator.host}"

@@ -160,7 +160,8 @@ def test_only_what_a_call_names_is_sent_to_an_openai_server() -> None:
     }
     assert sent("openai", CALL, replace(FULL, examples=(("q", "a"),))) == [plain, plain | more]
     unset = replace(CALL, options={"num_predict": None, "seed": -1, "top_k": 5})
-    assert sent("openai", unset) == [plain | {"top_k": 5}]
+    without = replace(CALL, options={"num_predict": -5})
+    assert sent("openai", unset, without) == [plain | {"top_k": 5}, plain]
     with pytest.raises(BadRequestError, match="leave num_ctx out"):
         sent("openai", replace(CALL, options={"num_ctx": 4096}))
     with pytest.raises(BadRequestError, match="expected one of num_predict, temperature"):

@@ -33,7 +33,7 @@ from cli.select import SelectConfig
 from evaluation.config import EvalConfig
 from records.errors import UserError
 from records.settings import as_texts, flags_of, resolved
-from records.trust import DATA, DATA_OF, FILES, kind_of, outside
+from records.trust import DATA, FILES, SAFE_VALUES, kind_of, untrusted_flags
 from simulator.process import EmbeddedServer
 from train.config import TrainConfig
 from train.learned_policy import load_policy
@@ -569,6 +569,8 @@ def takes_text(hint: Any) -> bool:  # noqa: ANN401 - a type
     "config", [TrainConfig, EvalConfig, EvolveConfig, SelectConfig, OptimizeConfig]
 )
 def test_every_flag_that_takes_a_text_is_in_the_table_and_no_default_is_code(config: type) -> None:
-    known = DATA | FILES | DATA_OF.keys() | {"seed-prompt"}
+    known = DATA | FILES | SAFE_VALUES.keys() | {"seed-prompt"}
     assert {flag for flag, hint in flags(config) if takes_text(hint)} <= known
-    assert outside({flag: as_texts(value) for flag, value in resolved(config()).items()}) == ""
+    assert (
+        untrusted_flags({flag: as_texts(value) for flag, value in resolved(config()).items()}) == ""
+    )
