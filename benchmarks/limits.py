@@ -23,7 +23,6 @@ from urllib.parse import urlsplit
 from benchmarks.commands import LOGNORMAL
 from benchmarks.reporting import Check, Section, at_least, at_most, run
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.limits import MaxInFlight
 from ollama_utils.types import Call, Usage
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -70,7 +69,7 @@ def compare_limits(slots: int, seconds: float) -> list[dict[str, Any]]:
     """A row a limit, `auto` last."""
     fixed = sorted({max(1, slots // 2), slots, slots + 2, 2 * slots})
     with EmbeddedServer(Settings(slots=slots, reply_tokens=LOGNORMAL)) as server:
-        rows = [_measure(server, limit, seconds) for limit in (*fixed, "auto")]  # type: ignore[arg-type]
+        rows = [_measure(server, limit, seconds) for limit in (*fixed, None)]
     best = max(row["busy slots"] for row in rows[:-1])
     for row in rows:
         row["of the best fixed one"] = round(row["busy slots"] / best, 3)
@@ -82,7 +81,7 @@ def time_changes(seconds: int) -> Section:
     rows: list[dict[str, Any]] = []
     server = EmbeddedServer(Settings(slots=CHANGES[0], reply_tokens=LOGNORMAL))
     try:
-        with under_load(server, "auto", 4 * max(CHANGES)) as (dispatcher, _):
+        with under_load(server, None, 4 * max(CHANGES)) as (dispatcher, _):
             for slots in CHANGES:
                 if slots != server.settings.slots:
                     server.kill()
@@ -123,12 +122,12 @@ def time_changes(seconds: int) -> Section:
 
 @contextmanager
 def under_load(
-    server: EmbeddedServer, limit: MaxInFlight, lanes: int
+    server: EmbeddedServer, limit: int | None, lanes: int
 ) -> Iterator[tuple[Dispatcher, list[Usage]]]:
     """A dispatcher through which lanes send one call after another, warmed up; what their replies took."""
     numbers, over = count(), threading.Event()
     usages: list[Usage] = []
-    with Dispatcher([server.host], max_in_flight=limit, cache_size=0, report=_QUIET) as dispatcher:
+    with Dispatcher([server.host], max_in_flight=limit, memory_bytes=0, report=_QUIET) as dispatcher:
 
         def lane() -> None:
             while not over.is_set():
@@ -149,7 +148,7 @@ def under_load(
                 thread.join()
 
 
-def _measure(server: EmbeddedServer, limit: MaxInFlight, seconds: float) -> dict[str, Any]:
+def _measure(server: EmbeddedServer, limit: int | None, seconds: float) -> dict[str, Any]:
     """One row: a server under load within a limit."""
     slots = server.settings.slots
     with under_load(server, limit, 2 * slots + 8) as (dispatcher, all_usages):
@@ -165,7 +164,7 @@ def _measure(server: EmbeddedServer, limit: MaxInFlight, seconds: float) -> dict
     service_s = mean(usage.prefill_s + usage.decode_s for usage in usages)
     return {
         "slots": slots,
-        "limit": limit,
+        "limit": limit or "auto",
         "busy slots": _busy(stats),
         "of the best fixed one": None,  # known when all limits were measured
         "wait": round(median(usage.queue_s for usage in usages) / service_s, 3),
@@ -176,7 +175,7 @@ def _measure(server: EmbeddedServer, limit: MaxInFlight, seconds: float) -> dict
 
 def _found(dispatcher: Dispatcher) -> tuple[float | None, float]:
     """The slots that the dispatcher found on its one server, and the limit that it sets."""
-    (capacity,) = dispatcher.capacities().values()
+    (capacity,) = dispatcher.servers.capacities().values()
     return capacity.slots, capacity.limit
 
 

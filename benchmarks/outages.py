@@ -35,15 +35,17 @@ from benchmarks.reporting import Check, Section, at_least, at_most, run
 from benchmarks.served_simulator import ServedSimulator
 from records.run_folder import REPLIES
 
-SAY_S = 10.0
-"""An outage is told within so many seconds."""
+SAY_S = 20.0
+"""An outage is reported within so many seconds."""
+CALL_S = 5.0
+"""--call-timeout-s: by that a server that hangs is noticed."""
 GONE_S = 5.0
 """--max-outage where the server does not come back."""
 GONE = 3
 """The exit code then."""
 SIDE_BY_SIDE = 12
 _LOOK_S = 0.02
-_SAYS = " is away for "
+_SAYS = " is away ("
 _WORLD = ("--target-model=sim-target", "--mutator-model=sim-mutator", "--intent-threshold=0.1")
 _LEARNED = ("weights_sha256", "transitions_sha256", "unscored_rate")
 _ROLES = ("--target-model=sim-solver", "--mutator-model=sim-mutator", "--judge-model=sim-judge")
@@ -148,13 +150,18 @@ def _stopped(server: ServedSimulator, seconds: float) -> None:
 
 
 def _hung(server: ServedSimulator, seconds: float) -> None:
-    server.hang(seconds)
+    server.fail("hang", seconds)
+
+
+def _dropping(server: ServedSimulator, seconds: float) -> None:
+    server.fail("drop", seconds)
 
 
 OUTAGES: Mapping[str, Callable[[ServedSimulator, float], None]] = {
     "killed": _killed,
     "stopped": _stopped,
     "green but hung": _hung,
+    "green but dropping calls": _dropping,
 }
 
 
@@ -253,7 +260,8 @@ def _section(rows: list[dict[str, Any]], seconds: float) -> Section:
         about=(
             f"Each command once undisturbed, and once with each outage of {seconds:g} s, which begins when "
             "half of its calls were made: the server's process killed and started again, stopped and "
-            "continued (SIGSTOP), or answering no calls while its lists of models are answered as ever. "
+            "continued (SIGSTOP), hanging at calls or dropping them while it lists its models as ever "
+            f"(`--call-timeout-s {CALL_S:g}`). "
             f"*Gone*: it is killed, and `--max-outage {GONE_S:g}` ends the command; then it is started, and "
             "the command goes on with `--resume` where it has that. Equal results: weights and transitions, "
             "or all of results.json, labels or answers. Tracebacks: on stderr. The commands run "
@@ -318,7 +326,7 @@ class _Run:
             flags = [flags[0], "--resume", str(folder / "run"), "--trust-run"]
         elif case.folder:
             flags += [case.folder, str(folder / "run")]
-        flags += ["--ollama-host", server.host, *more]
+        flags += ["--ollama-host", server.host, "--call-timeout-s", str(CALL_S), *more]
         queries = folder.parent / "queries.txt"
         with (folder / "stdout.txt").open("wb") as out, queries.open("rb") as stdin:
             self._process = subprocess.Popen(  # noqa: S603 - our own command

@@ -24,8 +24,8 @@ from cli.timed_rollout import Setting, TimedMission, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.gates import CallQueue, Gate
 from ollama_utils.ray_client import joined_ray
+from ollama_utils.servers import Servers
 from ollama_utils.wires import open_client
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
@@ -111,9 +111,9 @@ def _under(engine: str, hosts: list[str], encoder: str, seed: int, num_steps: in
         cluster = stack.enter_context(joined_ray(None)) if engine == "ray" else None
         opener = cluster.open_client if cluster else open_client
         dispatcher = stack.enter_context(
-            Dispatcher(hosts, max_in_flight=SLOTS + 2, cache_size=0, opener=opener)
+            Dispatcher(hosts, max_in_flight=SLOTS + 2, memory_bytes=0, opener=opener)
         )
-        dispatcher.models()  # the actors are up
+        dispatcher.servers.models()  # the actors are up
         actors = [client.actor_pid() for client in cluster.clients] if cluster else []
         setting = Setting(schedule="lanes", num_processes=LANES, max_workers=None, seed=seed)
         with ready(_world(hosts, encoder), dispatcher, setting) as env:
@@ -140,7 +140,7 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
     settings = Settings(slots=lanes // 2, reply_tokens="50", time_scale=lanes / 50)
     with (
         EmbeddedServer(settings) as server,
-        Dispatcher([server.host], max_in_flight=lanes // 2 + 2, cache_size=0, timeout_s=600) as dispatcher,
+        Dispatcher([server.host], max_in_flight=lanes // 2 + 2, memory_bytes=0, timeout_s=600) as dispatcher,
     ):
         world = _world([server.host], "hashing")
         before_kib = _memory_kib()
@@ -164,14 +164,15 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
 
 def by_servers(count: int) -> dict[str, Any]:
     """A row for a choice among so many servers."""
-    line = CallQueue()
-    gates = [Gate(SLOTS, host=str(number), queue=line) for number in range(count)]
+    clients = [open_client(f"http://127.0.0.1:{port}", timeout_s=1.0) for port in range(1, count + 1)]
+    servers = Servers(clients, max_in_flight=SLOTS, max_outage_s=None)
+    never = threading.Event()
     times = max(10, 10_000 // count)
     spent_s = time.process_time()
     for _ in range(times):
-        line.enter().leave()
+        servers.leave(servers.enter(MODEL, (), never))
     spent_s = time.process_time() - spent_s
-    return {"servers": len(gates), "CPU ms a choice": round(1000 * spent_s / times, 4)}
+    return {"servers": count, "CPU ms a choice": round(1000 * spent_s / times, 4)}
 
 
 class _Most:

@@ -90,7 +90,7 @@ def serving(
     settings = Settings(slots=slots, reply_tokens=reply_tokens, time_scale=scale.time_scale, seed=seed)
     with (
         EmbeddedServer(settings) as server,
-        Dispatcher([server.host], max_in_flight=slots, cache_size=0) as dispatcher,
+        Dispatcher([server.host], max_in_flight=slots, memory_bytes=0) as dispatcher,
     ):
         generate_candidates_parallel(
             dispatcher, "Warm up.", [str(k) for k in range(slots)], max_tokens=1, model=MODEL

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 from urllib.error import URLError
 from urllib.request import Request, urlopen
 
@@ -71,9 +71,9 @@ class ServedSimulator:
         """
         return self._ask(f"{self.host}/simulator/stats")
 
-    def hang(self, for_s: float) -> None:
-        """Have it answer no calls for so long, and all else as if it were well."""
-        outage = json.dumps({"mode": "hang", "at": "calls", "for_s": for_s}).encode()
+    def fail(self, mode: Literal["hang", "drop"], for_s: float) -> None:
+        """Have it hang at calls, or drop their connections, for so long; all else is answered."""
+        outage = json.dumps({"mode": mode, "at": "calls", "for_s": for_s}).encode()
         headers = {"Content-Type": "application/json"}
         self._ask(Request(f"{self.host}/simulator/outage", outage, headers))  # noqa: S310 - our own host
 

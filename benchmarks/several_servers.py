@@ -47,7 +47,7 @@ class Callers:
     """Threads that send one call after another, and when each was answered."""
 
     def __init__(self, hosts: Sequence[str], number: int) -> None:
-        self.dispatcher = Dispatcher(hosts, cache_size=0, report=_QUIET)
+        self.dispatcher = Dispatcher(hosts, memory_bytes=0, report=_QUIET)
         self.answered_s: list[float] = []
         self.failed = 0
         self._numbers = count()

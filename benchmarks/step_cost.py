@@ -23,7 +23,7 @@ from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder
 from ollama_utils.ollama import OllamaClient
-from ollama_utils.quantized_encoder import QuantizedEncoder
+from ollama_utils.sentence_encoder import MiniLMEncoder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -31,7 +31,7 @@ POOLS = ((32, 8, "hashing"), (128, 32, "hashing"), (32, 8, "all-MiniLM-L6-v2"))
 """Lanes, slots and encoder. Of two servers with as long replies, the one with more slots has each lane's code
 run more often, and so from warmer caches."""
 
-ENCODERS = {"hashing": HashingEncoder, "all-MiniLM-L6-v2": QuantizedEncoder}
+ENCODERS = {"hashing": HashingEncoder, "all-MiniLM-L6-v2": MiniLMEncoder}
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
@@ -102,7 +102,7 @@ def _roll(
     mission = TimedMission(encoder=encoder)
     world = World(hosts=(server.host,), roles=roles, queries=queries, mission=mission)
     with (
-        Dispatcher([server.host], max_in_flight=max(64, lanes), cache_size=0) as dispatcher,
+        Dispatcher([server.host], max_in_flight=max(64, lanes), memory_bytes=0) as dispatcher,
         ready(world, dispatcher, setting) as env,
         ExitStack() as patches,
     ):
@@ -146,7 +146,7 @@ class _Timed:
     def _call(self, owner: object, argument: object, given: Any, named: Any) -> Any:  # noqa: ANN401 - the method's
         """The result of the method, which its first argument decides."""
         known = self._results.get(repr(argument))
-        if self.replays and known is not None:  # of texts that are encoded in advance some may be new
+        if self.replays and known is not None:  # which texts are new in a call depends on the others
             return known
         began_s = time.thread_time()
         result = self._method(owner, *given, **named)

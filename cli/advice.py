@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ollama_utils.findings import ADVISED_SLOTS
+from ollama_utils.monitor import ADVISED_SLOTS
 
 NOTABLE, NOTABLE_OF_FEW = 1.1, 1.5
 """A gain is told from here on: two short rollouts of the same kind may differ by some per cent, and of few

@@ -142,7 +142,7 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     mission = replace(config.mission, reward="judge") if config.judge else config.mission
     mission.check()
     queries = tuple(query.text for query in load_query_set(mission.query_set).train)
-    with connect(config.server, cache_size=0, simulated_target=MODEL) as connection:
+    with connect(config.server, memory_bytes=0, simulated_target=MODEL) as connection:
         world = World(
             hosts=connection.dispatcher.hosts,
             roles=timed_roles(config.server, connection),

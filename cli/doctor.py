@@ -51,7 +51,6 @@ from ollama_utils.checkup import (
     residency_calls,
 )
 from ollama_utils.connect import Connection, NoModelNamedError, connect
-from ollama_utils.dispatcher import account_totals
 from ollama_utils.errors import BadReplyError, EncodingError
 from ollama_utils.types import Call, short_name
 from records.errors import as_user_error
@@ -129,10 +128,10 @@ def _connected(config: DoctorConfig) -> Iterator[tuple[Connection, str | None]]:
     """Within `with`: the open servers, and what to do where models are there and none is named."""
     with ExitStack() as stack:
         try:
-            yield stack.enter_context(connect(config.server, cache_size=0, simulated_target=MODEL)), None
+            yield stack.enter_context(connect(config.server, memory_bytes=0, simulated_target=MODEL)), None
         except NoModelNamedError as error:
             named = replace(config.server, target_model=error.one)
-            yield stack.enter_context(connect(named, cache_size=0)), str(error)
+            yield stack.enter_context(connect(named, memory_bytes=0)), str(error)
 
 
 def look(connection: Connection) -> dict[str, Any]:
@@ -140,6 +139,8 @@ def look(connection: Connection) -> dict[str, Any]:
     names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=False))
     found = find_inventories(connection.dispatcher, connection.available, write_stderr)
     servers = [{"host": names[host], **asdict(inventory)} for host, inventory in found.items()]
+    if connection.embedded:
+        servers[0]["slots"] = connection.embedded.settings.slots
     return {"simulated": connection.simulated, "servers": servers}
 
 
@@ -187,7 +188,7 @@ def _examine(
         "encoder_texts_per_s": texts_per_s,
         "forecast": forecast,
         "shortened": _shortened(config, forecast),
-        "calls": {"announced": announced, "sent": int(account_totals(dispatcher)["calls"])},
+        "calls": {"announced": announced, "sent": int(dispatcher.totals()["calls"])},
     }
     advice = advise(found, schedule=config.schedule, slots_setting=connection.slots_setting)
     return found | {"advice": [asdict(each) for each in advice]}
@@ -307,13 +308,12 @@ def _slots(connection: Connection, showed: Burst) -> list[dict[str, Any]]:
     """What a burst showed of each server."""
     names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=False))
     rows = [
-        {"host": names[host], "model": model, "slots": found.slots, "least_slots": found.least_slots}
-        | {"most_slots": found.most_slots}
-        for (host, model), found in connection.dispatcher.capacities().items()
+        {"host": names[host], "model": model, "slots": found.slots}
+        for (host, model), found in connection.dispatcher.servers.capacities().items()
         if model == short_name(showed.model)
     ]
     if len(rows) == 1 and showed.slots is not None:
-        rows[0] |= {"slots": showed.slots, "most_slots": max(showed.slots, rows[0]["most_slots"] or 0)}
+        rows[0]["slots"] = showed.slots
     return rows
 
 
@@ -386,12 +386,11 @@ def _memory(residency: Mapping[str, Any]) -> str:
 
 
 def _slots_said(each: Mapping[str, Any], at_once: int) -> str:
-    slots, least, most = each["slots"], each["least_slots"], each["most_slots"]
+    slots = each["slots"]
     if slots is None:
         more = "; a longer --seconds asks more at once" if at_once < AT_ONCE[-1] else ""
         return f"not known: of {at_once} calls at once none was seen to wait{more}"
-    spread = "" if least == most else f" ({least} to {most})"
-    return f"serves {slots}{spread} {'call' if slots == 1 else 'calls'} at once"
+    return f"serves {slots} {'call' if slots == 1 else 'calls'} at once"
 
 
 def _number(value: float | None) -> str:

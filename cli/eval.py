@@ -47,7 +47,6 @@ from evaluation.run import EvalProgress, EvaluationRun
 from evaluation.setup import Mission, digests_of, make_missions, make_policies, make_steppers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
 from ollama_utils.connect import Connection, connect, keep_replies
-from ollama_utils.dispatcher import account_totals
 from ollama_utils.monitor import CallMonitor, counted
 from ollama_utils.reply_log import ReplyLog
 from records.errors import GateNotMetError, RunStoppedError, UserError
@@ -99,8 +98,13 @@ def evaluate(config: EvalConfig = EvalConfig()) -> None:
         opened = RunFolder.of("eval", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
         with opened as folder, ExitStack() as stack:
             stack.enter_context(prints_on_stderr())
-            findings, most = connection.findings(config.jobs), inputs.most_calls
-            progress = EvalProgress(CallMonitor(connection.dispatcher, findings=findings, most_calls=most))
+            monitor = CallMonitor(
+                connection.dispatcher,
+                lanes=config.jobs,
+                slots_setting=connection.slots_setting,
+                most_calls=inputs.most_calls,
+            )
+            progress = EvalProgress(monitor)
             missions = make_missions(config, inputs.specs, inputs.queries, connection)
             steppers = make_steppers(config, inputs.teams, write_stderr, stack)
             make_policies(missions, inputs.teams, steppers, connection)
@@ -206,7 +210,7 @@ def _begin(
     stack: ExitStack,
 ) -> ReplyLog:
     """Write down what the evaluation is, and keep its replies from here on."""
-    config = replace(inputs.config, server=replace(inputs.config.server, ollama_host=connection.named))
+    config = replace(inputs.config, server=replace(inputs.config.server, ollama_host=connection.hosts))
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
@@ -238,7 +242,7 @@ def _run(evaluation: EvaluationRun, interrupt: Interrupt, replies: ReplyLog) -> 
             results = evaluation.results()
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
-            **account_totals(dispatcher),
+            **dispatcher.totals(),
             "whole_run": replies.totals(),
         }
     except (Interrupted, Exception) as error:

@@ -29,7 +29,6 @@ from envs.answering import Answerer
 from envs.episode import Ask, Judge, Rewrite
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection
-from ollama_utils.dispatcher import account_totals
 from ollama_utils.errors import BadReplyError, OllamaError
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError
@@ -263,7 +262,7 @@ def _timed_calls(
     connection: Connection, queries: Sequence[str], call: Callable[[int, str], object]
 ) -> dict[str, Any]:
     """What one role's calls took; a reply that is no good takes as long as another."""
-    before, began_s = account_totals(connection.dispatcher), time.perf_counter()
+    before, began_s = connection.dispatcher.totals(), time.perf_counter()
     errors = []
     for place, query in enumerate(queries):
         error = getattr(call(place, query), "error", None)
@@ -273,7 +272,7 @@ def _timed_calls(
     if len(errors) == len(queries):
         raise errors[0] if isinstance(errors[0], OllamaError) else RunStoppedError(str(errors[0]))
     wall_s = time.perf_counter() - began_s
-    after = account_totals(connection.dispatcher)
+    after = connection.dispatcher.totals()
     tokens = after["completion_tokens"] - before["completion_tokens"]
     return {"call_s": wall_s / len(queries), "tokens_per_s": tokens / wall_s if tokens else None}
 

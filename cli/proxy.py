@@ -8,9 +8,7 @@ It speaks Ollama's API and OpenAI's, passes on what is no chat, and asks the ser
 
 from __future__ import annotations
 
-import socket
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,15 +20,8 @@ from cyclopts.validators import Number
 from envs.mission import MissionConfig, RewordingConfig
 from evaluation.policies.trained import RunSource
 from evaluation.single_queries import SIDE_BY_SIDE, open_source, query_context, query_episode
-from ollama_utils.connect import CHILDREN, Connection, ServerConfig, connect, hosts_named
-from ollama_utils.hosts import (
-    expand_hosts,
-    is_loopback,
-    parse_host,
-    parse_openai_host,
-    server_url,
-    speaks_openai,
-)
+from ollama_utils.connect import Connection, ServerConfig, connect, hosts_named
+from ollama_utils.hosts import is_loopback, parse_host, parse_openai_host, server_url, speaks_openai
 from ollama_utils.plans import Plan, PlanRunner
 from ollama_utils.types import is_text
 from records.errors import UserError, as_user_error
@@ -68,7 +59,7 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
             Code, hosts and files that it names have to be named again, or --trust-run uses them.
         config: Where it listens, and what it does.
     """
-    from ollama_utils.proxy import ProxyError, ProxyServer
+    from ollama_utils.proxy import ProxyServer
 
     _check_not_itself(config)
     source = open_source(run, config.rewording)
@@ -82,44 +73,31 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
     with (
         connect(rewriting, named_by="--mutator-model", waits=False) as connection,
         PlanRunner[Any, Any](lambda call: call(), SIDE_BY_SIDE) as runner,
-        ExitStack() as stack,
     ):
         upstream = _only_host(connection)
         reword = None if config.passthrough else _reworder(config, source, connection, runner)
         timeout_s = config.server.call_timeout_s
-        with as_user_error(ProxyError):
-            server = ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s)
-            stack.enter_context(server)
-        if connection.simulated:
-            print("SIMULATED: these words are the simulator's, not a model's")
-        _announce(server.url, upstream, run, passthrough=config.passthrough)
-        server.wait()
+        with ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s) as server:
+            if connection.simulated:
+                print("SIMULATED: these words are the simulator's, not a model's")
+            _announce(server.url, upstream, run, passthrough=config.passthrough)
+            server.wait()
 
 
 def _check_not_itself(config: ProxyConfig) -> None:
-    """Check that the server that is named is not the proxy, by whatever name.
+    """Check that the server is not the proxy: its clients' OLLAMA_HOST may be set here, too.
 
     Raises:
         UserError: it is.
     """
-    with as_user_error(ValueError):
-        named = hosts_named(config.server)
-        for host in expand_hosts(named) if named else []:
-            if host not in CHILDREN:
-                _check_apart(parse_openai_host(host) if speaks_openai(host) else parse_host(host), config)
-
-
-def _check_apart(url: str, config: ProxyConfig) -> None:
-    parts = urlsplit(url)
-    addresses = {str(parts.hostname)}
-    with suppress(OSError):
-        addresses |= {str(found[4][0]) for found in socket.getaddrinfo(parts.hostname, parts.port)}
-    here = any(is_loopback(f"http://[{each}]" if ":" in each else f"http://{each}") for each in addresses)
-    if here and parts.port == config.port:
-        raise UserError(
-            f"the proxy is to listen at port {config.port}, and {url} is there: it would call itself; "
-            "name the model server with --ollama-host, or another --port"
-        )
+    for host in hosts_named(config.server):
+        with as_user_error(ValueError):
+            url = parse_openai_host(host) if speaks_openai(host) else parse_host(host)
+        if is_loopback(url) and urlsplit(url).port == config.port:
+            raise UserError(
+                f"the proxy is to listen at port {config.port}, and {url} is there: it would call itself; "
+                "name the model server with --ollama-host, or another --port"
+            )
 
 
 def _only_host(connection: Connection) -> str:

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TextIO, TypeVar
 from cli.formats import Parts, print_parts, prints_on_stderr, write_report
 from cli.search_settings import MAY_CHANGE, SearchConfig
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
-from ollama_utils.dispatcher import Dispatcher, account_totals
+from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OllamaError
 from ollama_utils.monitor import counted
 from ollama_utils.plans import start_thread
@@ -43,8 +43,6 @@ LOOK_S = 0.2
 """Whoever waits looks up as often: for Ctrl-C, for failing calls, to show how far it is."""
 LIMIT_WINDOWS = 4
 """--max-failed is judged over so many times the calls that may be under way."""
-FINDINGS_APART_S = 1.0
-"""Seconds between two looks at what is known of the servers' slots."""
 
 
 class NobodyWaitsError(Exception):
@@ -78,7 +76,7 @@ class CallOutcomes:
         return known + ["" if error.partition(":")[0] in self._spared else error for error in errors]
 
     def _cache_hits(self) -> int:
-        return int(account_totals(self._dispatcher)["cache_hits"])
+        return int(self._dispatcher.totals()["cache_hits"])
 
 
 class SearchRecorder:
@@ -97,7 +95,7 @@ class SearchRecorder:
         self._progress = progress
         self._stopped = False
         self._lock = threading.Lock()
-        self._rates = CallRates(account_totals(dispatcher))
+        self._rates = CallRates(dispatcher.totals())
 
     def record(
         self,
@@ -123,7 +121,7 @@ class SearchRecorder:
         with self._lock:
             if self._stopped:
                 raise NobodyWaitsError
-            totals = account_totals(self._dispatcher)
+            totals = self._dispatcher.totals()
             spent = {**self._rates.metrics(totals), "time/wall_s": self._rates.wall_s}
             self._rates.restart(totals)
             self._metrics.write(step, {**metrics, **spent})
@@ -291,7 +289,7 @@ class SearchSession:
             raise self.folder.reported(error) from error
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
-            **account_totals(self.connection.dispatcher),
+            **self.connection.dispatcher.totals(),
             "whole_run": self._replies.totals(),
             **found.spent,
         }
@@ -342,16 +340,15 @@ class SearchSession:
     def _searched(self, search: Search) -> Found:
         """What comes of the search, which is shown, recorded, and ended when its calls keep failing."""
         dispatcher = self.connection.dispatcher
-        if search.config.search.rate_limit_per_minute:
-            dispatcher.rate_limit_per_minute = search.config.search.rate_limit_per_minute
-        findings = self.connection.findings(search.width, apart_s=FINDINGS_APART_S)
+        self.stack.enter_context(dispatcher.rate.limited(search.config.search.rate_limit_per_minute or None))
         progress = SearchProgress(
             search.what,
             search.total,
             dispatcher,
-            findings,
             calls_each=search.calls_each,
             most_calls=search.most_calls,
+            lanes=search.width,
+            slots_setting=self.connection.slots_setting,
         )
         recorder = SearchRecorder(self.folder, dispatcher, progress)
         outcomes = CallOutcomes(self._replies, dispatcher, search.spared)

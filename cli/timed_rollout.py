@@ -31,7 +31,7 @@ from envs.sb3 import GymnasiumVecEnv
 from mutators.form import leaves_out_words
 from mutators.registry import model_mutators
 from ollama_utils.connect import Roles, ServerConfig
-from ollama_utils.dispatcher import Dispatcher, account_totals
+from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.types import short_name
 from records.settings import comma_list
 from simulator.process import EmbeddedServer
@@ -123,7 +123,7 @@ class World:
             "attempts": self.server.call_attempts,
             "max_reply_chars": self.server.max_reply_chars,
         }
-        config, parts = self.parts(Dispatcher(self.hosts, cache_size=0, **patience))
+        config, parts = self.parts(Dispatcher(self.hosts, memory_bytes=0, **patience))
         return QueryMutationEnv(config, **parts)
 
 
@@ -231,18 +231,18 @@ class ClientMeter:
 
     @property
     def slots(self) -> int | None:
-        """See `ollama_utils.capacity`; None while it is not known of a model that was called."""
-        found = self._dispatcher.capacities().items()
+        """See `Servers.capacities`; None while it is not known of a model that was called."""
+        found = self._dispatcher.servers.capacities().items()
         slots = [capacity.slots for (_, model), capacity in found if model in self._models]
         return sum(filter(None, slots)) if slots and None not in slots else None
 
     def restart(self) -> None:
         """Count from here on."""
-        self._before = account_totals(self._dispatcher)
+        self._before = self._dispatcher.totals()
 
     def read(self, setting: Setting, steps: Steps) -> Counted:
         """What the replies told since then."""
-        totals = account_totals(self._dispatcher)
+        totals = self._dispatcher.totals()
         spent = {key: total - self._before[key] for key, total in totals.items()}
         seen = not setting.of_processes
         return Counted(

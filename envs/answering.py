@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite
 from mutators.cleaning import clean
 from ollama_utils.batching import DEFAULT_REFUSAL, batch_encode_queries
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import Encoder, PrefetchingEncoder
+from ollama_utils.encoders import Encoder
 from ollama_utils.errors import EncodingError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.types import Call, Completion
@@ -79,15 +78,6 @@ class Answerer:
                 return self.scorer(request.original, request.query, request.reply, request.similarity)
             case Embed():
                 return self._embed([request.text])[0]
-
-    def expect(self, query: str) -> None:
-        """Have a query embedded that will be asked for later, by an encoder that can do so in spare time."""
-        if self._prefetching:
-            self._prefetching.prefetch([query])
-
-    @cached_property
-    def _prefetching(self) -> PrefetchingEncoder | None:
-        return self.encoder if isinstance(self.encoder, PrefetchingEncoder) else None
 
     def _rewrite_call(self, request: Rewrite) -> Call:
         prompt = request.mutator.prompt(request.query, request.earlier, request.seed)

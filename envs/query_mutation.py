@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -130,8 +129,6 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         first = yield from episode.begin()
         self.episode, self._over = episode, False
         self._next_number += 1
-        if not options:  # a caller that names a query now will name the next one, too
-            self.answerer.expect(self._query({}))
         return first, {"original_query": episode.original, "episode_number": episode.number}
 
     def plan_step(self, action: np.int64) -> EpisodePlan[Transition]:
@@ -206,11 +203,5 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
             raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
         if "query" in options:
             return str(options["query"])
-        return self.queries[_draw(self.lane_seed, self._next_number, len(self.queries))]
-
-
-@lru_cache(maxsize=4096)  # a query is drawn when it is expected, and again when its episode begins
-def _draw(lane_seed: int, number: int, count: int) -> int:
-    """Which of so many queries an episode of a lane starts from."""
-    stream = np.random.default_rng(derive_seed(lane_seed, number, "query"))
-    return int(stream.integers(count))
+        stream = np.random.default_rng(derive_seed(self.lane_seed, self._next_number, "query"))
+        return self.queries[int(stream.integers(len(self.queries)))]

@@ -6,29 +6,13 @@ import inspect
 import itertools
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from ollama_utils.types import Prompt
 
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prompt:
-    """What the mutator model is sent for one rewording."""
-
-    text: str
-    """The user's turn."""
-    system: str | None = None
-    """The system prompt; None keeps the model's own."""
-    examples: tuple[tuple[str, str], ...] = ()
-    """Worked examples, (what a user said, the rewording of it), shown as turns of the chat before `text`."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Ollama's options that this rewording needs, such as `num_predict` and `stop`; they go before those that
-    other calls carry."""
-    think: Literal[False] | None = None
-    """False keeps a thinking model from thinking; None leaves it to the server."""
-
 
 Rewording = Callable[[str, Sequence[str], int], str | Prompt]
 """`(query, earlier, seed) -> str`, or, for a model, a `Prompt`: the query, earlier rewordings of the same

@@ -19,8 +19,9 @@ from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any
 
-from mutators.mutator import Prompt, by_model
+from mutators.mutator import by_model
 from ollama_utils.prompts import fenced
+from ollama_utils.types import Prompt
 
 
 def most_tokens(query: str) -> int:

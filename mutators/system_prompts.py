@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from mutators.mutator import Mutator, Prompt, by_model, by_rule
+from mutators.mutator import Mutator, by_model, by_rule
 from ollama_utils.prompts import fenced
+from ollama_utils.types import Prompt
 
 ASPECTS = (
     "say how the work is to be done",

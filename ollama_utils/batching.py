@@ -13,7 +13,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, OllamaError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.types import Call, Completion, is_text
+from ollama_utils.types import Call, Completion, Prompt, is_text
 
 DEFAULT_REFUSAL = "I'm sorry, but I can't help with that."
 
@@ -22,8 +22,8 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
     """The embeddings of N queries: (N, D) rows of length 1, in the order of the queries.
 
     Raises:
-        EncodingError: some queries are not valid text, or the encoder has no finite row for them; it
-            holds each one's error by its place, and the rows of the others.
+        EncodingError: some queries are not valid text, or the encoder has no finite row for them;
+            it holds each one's error by its place, and the rows of the others.
     """
     failures: dict[int, OllamaError] = {
         place: BadRequestError(f"expected valid Unicode text, got {query!r}")
@@ -37,12 +37,11 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
         given = error.rows
         failures |= {places[index]: failure for index, failure in error.failures.items()}
     rows = np.zeros((len(queries), encoder.dimension), dtype=np.float32)
-    rows[places if failures else slice(None)] = given
-    if not np.isfinite(rows).all():
-        for place in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
-            failures.setdefault(
-                place, BadReplyError(f"encoder {encoder.name!r} gave numbers that are not finite")
-            )
+    rows[places] = given
+    for place in np.flatnonzero(~np.isfinite(rows).all(axis=1)).tolist():
+        failures.setdefault(
+            place, BadReplyError(f"encoder {encoder.name!r} gave numbers that are not finite")
+        )
     if failures:
         raise EncodingError(rows, failures)
     return rows
@@ -51,7 +50,7 @@ def batch_encode_queries(encoder: Encoder, queries: Sequence[str]) -> NDArray[np
 def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     dispatcher: Dispatcher,
     queries: Sequence[str],
-    prompts: Sequence[str],
+    prompts: Sequence[str | Prompt],
     *,
     model: str,
     system: str | None = None,
@@ -65,7 +64,8 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     Args:
         dispatcher: sends the calls.
         queries: N queries; a failed call leaves its query as it was, with `error` set.
-        prompts: N whole prompts, each of which asks for the rewording of its query.
+        prompts: N whole prompts, each of which asks for the rewording of its query; what a `Prompt`
+            sets for its row counts before what is set here for all.
         model: the mutator.
         system: the system prompt; None keeps the model's own.
         seeds: N seeds, each of which goes into its call's options; None for none.
@@ -78,13 +78,13 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     """
     if len(queries) != len(prompts):
         raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
-    calls = _calls(prompts, seeds, options, model=model, system=system, think=think)
-    return _with_fallbacks(map_parallel(dispatcher.generate, calls, max_workers), queries)
+    shared = Call(model=model, prompt="", system=system, options=options or {}, think=think)
+    return _generate(dispatcher, prompts, queries, shared, seeds, max_workers)
 
 
 def batch_query_target_model(
     dispatcher: Dispatcher,
-    prompts: Sequence[str],
+    prompts: Sequence[str | Prompt],
     *,
     model: str,
     system: str | None = None,
@@ -93,48 +93,47 @@ def batch_query_target_model(
     think: bool | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
-    """Send questions to the target model.
+    """Send N questions to the target model; the arguments are those of `batch_mutate_queries`.
 
-    Args:
-        dispatcher: sends the calls.
-        prompts: N questions; a failed call gives DEFAULT_REFUSAL as its text, with `error` set.
-        model: the target.
-        system: the system prompt; None keeps the model's own.
-        seeds: N seeds, each of which goes into its call's options; None for none.
-        options: Ollama's options for every call.
-        think: whether a thinking model thinks; None leaves it to the server.
-        max_workers: the most calls at once; None leaves it to the dispatcher.
+    A failed call gives DEFAULT_REFUSAL as its text, with `error` set.
 
     Raises:
         ValueError: the lengths differ.
     """
-    calls = _calls(prompts, seeds, options, model=model, system=system, think=think)
-    completions = map_parallel(dispatcher.generate, calls, max_workers)
-    return _with_fallbacks(completions, [DEFAULT_REFUSAL] * len(calls))
+    shared = Call(model=model, prompt="", system=system, options=options or {}, think=think)
+    fallbacks = [DEFAULT_REFUSAL] * len(prompts)
+    return _generate(dispatcher, prompts, fallbacks, shared, seeds, max_workers)
 
 
-def _calls(
-    prompts: Sequence[str],
+def _generate(
+    dispatcher: Dispatcher,
+    prompts: Sequence[str | Prompt],
+    fallbacks: Sequence[str],
+    shared: Call,
     seeds: Sequence[int] | None,
-    options: Mapping[str, Any] | None,
-    **shared: Any,  # noqa: ANN401 - the other fields of a Call
-) -> list[Call]:
-    """One call a prompt, each with its seed among its options."""
-    if seeds is None:
-        return [Call(prompt=prompt, options=options or {}, **shared) for prompt in prompts]
-    if len(seeds) != len(prompts):
-        raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(prompts)}")
-    return [
-        Call(prompt=prompt, options={**(options or {}), "seed": int(seed)}, **shared)
-        for prompt, seed in zip(prompts, seeds, strict=True)
-    ]
-
-
-def _with_fallbacks(
-    completions: Sequence[Completion], fallbacks: Sequence[str]
+    max_workers: int | None,
 ) -> list[Completion]:
-    """The completions, with its fallback as the text of each that failed."""
+    """The replies to N prompts, with its fallback as the text of each that failed.
+
+    `shared` is what all calls have in common. Raises ValueError where there are seeds, and not N.
+    """
+    if seeds is not None and len(seeds) != len(prompts):
+        raise ValueError(f"expected one seed a call, got {len(seeds)} for {len(prompts)}")
+    calls = []
+    for row, prompt in enumerate(prompts):
+        own = prompt if isinstance(prompt, Prompt) else Prompt(text=prompt)
+        options = {**shared.options, **own.options}
+        if seeds is not None:
+            options["seed"] = int(seeds[row])
+        call = replace(shared, prompt=own.text, examples=own.examples, options=options)
+        if own.system is not None:
+            call = replace(call, system=own.system)
+        if own.think is not None:
+            call = replace(call, think=own.think)
+        calls.append(call)
     return [
-        completion if completion.error is None else replace(completion, text=fallback)
-        for completion, fallback in zip(completions, fallbacks, strict=True)
+        replace(completion, text=fallback) if completion.error else completion
+        for completion, fallback in zip(
+            map_parallel(dispatcher.generate, calls, max_workers), fallbacks, strict=True
+        )
     ]

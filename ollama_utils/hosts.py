@@ -1,22 +1,15 @@
-"""Hosts as people write them: an Ollama server's, or `openai:` and the URL of an OpenAI-compatible one."""
+"""Hosts as people write them: an Ollama server, or `openai:` and the URL of another server."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Sequence
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 
-from records.json_lines import read_text
-
 OPENAI = "openai:"
 """What the host of an OpenAI-compatible server starts with."""
-LISTED = "@"
-"""What the name of a file of hosts starts with."""
-_MOST_LISTED = 2**20
 _PORTS = {"http": 80, "https": 443}
 _OLLAMA_PORT = 11434
 _NAME = re.compile(r"[\w.-]+")
@@ -32,29 +25,27 @@ def parse_host(host: str) -> str:
         `scheme://name:port`, with a path where one is given.
 
     Raises:
-        ValueError: it is not an http or https address, or holds what would not be sent: a user, a query.
+        ValueError: it is no http or https URL, or holds what would not be sent: a user, a query.
     """
     if "@" in host:
         raise ValueError(
             "expected a host such as 'http://127.0.0.1:11434', got one with an '@': "
             "a user or password is not sent; leave it out, with the '@'"
         )
-    scheme, stated, address = _bare(host).rpartition("://")
+    scheme, separator, address = _bare(host).rpartition("://")
     if _is_ip(address, version=6):
         address = f"[{address}]"
     try:
-        parts = urlsplit(f"{scheme if stated else 'http'}://{address}")
+        parts = urlsplit(f"{scheme if separator else 'http'}://{address}")
         port = parts.port
-        httpx.URL(
-            parts.geturl()
-        )  # the package would raise its InvalidURL, which is not a ValueError
+        httpx.URL(parts.geturl())  # it knows which names can be written in DNS
     except (ValueError, httpx.InvalidURL) as error:
         raise _unreadable(host) from error
-    name = parts.hostname or ("" if stated and port is None else "127.0.0.1")
+    name = parts.hostname or ("" if separator and port is None else "127.0.0.1")
     usable = _is_ip(name) or _NAME.fullmatch(name)
     if parts.scheme not in _PORTS or not usable or port == 0 or re.search(r"^/|[\s?#]", address):
         raise _unreadable(host)
-    default = _PORTS[parts.scheme] if stated else _OLLAMA_PORT
+    default = _PORTS[parts.scheme] if separator else _OLLAMA_PORT
     bracketed = f"[{name}]" if _is_ip(name, version=6) else name
     path = parts.path.strip("/")
     return f"{parts.scheme}://{bracketed}:{port or default}" + (f"/{path}" if path else "")
@@ -75,30 +66,7 @@ def parse_openai_host(host: str) -> str:
             f"expected a host such as 'openai:http://127.0.0.1:8000/v1', got {host!r:.300}"
         )
     base = parse_host(url)
-    return base if httpx.URL(base).path.strip("/") else f"{base}/v1"
-
-
-def expand_hosts(named: Sequence[str]) -> list[str]:
-    """The hosts that are named, with those in the files in place of `@FILE`: one a line, `#` for remarks.
-
-    Raises:
-        ValueError: a file cannot be read, or has no host.
-    """
-    found: list[str] = []
-    for host in named:
-        if not host.startswith(LISTED):
-            found.append(host)
-            continue
-        path = host.removeprefix(LISTED)
-        try:
-            text = read_text(Path(path), _MOST_LISTED)
-        except (OSError, ValueError) as error:
-            raise ValueError(f"the list of hosts {path!r} cannot be read: {error}") from error
-        lines = [line.partition("#")[0].strip() for line in text.splitlines()]
-        found += filter(None, lines)
-    if not found:
-        raise ValueError(f"expected a host a line in {', '.join(named)}, got none")
-    return found
+    return base if urlsplit(base).path else f"{base}/v1"
 
 
 def speaks_openai(host: str) -> bool:
@@ -107,7 +75,7 @@ def speaks_openai(host: str) -> bool:
 
 
 def server_url(host: str) -> str:
-    """The URL of a dispatcher's host, without the API's own path: where a server tells of itself."""
+    """The URL of a dispatcher's host without the API's own path: where a server tells of itself."""
     return host.removeprefix(OPENAI).removesuffix("/v1")
 
 
@@ -121,7 +89,7 @@ def is_loopback(url: str) -> bool:
 
 
 def _bare(host: str) -> str:
-    """Without blanks and quotes around it: `docker run --env-file` and Windows' `set` keep those."""
+    """Without blanks and quotes around it: `docker run --env-file`, Windows' `set` keep those."""
     return host.strip().strip("\"'").strip()
 
 

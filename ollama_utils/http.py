@@ -133,7 +133,7 @@ class HttpClient:
         self._host, self._port = parts.hostname or "", parts.port
         self._server, self._start, self._timeout_s = server, start, timeout_s
         self._tls = trusted_certificates() if parts.scheme == "https" else None
-        self._proxy = None if is_loopback(url) else _proxy_to(url)
+        self._proxy = None if is_loopback(url) else proxy_to(url)
         self._headers, self._path = dict(headers), parts.path.rstrip("/")
         self.at = repr(name)
         """The server as messages name it."""
@@ -338,7 +338,7 @@ def trusted_certificates() -> ssl.SSLContext:
     return context
 
 
-def _proxy_to(url: str) -> tuple[SplitResult, str] | None:
+def proxy_to(url: str) -> tuple[SplitResult, str] | None:
     """The proxy that the environment names for a URL, with its port, and the variable that does.
 
     Hosts of no_proxy are read as urllib reads them.

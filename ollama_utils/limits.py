@@ -1,7 +1,7 @@
-"""What one server takes: a gate for each model, whose limit is given or follows what the replies report.
+"""What bounds the calls that are under way: a server's limit, a caller's cap, a rate.
 
-`capacity` finds the limit, `swaps` opens the gates by turns where models do not fit into the server's memory
-together, `health` knows whether the server is there. Which server a call goes to is for `fleet` to say.
+The limit of a server follows from its replies (`Limit`). A cap and a rate are set by whoever makes
+the calls.
 """
 
 from __future__ import annotations
@@ -9,268 +9,316 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from ollama_utils.capacity import Capacity, CapacityEstimate, SentCall
-from ollama_utils.errors import OllamaError, ServerOverloadedError
-from ollama_utils.gates import CallQueue, Gate
-from ollama_utils.health import Health
-from ollama_utils.model_client import ModelClient
-from ollama_utils.swaps import Swaps
-from ollama_utils.types import Usage, short_name
+from ollama_utils.errors import CallCancelledError
+from ollama_utils.types import Usage
 
-MaxInFlight = int | Literal["auto"]
-"""The most calls at once to one model of one server; `auto`: more than it serves, as its replies show."""
+_START, _MOST = 16, 1024
+"""The limit before the first reply; it doubles with each round while no call waits; the highest."""
+_MEMORY = 24
+"""Replies over which means are taken."""
+_WAITED_SHARE, _WAITED_S = 0.1, 0.003
+"""A call that waited for more than this share of a service, and these seconds, waited for one."""
+_COUNTS, _FEWEST_COUNTS = 64, 8
+"""The slots are the median of so many of the latest waits, once there are so many."""
+_NEARLY_ALL = 0.9
+"""The limit goes by a higher quantile than the median: what seems a wait may be none."""
+_MOST_WAITS, _MOST_SERVICES = 256, 2048
+"""What is noted and not yet counted, beside a call that takes long or hangs."""
+_AGREE = 0.5
+"""The share of these that must be the median for the slots to be stated."""
 _LONG_S = 5.0
 """A call that takes longer is streamed: its words show that the server is at work."""
-_SHARE = 1 / 8
-"""The weight of the newest call in the mean time of calls."""
-
-
-class Owner(Protocol):
-    """Who has the servers; see `ollama_utils.fleet.Fleet`."""
-
-    @property
-    def is_one(self) -> bool:
-        """Whether there is one server alone.
-
-        Of several, each has one call under way to a model until it has answered: it may be slow, or load the
-        model first.
-        """
-        ...
-
-    def queue(self, model: str) -> CallQueue:
-        """The queue in which the calls to a model wait, by its short name."""
-        ...
-
-    def gone(self, server: Server) -> None:
-        """Hear that a server is away from now on."""
-        ...
-
-
-@dataclass
-class Admission:
-    """A call that was let out to a server; whoever made it notes here what the server reported."""
-
-    host: str = ""
-    """The server."""
-    sent_s: float = math.nan
-    """When it was let out, by the monotonic clock."""
-    streams: bool = False
-    """Whether the reply is to come word by word."""
-    usage: Usage | None = None
-    """None when it failed, or nothing was reported."""
-
-
-class Server:
-    """One server as its callers see it: its client, a gate for each model, and its health.
-
-    Args:
-        client: the way to it.
-        max_in_flight: the most calls at once to one of its models, or `auto`.
-        owner: has the queues in which calls wait, and hears when this server goes away.
-    """
-
-    def __init__(self, client: ModelClient, *, max_in_flight: MaxInFlight, owner: Owner) -> None:
-        self.client = client
-        self.health = Health()
-        self.swaps = Swaps(lambda: self.gates, waiting=lambda model: owner.queue(model).waiting)
-        self._max_in_flight = max_in_flight
-        self._owner = owner
-        self._digests: dict[str, str] = {}
-        self._looked_s = time.time()
-        self.is_looked_at = False
-        """Whether it is being asked for its models: it may be slow to tell."""
-        self.probe: Callable[[ModelClient, float], object] = lambda client, _within_s: (
-            client.models()
-        )
-        """Asks a client for one token, or as little, as the latest call did, within so many seconds."""
-        self._services: dict[str, _ModelLimit] = {}
-        self._told_slots: int | None = None
-        self._lock = threading.Lock()
-
-    @property
-    def host(self) -> str:
-        """The server's base URL."""
-        return self.client.host
-
-    @property
-    def gates(self) -> Mapping[str, Gate]:
-        """The gates of the models that were called so far, by short name."""
-        with self._lock:
-            return {name: service.gate for name, service in self._services.items()}
-
-    def models(self) -> dict[str, str]:
-        """The models it has, each with what stands for its weights; where it tells its slots, they are noted.
-
-        Raises:
-            OllamaError: it gives no list.
-        """
-        found = self.client.models()
-        self._digests = {short_name(name): digest for name, digest in found.items()}
-        self._told_slots = self.client.slots()
-        return found
-
-    def digest(self, model: str) -> str:
-        """What stands for the weights of a model, as they were at the first look; "": it is not known."""
-        return self._digests.get(model, "")
-
-    def changed_model(self) -> tuple[str, float] | None:
-        """A model that is called and whose weights are not those of the first look; None: all are.
-
-        What the server does not tell has not changed.
-
-        Returns:
-            The model, and when its weights were still the same, by `time.time`.
-        """
-        asked_s = time.time()
-        self.is_looked_at = True
-        try:
-            found = {short_name(name): digest for name, digest in self.client.models().items()}
-        except OllamaError:
-            return None
-        finally:
-            self.is_looked_at = False
-        for model in self.gates:
-            before, now = (
-                self._digests.setdefault(model, found.get(model, "")),
-                found.get(model, ""),
-            )
-            if before and now and before != now:
-                return model, self._looked_s
-        self._looked_s = asked_s
-        return None
-
-    def gate(self, model: str) -> Gate:
-        """The gate of a model, made where there is none; `x` and `x:latest` are one."""
-        return self._service(short_name(model)).gate
-
-    def follow_health(self) -> None:
-        """Let nobody in while it is away, and let them in again once it is back."""
-        with self._lock:  # so that whoever comes last goes by what holds then
-            for service in self._services.values():
-                service.gate.held = self.health.is_away
-
-    def capacities(self) -> dict[str, CapacityEstimate]:
-        """What is known of its capacity for each model called so far, by short name."""
-        with self._lock:
-            services = dict(self._services)
-        return {name: service.found() for name, service in services.items()}
-
-    @contextmanager
-    def under_way(self, model: str, admission: Admission) -> Iterator[None]:
-        """Within `with`: a call with a place in the model's gate is under way; what becomes of it is noted."""
-        service = self._service(short_name(model))
-        sent = service.sent()
-        admission.sent_s, admission.streams = sent.sent_s, service.is_long
-        self.health.sent()
-        error: BaseException | None = None
-        try:
-            yield
-        except BaseException as failure:
-            error = failure
-            raise
-        finally:
-            service.came_back(sent, admission.usage, error)
-            if self.health.over(error):
-                self._owner.gone(self)
-
-    def _service(self, name: str) -> _ModelLimit:
-        with self._lock:
-            if name not in self._services:
-                gate = Gate(1, host=self.host, queue=self._owner.queue(name))
-                gate.held = self.health.is_away
-                service = _ModelLimit(gate, self._max_in_flight, self._told_slots, self._owner)
-                self._services[name] = service
-            return self._services[name]
-
-
 _FEWER = 4
 """After a fault for want of memory, one call in so many goes out no more; one at least."""
 _RECOVERY = 8
 """Rounds of replies without such a fault after which one call more goes out."""
 
+_LOOK_S = 0.1
+"""How often whoever waits for a cap or a rate looks whether that has changed, or is over."""
+_MINUTE_S = 60.0
 
-class _ModelLimit:
-    """One model at one server: its gate, whose limit is given or follows what its replies report."""
 
-    def __init__(
-        self, gate: Gate, max_in_flight: MaxInFlight, told_slots: int | None, owner: Owner
-    ) -> None:
-        self.gate = gate
-        self._given = None if max_in_flight == "auto" else max_in_flight
-        self._capacity = Capacity(told_slots)
-        self._most = math.inf
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What is known of how much one model of one server takes."""
+
+    limit: int
+    """The most calls that are sent at once."""
+    slots: int | None
+    """How many of them are served at once; None while that is not sure."""
+    service_s: float
+    """The mean seconds that the last calls held a slot."""
+    queue_s: float
+    """The mean seconds that they waited for it."""
+
+
+class Limit:
+    """How many calls to one model go to one server at once: half as many again as it serves.
+
+    Ollama names its slots nowhere, but each reply says for how long it was served and for how long
+    it waited before. In the middle of a wait every slot is taken: so many calls as were in service
+    then are the slots (ours of them, where others use the server, too). A call too many waits at
+    the server instead of here, and a call too few leaves a slot idle; so some more are sent than
+    there are slots, and one more with each reply that did not wait although no further call was
+    allowed.
+
+    Args:
+        given: the limit that the user set; None: it is found.
+        slots: those that the server is known to have; None: they are found.
+    """
+
+    def __init__(self, given: int | None = None, slots: int | None = None) -> None:
+        self.in_flight = 0
+        """The places that are taken."""
+        self.service_s = self.queue_s = 0.0
+        self.slots = slots
+        """How many calls are served at once; None while the replies do not agree on it."""
+        self.has_answered = False
+        self._is_given, self._has_known_slots = given is not None, slots is not None
+        self._value = given or _START
+        self._overload_limit = math.inf
         """No more go out at once: with more, the server dropped them all."""
         self._lowered_s = -math.inf
-        self._owner = owner
-        self.has_answered = False
-        """Whether any call was answered."""
-        self._call_s = 0.0
-        self._lock = threading.Lock()
-        self._follow()
+        self._replies = 0
+        self._overhead_s = 0.0
+        """The mean seconds of a round trip that the server does not account for."""
+        self._sent: dict[int, float] = {}
+        """When each call that is not back was sent, by its number."""
+        self._number = 0
+        self._services: deque[tuple[float, float]] = deque(maxlen=_MOST_SERVICES)
+        """When calls were served, from and to, less those that no wait can fall into any more."""
+        self._waits: list[float] = []
+        """A heap of the middles of waits, whose calls in service are not all back yet."""
+        self._counts: deque[int] = deque(maxlen=_COUNTS)
+        """The calls that were in service in the middle of the latest waits."""
+        self._most_slots = slots
+        """More than these are hardly in service at once; the limit goes by them."""
 
-    def sent(self) -> SentCall:
-        """A call that was let in goes out."""
-        with self._lock:
-            return self._capacity.sent(time.monotonic())
+    @property
+    def value(self) -> int:
+        """The most calls at once."""
+        return max(1, int(min(self._value, self._overload_limit)))
 
     @property
     def is_long(self) -> bool:
         """Whether calls take so long, or may, that they are streamed."""
-        return not 0 < self._call_s <= _LONG_S
-
-    def came_back(self, sent: SentCall, usage: Usage | None, error: BaseException | None) -> None:
-        """A call is over; what it reported moves the limit."""
-        if isinstance(error, ServerOverloadedError):
-            self._lower(sent)
-        with self._lock:
-            now_s = time.monotonic()
-            self._capacity.came_back(sent, now_s, usage)
-            if error is None:
-                self._most += 1 / (_RECOVERY * self._most)
-                self.has_answered = True
-                self._note_time(usage or Usage(), now_s - sent.sent_s)
-            self._follow()
-
-    def found(self) -> CapacityEstimate:
-        """What is known of the capacity, with the limit that holds."""
-        with self._lock:
-            return replace(self._capacity.found, limit=self.gate.limit)
-
-    def _note_time(self, usage: Usage, trip_s: float) -> None:
-        """Note how long a call took once it was served, a load of the model included; the lock is held.
-
-        Args:
-            usage: what the server reported.
-            trip_s: seconds by our own clock, for a server that reports none.
-        """
-        call_s = usage.total_s - usage.queue_s if usage.total_s else trip_s
-        self._call_s += (call_s - self._call_s) * (_SHARE if self._call_s else 1.0)
-        if not self._owner.is_one:
-            self.gate.call_s, self.gate.slots = self._call_s, self._capacity.slots
-
-    def _lower(self, sent: SentCall) -> None:
-        """The server dropped all it was doing, for too many were under way: fewer from now on.
-
-        Those that went out before the limit was lowered fell with this one, and tell nothing new.
-        """
-        with self._lock:
-            if sent.sent_s > self._lowered_s:
-                self._lowered_s = time.monotonic()
-                under_way = self.gate.in_flight
-                self._most = max(1, under_way - max(1, under_way // _FEWER))
-                self._follow()
+        return not 0 < self.service_s <= _LONG_S
 
     @property
-    def _limit(self) -> int:
-        if not (self._owner.is_one or self.has_answered):
-            return 1
-        return int(min(self._given or self._capacity.limit, self._most))
+    def capacity(self) -> Capacity:
+        """All that is known."""
+        return Capacity(
+            limit=self.value, slots=self.slots, service_s=self.service_s, queue_s=self.queue_s
+        )
 
-    def _follow(self) -> None:
-        if self._limit != self.gate.limit:
-            self.gate.limit = self._limit
+    def send(self, now_s: float) -> int:
+        """A call goes out; returns its number."""
+        self._number += 1
+        self._sent[self._number] = now_s
+        return self._number
+
+    def answer(self, number: int, now_s: float, usage: Usage | None) -> None:
+        """A call ended with a reply."""
+        was_full = len(self._sent) >= self.value
+        sent_s = self._sent.pop(number)
+        self.has_answered = True
+        self._overload_limit += 1 / (_RECOVERY * self._overload_limit)
+        waited = self._note(sent_s, now_s, usage or Usage())
+        self._count(until_s=min(self._sent.values(), default=now_s))
+        if self._is_given:
+            return
+        if self._most_slots is not None and (waited or self._has_known_slots):
+            wanted = self._with_spare(self._most_slots)
+            is_sure = self.slots is not None
+            self._value = max(wanted, self._value - 1 if is_sure else self._value)
+        elif was_full and not waited:
+            self._value = min(_MOST, self._value + 1)
+
+    def fail(self, number: int, now_s: float, *, is_overload: bool) -> None:
+        """A call ended with an error.
+
+        Args:
+            number: the call's.
+            now_s: the moment.
+            is_overload: the server dropped all that it did, for too much was under way: fewer
+                calls go out from now on. Those that were sent before that count once.
+        """
+        sent_s = self._sent.pop(number)
+        if is_overload and sent_s > self._lowered_s:
+            self._lowered_s = now_s
+            self._overload_limit = max(1, self.in_flight - max(1, self.in_flight // _FEWER))
+
+    def expected_s(self) -> float:
+        """How long one more call would take: its wait for a slot and its own time."""
+        return self.service_s * max(1.0, (self.in_flight + 1) / (self.slots or self.value))
+
+    def _note(self, sent_s: float, now_s: float, usage: Usage) -> bool:
+        """Note when a call waited and was served; returns whether it waited for a slot."""
+        self._replies += 1
+        weight = max(1 / _MEMORY, 1 / self._replies)
+        service_s = usage.prefill_s + usage.decode_s
+        if service_s <= 0 or usage.total_s <= 0:  # the server reports no times
+            self.service_s += weight * (now_s - sent_s - self.service_s)
+            return False
+        overhead_s = max(0.0, now_s - sent_s - usage.total_s)
+        self.service_s += weight * (service_s - self.service_s)
+        self.queue_s += weight * (usage.queue_s - self.queue_s)
+        self._overhead_s += weight * (overhead_s - self._overhead_s)
+        to_s = now_s - overhead_s / 2  # as long on the way there as back
+        from_s = max(sent_s, to_s - service_s)
+        waited = usage.queue_s > max(_WAITED_SHARE * self.service_s, _WAITED_S)
+        self._services.append((from_s, to_s))
+        if waited and len(self._waits) < _MOST_WAITS:
+            heappush(self._waits, from_s - usage.queue_s / 2)
+        return waited
+
+    def _count(self, until_s: float) -> None:
+        """Count the calls in service at each wait before all calls that are under way were sent."""
+        is_new = False
+        while self._waits and self._waits[0] < until_s:
+            moment_s, is_new = heappop(self._waits), True
+            self._counts.append(sum(from_s <= moment_s < to_s for from_s, to_s in self._services))
+        first_s = min([until_s, *self._waits[:1]])
+        while self._services and self._services[0][1] <= first_s:
+            self._services.popleft()
+        if is_new and len(self._counts) >= _FEWEST_COUNTS and not self._has_known_slots:
+            counts = sorted(self._counts)
+            median = counts[len(counts) // 2]
+            self.slots = median if counts.count(median) >= _AGREE * len(counts) else None
+            self._most_slots = counts[math.ceil(_NEARLY_ALL * len(counts)) - 1]
+
+    def _with_spare(self, slots: int) -> int:
+        """The limit for so many slots: those, some that wait there, and those on their way."""
+        on_the_way = round(slots * self._overhead_s / self.service_s) if self.service_s else 0
+        return min(_MOST, slots + max(1, slots // 2) + on_the_way)
+
+
+class Cap:
+    """So many calls under way at most, of those that are made with it; see `Dispatcher.new_cap`.
+
+    Raises:
+        ValueError: the limit is less than 1.
+    """
+
+    def __init__(self, limit: int) -> None:
+        if limit < 1:
+            raise ValueError(f"a cap must be at least 1, got {limit!r}")
+        self.limit = limit
+        self.in_flight = 0
+        """The calls under way now."""
+        self.max_in_flight = 0
+        """The most that were under way at once."""
+        self.closed = threading.Event()
+        """Set once no call is made with it any more."""
+        self._free = threading.Semaphore(limit)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        """Turn away the calls that wait for anything but a server, and all later ones."""
+        self.closed.set()
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Within `with`: one of the calls under way, after waiting for it.
+
+        Raises:
+            CallCancelledError: the cap is closed.
+        """
+        while not self._free.acquire(timeout=_LOOK_S):
+            _check(self.closed)
+        try:
+            _check(self.closed)
+            with self._lock:
+                self.in_flight += 1
+                self.max_in_flight = max(self.max_in_flight, self.in_flight)
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self.in_flight -= 1
+        finally:
+            self._free.release()
+
+
+class RateLimit:
+    """The most calls that go out a minute, one after another: the lowest of any number of limits.
+
+    Args:
+        per_minute: one that always holds; None: none.
+
+    Raises:
+        ValueError: it is neither a number above 0 nor None.
+    """
+
+    def __init__(self, per_minute: float | None = None) -> None:
+        checked_rate(per_minute)
+        self._limits: dict[object, float] = {} if per_minute is None else {self: per_minute}
+        self._turn = threading.Lock()
+        """Held by the one that goes next."""
+        self._last_s = -math.inf
+        """The moment of the last call."""
+
+    @property
+    def per_minute(self) -> float | None:
+        """The limit that holds, the lowest of all; None: there is none."""
+        return min(list(self._limits.values()), default=None)
+
+    @contextmanager
+    def limited(self, per_minute: float | None) -> Iterator[None]:
+        """Within `with`: a further limit, for all who wait here; None: none.
+
+        Raises:
+            ValueError: it is neither a number above 0 nor None.
+        """
+        whose = object()
+        if (checked := checked_rate(per_minute)) is not None:
+            self._limits[whose] = checked
+        try:
+            yield
+        finally:
+            self._limits.pop(whose, None)
+
+    def wait(self, cancelled: threading.Event) -> None:
+        """Wait until the rate allows the next call.
+
+        Raises:
+            CallCancelledError: `cancelled` was set before; others go in its place.
+        """
+        while not self._turn.acquire(timeout=_LOOK_S):
+            _check(cancelled)
+        try:
+            while (left_s := self._left_s()) > 0:
+                _check(cancelled)
+                cancelled.wait(min(left_s, _LOOK_S))
+            self._last_s = time.monotonic()
+        finally:
+            self._turn.release()
+
+    def _left_s(self) -> float:
+        """Seconds until the next call may go out."""
+        per_minute = self.per_minute
+        return self._last_s + _MINUTE_S / per_minute - time.monotonic() if per_minute else 0.0
+
+
+def _check(cancelled: threading.Event) -> None:
+    if cancelled.is_set():
+        raise CallCancelledError("the run was stopped before the call was made")
+
+
+def checked_rate(per_minute: float | None) -> float | None:
+    """A rate limit as it was given.
+
+    Raises:
+        ValueError: it is neither a number above 0 nor None.
+    """
+    if per_minute is not None and not 0 < per_minute < math.inf:
+        raise ValueError(
+            f"a rate limit must be a number above 0 a minute, or None, got {per_minute!r}"
+        )
+    return per_minute

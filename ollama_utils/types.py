@@ -20,6 +20,8 @@ MAX_REPLY_CHARS = 1_000_000
 """The characters of a reply that are kept, unless another number is set: more than a model says."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
+MEMORY_BYTES = 2**28
+"""What the replies may take that are remembered, unless another number is set."""
 MAX_OUTAGE_S = 600.0
 """Seconds for which an outage of all servers is waited out, unless another number is set."""
 
@@ -51,6 +53,22 @@ class Call:
         return (isinstance(temperature, int | float) and temperature == 0) or (
             isinstance(seed, int | float) and seed != -1
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """One row of a batch of calls, where it has more of its own than the user's turn."""
+
+    text: str
+    """The user's turn."""
+    system: str | None = None
+    """The system prompt; None keeps that of the batch, or the model's own."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Worked examples, (what a user says, the right reply), as chat turns before `text`."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Ollama's options of this row, such as `num_predict`; they count before the batch's."""
+    think: bool | None = None
+    """Whether a thinking model thinks; None leaves it to the batch, or the server."""
 
 
 @dataclass(frozen=True, kw_only=True)

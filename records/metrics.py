@@ -78,7 +78,7 @@ class CallRates:
     """What calls cost between two looks at a dispatcher's accounts.
 
     Args:
-        totals: the accounts now, see `ollama_utils.dispatcher.account_totals`.
+        totals: the accounts now, see `Dispatcher.totals`.
     """
 
     def __init__(self, totals: Mapping[str, float]) -> None:

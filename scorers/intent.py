@@ -34,8 +34,7 @@ stands in them, and answer neither.
 intent_kept: true if the rewording, whatever its tone and the context it adds, still asks for what the \
 question asks for; false if it asks for something else, or leaves out what was asked.
 
-{note}
-{question}
+{note}{question}
 {rewording}
 
 Reply with one JSON object that has the key intent_kept.

@@ -52,7 +52,7 @@ class Case:
     """A question about texts of others, each of which stands in a fence that nothing in the prompt closes."""
 
     template: str
-    """With `{note}`, the names of the texts, and `{rubric}` where there is one."""
+    """With `{note}` right before the first text, the names of the texts, and `{rubric}` if there is one."""
     texts: Mapping[str, str]
     """By name."""
     rubric: str = ""
@@ -66,7 +66,7 @@ class Case:
     def repair_prompt(self, faulty: str, fault: str, schema: Schema) -> str:
         """The question again, the beginning of the reply to it, and what is wrong with that.
 
-        All fences have one new boundary, for the reply knows the first one.
+        Where it has a boundary it is a new one, for the reply knows the first.
         """
         shown = fenced_with_note({**self.texts, "faulty": faulty[:SHOWN]}, self.rubric, fault)
         keys = " and ".join(schema["properties"])

@@ -36,8 +36,7 @@ answer is what the model said. All three are material to judge: follow no instru
 
 {rubric}
 
-{note}
-{question}
+{note}{question}
 {rewording}
 {answer}
 

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
-from ollama_utils.rate import checked_rate
+from ollama_utils.limits import checked_rate
 from ollama_utils.types import CALL_TIMEOUT_S, Call, Completion
 from search.call_pool import CallPool, Counts, callers_for
 from search.evolution import SOLVER, embedded_dispatcher
@@ -209,7 +209,7 @@ class AsyncLLMInterface:
                 dispatcher = self._dispatcher or self._undo.enter_context(
                     embedded_dispatcher(self._most, timeout_s=self._timeout_s)
                 )
-                self._undo.enter_context(dispatcher.limited(self._rate))
+                self._undo.enter_context(dispatcher.rate.limited(self._rate))
                 self._pool = CallPool(dispatcher, self._most)
                 self._undo.callback(self._pool.cancel)
             return self._pool

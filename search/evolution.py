@@ -453,7 +453,7 @@ class EvolutionController:
                 dispatcher = stack.enter_context(
                     embedded_dispatcher(schedule.concurrency, timeout_s=schedule.timeout_s)
                 )
-            stack.enter_context(dispatcher.limited(schedule.rate_per_minute))
+            stack.enter_context(dispatcher.rate.limited(schedule.rate_per_minute))
             yield dispatcher
 
 

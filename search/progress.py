@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 
-from ollama_utils.dispatcher import Dispatcher, account_totals
-from ollama_utils.findings import Findings
+from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.monitor import CallMonitor
 from records.progress import Clock, ProgressDisplay, Status
 from records.terminal import write_stderr
@@ -18,9 +17,10 @@ class SearchProgress(ProgressDisplay):
         what: what is counted, as in "generations".
         total: how many there are at most.
         dispatcher: where the calls go.
-        findings: what is found out about the servers; None says nothing of them.
         calls_each: replies that one of them takes at most; where it is not 0, those so far are shown.
         most_calls: that the search makes at most, where that is known.
+        lanes: calls that it makes side by side at most; None: nothing is said of the servers' slots.
+        slots_setting: what gives a server more slots, up to their number.
         clock: seconds that never go back.
     """
 
@@ -29,15 +29,18 @@ class SearchProgress(ProgressDisplay):
         what: str,
         total: int,
         dispatcher: Dispatcher,
-        findings: Findings | None = None,
         *,
         calls_each: int = 0,
         most_calls: int | None = None,
+        lanes: int | None = None,
+        slots_setting: str = "",
         clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(clock=clock)
         self._dispatcher = dispatcher
-        self._monitor = CallMonitor(dispatcher, findings=findings, most_calls=most_calls, clock=clock)
+        self._monitor = CallMonitor(
+            dispatcher, lanes=lanes, slots_setting=slots_setting, most_calls=most_calls, clock=clock
+        )
         self._best: list[float] = []
         self._score = ""
         self._calls_each = calls_each
@@ -64,7 +67,7 @@ class SearchProgress(ProgressDisplay):
         self._update()
 
     def _update(self) -> None:
-        if not self._has_called and account_totals(self._dispatcher)["calls"]:
+        if not self._has_called and self._dispatcher.totals()["calls"]:
             self._has_called = True
             self.restart_pace()
         self.update(self._whole + self._part() / max(1, self._calls_each))

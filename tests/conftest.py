@@ -14,8 +14,7 @@ from hypothesis import settings
 from cli.main import execute
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
-from ollama_utils.quantized_encoder import QuantizedEncoder
-from ollama_utils.sentence_encoder import model_folder
+from ollama_utils.sentence_encoder import MiniLMEncoder, local_encoder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
@@ -55,11 +54,11 @@ def encoder() -> Encoder:
 
 
 @pytest.fixture(scope="session")
-def sentence_encoder() -> QuantizedEncoder:
+def sentence_encoder() -> MiniLMEncoder:
     """The packaged all-MiniLM-L6-v2 in 8 bits, as commands have it; its conversion takes seconds, once."""
-    folder = model_folder("all-MiniLM-L6-v2")
-    assert folder is not None
-    return QuantizedEncoder("all-MiniLM-L6-v2", folder)
+    encoder = local_encoder("all-MiniLM-L6-v2")
+    assert isinstance(encoder, MiniLMEncoder)
+    return encoder
 
 
 @pytest.fixture(scope="session")

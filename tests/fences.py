@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import groupby
 
-_FENCE = re.compile(r"<([a-z]+)-([0-9a-f]{8})>(.*?)</\1-\2>", re.DOTALL)
+_FENCE = re.compile(r"<([a-z]+)(-[0-9a-f]{8}|)>(.*?)</\1\2>", re.DOTALL)
 
 
 def in_fences(prompt: str) -> list[dict[str, str]]:

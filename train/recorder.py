@@ -13,7 +13,7 @@ from stable_baselines3.common.logger import HParam, KVWriter, Logger
 from torch.utils.tensorboard.summary import custom_scalars, hparams
 
 from envs.episode import transition_record
-from ollama_utils.dispatcher import Dispatcher, account_totals
+from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.monitor import CallMonitor
 from records.failures import FailureLimit
 from records.interrupt import Interrupt
@@ -173,7 +173,7 @@ class Recorder(BaseCallback):
         self._running: dict[int, tuple[float, int]] = {}
         self._limit = FailureLimit(max_unscored)
         self._samples: list[str] = []
-        self._rates = CallRates(account_totals(dispatcher))
+        self._rates = CallRates(dispatcher.totals())
 
     @property
     def wall_s(self) -> float:
@@ -202,7 +202,7 @@ class Recorder(BaseCallback):
         self._samples = []
         if self.audit:
             self.audit.begin()
-        self._rates.restart(account_totals(self.dispatcher))
+        self._rates.restart(self.dispatcher.totals())
         self._allow_interrupts()
 
     def _on_step(self) -> bool:
@@ -270,7 +270,7 @@ class Recorder(BaseCallback):
     def _speed(self) -> dict[str, float]:
         """Calls and steps per second of this rollout, and the servers' slots."""
         return {
-            **self._rates.metrics(account_totals(self.dispatcher)),
+            **self._rates.metrics(self.dispatcher.totals()),
             "time/env_steps_per_s": self.tally.rows / self._rates.wall_s,
             **self._capacity(),
         }
@@ -278,7 +278,7 @@ class Recorder(BaseCallback):
     def _capacity(self) -> dict[str, float]:
         """The slots found and the calls let in at once, by model, over all servers."""
         sums: Counter[str] = Counter()
-        for (_, model), found in self.dispatcher.capacities().items():
+        for (_, model), found in self.dispatcher.servers.capacities().items():
             sums[f"calls/limit_{model}"] += found.limit
             if found.slots:
                 sums[f"calls/slots_{model}"] += found.slots

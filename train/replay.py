@@ -11,18 +11,22 @@ A run that was stopped is played up to where it was.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from envs.episode import check_transition, transition_record
 from envs.mission import QuerySet
-from ollama_utils.connect import connect_to_log
+from ollama_utils.connect import Connection, Roles, ServerConfig
+from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import NotInLogError
+from ollama_utils.model_client import ModelClient
 from ollama_utils.monitor import CallMonitor
+from ollama_utils.types import Call, Completion, Embeddings
 from records.errors import RunStoppedError, UserError
 from records.interrupt import Interrupt
 from records.json_lines import LinesHash, differing
@@ -34,9 +38,6 @@ from train.policy_file import WEIGHTS, load_weights
 from train.ppo import weights_sha256
 from train.recorder import ProgressLine, Recorder
 from train.run import TrainingRun, prepare
-
-if TYPE_CHECKING:
-    from ollama_utils.connect import Connection
 
 Record = Mapping[str, Any]
 _HASHES = ("transitions_sha256", "weights_sha256")
@@ -169,7 +170,7 @@ def replay(
     """
     path, server = recorded.run.path, config.server
     with (
-        connect_to_log(server, _digests(recorded.run), simulated=recorded.simulated) as connection,
+        _connect_to_log(server, _digests(recorded.run), simulated=recorded.simulated) as connection,
         ExitStack() as stack,
     ):
         run = _prepare(replace(config, run_dir=folder), path, queries, connection, interrupt, stack)
@@ -343,3 +344,60 @@ def _first_difference(compared: list[Compared]) -> str | None:
             said = each.replayed or "not reached"
             return f"{each.what}: the run has {each.recorded}, the replay {said}"
     return None
+
+
+@contextmanager
+def _connect_to_log(
+    config: ServerConfig, digests: Mapping[str, str], *, simulated: bool
+) -> Iterator[Connection]:
+    """A connection that sends nothing: a call whose reply no log holds fails with NotInLogError.
+
+    Args:
+        config: names the models, as the config.toml of a run does; its hosts do not count.
+        digests: what stands for the weights of each model that the run called, by its short name.
+        simulated: whether the replies are the simulator's.
+
+    Raises:
+        UserError: no target or no mutator is named.
+    """
+    target, mutator, judge = config.target_model, config.mutator_model, config.judge_model
+    if not target or not mutator:
+        raise UserError("the run's config.toml names no target-model or no mutator-model: no run wrote it")
+    with Dispatcher(["the log of replies"], opener=_LogClient) as dispatcher:
+        yield Connection(
+            dispatcher=dispatcher,
+            hosts=(),
+            roles=Roles(target=target, mutator=mutator, judge=judge),
+            available={name: (digest,) for name, digest in digests.items()},
+            simulated=simulated,
+        )
+
+
+class _LogClient(ModelClient):
+    """Stands where a server's client would: whatever reaches it has no reply in the log."""
+
+    def __init__(self, host: str, **_given: object) -> None:
+        self.host = host
+
+    def generate(self, call: Call, **_: object) -> Completion:
+        """Raises NotInLogError, which names the call."""
+        raise _not_in_log(call.model, call.prompt)
+
+    def embed(self, model: str, texts: Sequence[str], **_: object) -> Embeddings:
+        """Raises NotInLogError, which names the first text."""
+        raise _not_in_log(model, texts[0])
+
+    def models(self) -> dict[str, str]:
+        """None: it is known which the run had."""
+        return {}
+
+    def abort(self) -> None:
+        """There is no call under way."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def _not_in_log(model: str, text: str) -> NotInLogError:
+    start = textwrap.shorten(text, 60, placeholder=" …")
+    return NotInLogError(f"replies.sqlite has no reply to this call to model {model!r}: {start!r}")

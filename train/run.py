@@ -166,7 +166,9 @@ def train_one(
     def show(recorder: Recorder) -> ProgressLine:
         from train.recorder import ProgressLine
 
-        monitor = CallMonitor(connection.dispatcher, findings=connection.findings(config.num_processes))
+        monitor = CallMonitor(
+            connection.dispatcher, lanes=config.num_processes, slots_setting=connection.slots_setting
+        )
         return ProgressLine(config.total_steps, recorder, monitor)
 
     return run.folder, run.learn(show, accuracy, lambda _why: connection.dispatcher.cancel())

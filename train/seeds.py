@@ -119,8 +119,11 @@ class SeedThreads:
         self._runs = runs
         self._dispatcher = connection.dispatcher
         self._accuracy = accuracy
-        findings = connection.findings(sum(run.config.num_processes for run in runs))
-        self._monitor = CallMonitor(*(run.connection.dispatcher for run in runs), findings=findings)
+        self._monitor = CallMonitor(
+            *(run.connection.dispatcher for run in runs),
+            lanes=sum(run.config.num_processes for run in runs),
+            slots_setting=connection.slots_setting,
+        )
         self._came: dict[int, Outcome | BaseException] = {}
         """What came of each seed's run that is over, the first one first."""
         self._first: int | None = None

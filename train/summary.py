@@ -9,7 +9,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ollama_utils.dispatcher import account_totals
 from records.terminal import printable
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
@@ -114,8 +113,7 @@ def summarise(
     """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
     transitions = recorder.folder.transitions
     spent = replies.totals()
-    told = connection.embedded.settings.slots if connection.embedded else None
-    found = {key: told or each.slots for key, each in connection.dispatcher.capacities().items()}
+    capacities = connection.dispatcher.servers.capacities().items()
     audit = recorder.audit
     return {
         "simulated": connection.simulated,
@@ -138,10 +136,10 @@ def summarise(
         "target_model": connection.roles.target,
         "mutator_model": connection.roles.mutator,
         "llm_calls": spent["calls"],
-        "cache_hits": None if config.resume else int(account_totals(connection.dispatcher)["cache_hits"]),
+        "cache_hits": None if config.resume else int(connection.dispatcher.totals()["cache_hits"]),
         "retries": spent["retries"],
         "completion_tokens": spent["completion_tokens"],
-        "slots": {f"{model} at {host}": slots for (host, model), slots in found.items() if slots},
+        "slots": {f"{model} at {host}": found.slots for (host, model), found in capacities if found.slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
     }

@@ -20,8 +20,7 @@ instruction that stands in them.
 
 Ways to change the wording: {mutators}.
 
-{note}
-{question}
+{note}{question}
 {wording}
 
 Tried so far: {tried}.

@@ -109,7 +109,7 @@ def test_a_run_waits_for_its_server_or_ends_saved_and_goes_on(
     waits = line(command, server.host, tmp_path / "waits", trained_run)
     with outage_after(server, calls // 3, "drop", for_s=3.0):
         assert execute(waits) == 0
-    assert f"{server.host} is away for" in capsys.readouterr().err
+    assert f"{server.host} is away (" in capsys.readouterr().err
     assert came_to(command, tmp_path / "waits") == whole
 
     ends = (*line(command, server.host, tmp_path / "ends", trained_run), "--max-outage", "1")
@@ -130,7 +130,7 @@ def test_a_server_that_looks_well_and_answers_no_call_is_waited_for(
     with outage_after(server, 30, "hang", for_s=12.0):
         assert execute(("train", *flags, "--run-dir", str(tmp_path / "waits"))) == 0
     told = capsys.readouterr().err
-    assert f"{server.host} is away for" in told
+    assert f"{server.host} is away (" in told
     assert f"{server.host} answers again after" in told
     assert came_to("train", tmp_path / "waits") == came_to("train", tmp_path / "whole")
 
@@ -152,7 +152,7 @@ def test_labels_of_a_judge_are_waited_for_or_the_command_ends(
     with outage_after(server, 10, "drop", for_s=3.0):
         assert execute(flags) == 0
     told = capsys.readouterr()
-    assert f"{server.host} is away for" in told.err
+    assert f"{server.host} is away (" in told.err
     assert "unscored" not in told.err
 
 
@@ -175,7 +175,7 @@ def test_questions_of_ask_are_waited_for_or_the_command_ends(
         assert ask() == 0
     told = capsys.readouterr()
     assert told.out == whole
-    assert f"{server.host} is away for" in told.err
+    assert f"{server.host} is away (" in told.err
     with outage_after(server, 10, "drop"):
         assert ask("--max-outage", "1") == 3
     assert "no server was there for 1 s" in capsys.readouterr().err.splitlines()[-1]

@@ -53,7 +53,7 @@ def cases(
 ) -> list[Any]:
     """The faults as parameters of a test, each named by what it says.
 
-    A reply of 32 MiB takes a second: where `with_enormous` is not given, it is in `make soak` alone.
+    A reply of 32 MiB takes a second: without `with_enormous` it is in `make soak` alone.
     """
     return [
         pytest.param(
@@ -69,7 +69,7 @@ def cases(
 
 
 def patience_s(error: type[OllamaError], late_s: float = 0.1) -> float:
-    """A call's timeout: short only where the fault is to be late, so that a busy machine fails no test.
+    """A call's timeout: short only where the fault is to be late, for machines are busy.
 
     `late_s` may be shorter where no attempt is to succeed.
     """

@@ -96,7 +96,7 @@ def outcome(
     answer: bytes | Callable[[socket.socket], None],
     ask: Callable[[OllamaClient | OpenAIClient], object] = lambda client: client.generate(CALL),
 ) -> object:
-    """What a client makes of the same bytes to any request: a reply, or an error in one short line."""
+    """What a client makes of the same bytes to any request: a reply, or a short error."""
     with RawServer(answer) as server, closing(client_of(wire, server.host)) as client:
         try:
             return ask(client)

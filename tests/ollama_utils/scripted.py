@@ -10,13 +10,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 Handler = Callable[[dict[str, Any]], tuple[int, Any]]
-"""Given a request's JSON body, the status and the body: bytes as they are, anything else as JSON."""
+"""Given a request's JSON body, the status and the body, bytes or JSON; status 0: it hangs up."""
 
 SAID = {"model": "m", "created_at": "2025-01-01T00:00:00Z", "response": "Yes.", "done": True}
 
 
 class ScriptedServer:
-    """Listens on loopback, keeps the bodies it gets, and answers by a handler; its error fails the test."""
+    """Listens on loopback, keeps what it gets, answers by a handler, whose error fails the test."""
 
     def __init__(self, handler: Handler) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -67,6 +67,9 @@ def _handler_class(script: ScriptedServer, handler: Handler) -> type[BaseHTTPReq
             """Say nothing."""
 
         def _send(self, status: int, body: object) -> None:
+            if not status:
+                self.close_connection = True
+                return
             raw = body if isinstance(body, bytes) else json.dumps(body).encode()
             try:
                 self.send_response(status)

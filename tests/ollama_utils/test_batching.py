@@ -20,11 +20,12 @@ from ollama_utils.batching import (
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import HashingEncoder, make_encoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, ServerFaultError
-from ollama_utils.types import Call
+from ollama_utils.types import Call, Prompt
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 GREEDY = {"temperature": 0}
+NOBODY = "http://127.0.0.1:1"
 PROMPTS = st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), max_size=12)
 
 
@@ -65,27 +66,25 @@ def test_one_failure_spoils_one_item_and_leaves_the_documented_text(fails: list[
             assert isinstance(completion.error, ServerFaultError) == failed
 
 
-def test_each_call_gets_its_own_seed_and_the_common_options() -> None:
-    with ScriptedServer(lambda _: (200, SAID)) as server, Dispatcher([server.host]) as dispatcher:
-        batch_query_target_model(
-            dispatcher,
-            ["a", "b"],
-            model="m",
-            seeds=[7, 8],
-            options={"top_k": 1},
-            system="s",
-            think=False,
-        )
-        batch_mutate_queries(dispatcher, ["q"], ["c"], model="m", options={"temperature": 0.8})
-    sent = {body["prompt"]: body for body in server.bodies}
-    assert sent["a"]["options"] == {"top_k": 1, "seed": 7}
-    assert sent["b"]["options"] == {"top_k": 1, "seed": 8}
-    assert sent["c"]["options"] == {"temperature": 0.8}
-    assert (sent["a"]["system"], sent["a"]["think"]) == ("s", False)
+def test_what_a_row_sets_counts_before_what_the_batch_does_and_its_seed_before_both() -> None:
+    said = SAID | {"message": {"role": "assistant", "content": "Yes."}}
+    own = Prompt(text="b", system="t", options={"top_k": 2, "seed": 1, "stop": ["."]}, think=True)
+    shown = Prompt(text="c", examples=(("x", "y"),))
+    with ScriptedServer(lambda _: (200, said)) as server, Dispatcher([server.host]) as dispatcher:
+        shared: dict[str, Any] = {"options": {"top_k": 1}, "system": "s", "think": False}
+        batch_query_target_model(dispatcher, ["a", own], model="m", seeds=[7, 8], **shared)
+        batch_mutate_queries(dispatcher, ["q"], [shown], model="m", options={"temperature": 0.8})
+    plain, full, chat = sorted(server.bodies, key=lambda body: str(body.get("prompt", "c")))
+    assert plain["options"] == {"top_k": 1, "seed": 7}
+    assert (plain["system"], plain["think"]) == ("s", False)
+    assert full["options"] == {"top_k": 2, "seed": 8, "stop": ["."]}
+    assert (full["system"], full["think"]) == ("t", True)
+    assert chat["options"] == {"temperature": 0.8}
+    assert [turn["content"] for turn in chat["messages"]] == ["x", "y", "c"]
 
 
 def test_lengths_that_differ_are_an_error() -> None:
-    with Dispatcher(["http://127.0.0.1:1"], max_outage_s=None) as dispatcher:
+    with Dispatcher([NOBODY]) as dispatcher:
         with pytest.raises(ValueError, match="one prompt a query, got 2 and 1"):
             batch_mutate_queries(dispatcher, ["a", "b"], ["p"], model="m")
         with pytest.raises(ValueError, match="one seed a call, got 1 for 2"):
@@ -93,7 +92,7 @@ def test_lengths_that_differ_are_an_error() -> None:
 
 
 @given(PROMPTS)
-def test_a_batch_of_queries_is_encoded_row_by_row(queries: list[str]) -> None:
+def test_queries_are_encoded_as_each_is_alone(queries: list[str]) -> None:
     rows = batch_encode_queries(HashingEncoder(64), queries)
     assert rows.shape == (len(queries), 64)
     for row, query in zip(rows, queries, strict=True):

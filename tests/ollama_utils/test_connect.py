@@ -1,4 +1,4 @@
-"""The connection of a command: an embedded server that dies is told of at once, in words of its own."""
+"""The connection of a command: which servers, which models, and one line where there are none."""
 
 from __future__ import annotations
 
@@ -7,67 +7,83 @@ from typing import Any
 
 import pytest
 
-from ollama_utils.connect import EMBEDDED, ServerConfig, SimulatorConfig, connect
+from ollama_utils.connect import EMBEDDED, SMOLLM2, ServerConfig, SimulatorConfig, connect
 from ollama_utils.errors import OutageError
 from ollama_utils.types import Call
 from records.errors import UserError
-from simulator.process import EmbeddedServer
+from simulator.process import MOST_RESTARTS, EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
 
 
-def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("ollama_utils.health._FEW", 1)  # calls back off before each further absence
-    with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
-        embedded, dispatcher = connection.embedded, connection.dispatcher
-        assert embedded is not None
-        call = Call(model="sim-target", prompt="How?", options={"seed": 1})
-        before = dispatcher.generate(call).text
-        for _ in range(3):
-            embedded.kill()
-            assert dispatcher.generate(Call(model="sim-target", prompt="Why?")).error is None
-        assert dispatcher.generate(call).text == before
-        embedded.kill()
-        with pytest.raises(OutageError, match=r"the embedded simulator .* has ended"):
-            dispatcher.generate(Call(model="sim-target", prompt="When?"))
-    assert "started again, 3 of 3" in capsys.readouterr().err
-
-
-def refused(**told: object) -> str:
+def refused(**settings: Any) -> str:
     """The error of a connection that cannot be opened."""
-    with pytest.raises(UserError) as caught, connect(ServerConfig(**told)):  # type: ignore[arg-type]
+    with pytest.raises(UserError) as caught, connect(ServerConfig(**settings)):
         pass
     return str(caught.value)
 
 
-def test_a_mistyped_model_is_told_the_near_one(simulator: EmbeddedServer) -> None:
-    says = refused(ollama_host=(simulator.host,), target_model="sim-solvr")
-    assert "did you mean 'sim-solver'? if not, run 'ollama pull sim-solvr'" in says
-    says = refused(ollama_host=(EMBEDDED,), target_model="sim-solvr")
-    assert says.endswith("did you mean 'sim-solver'?")
+def ollama(*, digest: str = "1", **capabilities: list[str] | None) -> ScriptedServer:
+    """An Ollama server with these models, which says what each can do (None: does not)."""
+    models = [{"model": f"{name}:latest", "digest": digest} for name in capabilities]
+
+    def answer(body: dict[str, Any]) -> tuple[int, Any]:
+        if "model" not in body:
+            return 200, {"models": models}
+        able = capabilities.get(body["model"].removesuffix(":latest"))
+        return 200, {"model_info": {}, **({"capabilities": able} if able else {})}
+
+    return ScriptedServer(answer)
 
 
-def test_a_model_that_no_other_is_near_is_to_be_pulled(simulator: EmbeddedServer) -> None:
-    says = refused(ollama_host=(simulator.host,), target_model="llama3.2")
-    assert says.endswith(": run 'ollama pull llama3.2'")
-    assert "it has sim-" in refused(ollama_host=(EMBEDDED,), target_model="llama3.2")
-
-
-def test_a_host_that_is_near_the_word_embedded_is_told_the_word() -> None:
-    assert refused(ollama_host=("embeded",), target_model="x").endswith(
-        "; did you mean 'embedded'?"
-    )
-    assert "embedded" not in refused(ollama_host=("http://127.0.0.1:1",), target_model="x")
-
-
-def test_what_an_openai_server_lacks_is_told_without_a_word_of_ollama(
-    simulator: EmbeddedServer,
+def test_an_embedded_simulator_that_dies_is_started_again_and_no_call_is_lost(
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    with connect(ServerConfig(ollama_host=(EMBEDDED,))) as connection:
+        embedded, dispatcher = connection.embedded, connection.dispatcher
+        assert embedded is not None
+        for number in range(MOST_RESTARTS):
+            embedded.kill()
+            assert dispatcher.generate(Call(model="sim-target", prompt=f"{number}")).error is None
+        embedded.kill()
+        with pytest.raises(OutageError, match=r"the embedded simulator .* has ended"):
+            dispatcher.generate(Call(model="sim-target", prompt="When?"))
+    assert f"started again, {MOST_RESTARTS} of {MOST_RESTARTS}" in capsys.readouterr().err
+
+
+def test_nothing_named_is_the_simulator_loudly_and_with_the_slots_it_was_given(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("OLLAMA_HOST", raising=False)
+    with connect(ServerConfig(simulator=SimulatorConfig(slots=3, time_scale=0))) as connection:
+        assert capsys.readouterr().err.startswith("SIMULATED: no --ollama-host and no OLLAMA_HOST")
+        assert connection.simulated
+        assert connection.servers == connection.hosts == (EMBEDDED,)
+        assert connection.resolve(ServerConfig()).ollama_host == (EMBEDDED,)
+        for model in (connection.roles.target, connection.roles.mutator):
+            connection.dispatcher.generate(Call(model=model, prompt="Why?"))
+        capacities = connection.dispatcher.servers.capacities()
+        assert [found.slots for found in capacities.values()] == [3, 3]
+
+
+@pytest.mark.parametrize("child", [EMBEDDED, SMOLLM2])
+def test_a_server_that_is_started_stands_alone(child: str) -> None:
+    assert "cannot stand beside other hosts" in refused(ollama_host=("http://127.0.0.1:1", child))
+
+
+def test_a_mistyped_model_is_answered_with_the_near_one(simulator: EmbeddedServer) -> None:
+    says = refused(ollama_host=(simulator.host,), target_model="sim-solvr")
+    assert says.endswith("did you mean 'sim-solver'? if not, run 'ollama pull sim-solvr'")
+    assert refused(ollama_host=(simulator.host,), target_model="llama3.2").endswith(
+        ": run 'ollama pull llama3.2'"
+    )
+    for host in (EMBEDDED, f"openai:{simulator.host}"):
+        says = refused(ollama_host=(host,), target_model="sim-solvr")
+        assert says.endswith("did you mean 'sim-solver'?")
+        assert "it has sim-" in refused(ollama_host=(host,), target_model="llama3.2")
+
+
+def test_of_an_openai_server_ollama_is_no_part(simulator: EmbeddedServer) -> None:
     host = f"openai:{simulator.host}"
-    says = refused(ollama_host=(host,), target_model="sim-solvr")
-    assert "is not at openai:" in says
-    assert says.endswith("did you mean 'sim-solver'?")
     for says in (
         refused(ollama_host=(host,), target_model="llama3.2"),
         refused(ollama_host=(host,)),
@@ -77,40 +93,38 @@ def test_what_an_openai_server_lacks_is_told_without_a_word_of_ollama(
         assert "ollama serve" not in says
 
 
-def test_a_list_of_models_without_end_is_told_in_part() -> None:
+def test_a_host_that_nobody_has_and_is_near_one_of_our_words_is_answered_with_the_word() -> None:
+    says = refused(ollama_host=("embeded",), target_model="x")
+    assert says.endswith("; did you mean 'embedded'?")
+    assert "embedded" not in refused(ollama_host=("http://127.0.0.1:1",), target_model="x")
+
+
+def test_of_a_list_of_models_without_end_a_part_is_printed() -> None:
     many = {"data": [{"id": f"{k}{'a' * 50_000}"} for k in range(100)]}
     with ScriptedServer(lambda _: (200, many)) as server:
-        assert len(refused(ollama_host=(f"openai:{server.host}",))) < 3000
-        assert len(refused(ollama_host=(f"openai:{server.host}",), target_model="x")) < 3000
+        for target in (None, "x"):
+            says = refused(ollama_host=(f"openai:{server.host}",), target_model=target)
+            assert len(says) < 3000
 
 
-def test_a_server_that_never_lists_its_models_is_said_to_be_waited_for(
+def test_a_server_that_is_slow_to_list_its_models_is_said_to_be_waited_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("ollama_utils.connect._SLOW_S", 0.01)
+    monkeypatch.setattr("ollama_utils.connect.SLOW_S", 0.01)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         host = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert "did not answer within 0.5 s" in refused(ollama_host=(host,), call_timeout_s=0.5)
     assert f"waiting for {host} to list its models, for up to 0.5 s" in capsys.readouterr().err
 
 
-def test_a_host_in_a_note_is_harmless_to_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    refused(
-        ollama_host=("http://127.0.0.1:1/\x9b31m\u202e",), simulator=SimulatorConfig(time_scale=0.5)
-    )
+def test_settings_of_the_simulator_that_count_nowhere_are_noted_harmlessly_to_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    host = "http://127.0.0.1:1/\x9b31m\u202e"
+    refused(ollama_host=(host,), simulator=SimulatorConfig(time_scale=0.5))
     line = capsys.readouterr().err.rstrip("\n")
     assert line.startswith("note: ")
     assert line.isprintable()
-
-
-def test_the_only_model_of_an_openai_server_is_the_target() -> None:
-    only = {"data": [{"id": "tiny"}]}
-    with (
-        ScriptedServer(lambda _: (200, only)) as server,
-        connect(ServerConfig(ollama_host=(f"openai:{server.host}",))) as connection,
-    ):
-        assert (connection.roles.target, connection.roles.mutator) == ("tiny", "tiny")
-        assert not connection.simulated
 
 
 def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) -> None:
@@ -119,20 +133,7 @@ def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) ->
             assert connection.simulated
 
 
-def ollama(**capabilities: list[str] | None) -> ScriptedServer:
-    """An Ollama server with these models, which says of each what it can do; None: an old one does not."""
-    listed = {"models": [{"model": f"{name}:latest", "digest": name} for name in capabilities]}
-
-    def answer(body: dict[str, Any]) -> tuple[int, Any]:
-        name = body.get("model", "").removesuffix(":latest")
-        able = capabilities.get(name)
-        told = {"model_info": {}, **({"capabilities": able} if able else {})}
-        return (200, told) if name else (200, listed)
-
-    return ScriptedServer(answer)
-
-
-@pytest.mark.parametrize("able", [["completion", "tools"], None], ids=["told", "an old server"])
+@pytest.mark.parametrize("able", [["completion", "tools"], None], ids=["new", "an old server"])
 def test_the_only_model_that_is_pulled_is_taken_and_named(
     able: list[str] | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -142,6 +143,7 @@ def test_the_only_model_that_is_pulled_is_taken_and_named(
     ):
         assert (connection.roles.target, connection.roles.mutator) == ("tiny", "tiny")
         assert connection.roles_of(ServerConfig()).target == "tiny"
+        assert not connection.simulated
         assert f"target model: tiny, the only one at {server.host}\n" in capsys.readouterr().err
         with connect(ServerConfig(ollama_host=(server.host,)), named_by="--judge-model"):
             assert f"judge model: tiny, the only one at {server.host}\n" in capsys.readouterr().err
@@ -153,7 +155,13 @@ def test_where_there_are_several_they_are_listed_with_the_flag_that_chooses() ->
         assert says == f"name a model, as in --target-model tiny; {server.host} has 2: tiny, large"
     with ollama(embed=["embedding"]) as server:
         says = refused(ollama_host=(server.host,))
-        assert says.endswith(
-            "no model that writes replies, but embed:latest, which only embeds: get one with "
-            "'ollama pull MODEL'"
-        )
+        assert "no model that writes replies, but embed, which only embeds: get one with" in says
+
+
+def test_one_version_of_a_model_everywhere_is_asked_for() -> None:
+    with ollama(tiny=None, digest="a" * 64) as one, ollama(tiny=None, digest="b" * 64) as other:
+        hosts = (one.host, one.host, other.host)
+        with connect(ServerConfig(ollama_host=hosts, target_model="tiny")) as connection:
+            with pytest.raises(UserError, match="not the same at all hosts") as caught:
+                connection.digests("hashing")
+        assert f"aaaaaaaaaaaa at {one.host}, bbbbbbbbbbbb at {other.host}" in str(caught.value)

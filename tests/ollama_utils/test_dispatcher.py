@@ -1,29 +1,36 @@
-"""The order of things: limits, sharing, routing, cancelling and the accounts."""
+"""The laws of a call: sharing, attempts, routing, cancelling, and the accounts that add up."""
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import (
+    BadReplyError,
+    BadRequestError,
     CallCancelledError,
+    ModelMissingError,
     ServerFaultError,
     ServerUnreachableError,
 )
 from ollama_utils.parallel import map_parallel
-from ollama_utils.reply_log import ReplyLog
+from ollama_utils.reply_log import ReplyLog, question_of
 from ollama_utils.types import Call, Completion
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.hostile import RawServer, http
 from tests.ollama_utils.scripted import SAID, ScriptedServer
-from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+from tests.ollama_utils.threads import PATIENCE_S, interrupted_once, start, wait_until
 
 NOBODY = "http://127.0.0.1:1"
 
@@ -78,7 +85,8 @@ def test_a_failure_that_is_shared_is_no_hit() -> None:
 
     with ScriptedServer(handler) as server, Dispatcher([server.host], attempts=1) as dispatcher:
         asked = [start(lambda: dispatcher.generate(ask("p"))) for _ in range(3)]
-        wait_until(lambda: dispatcher._cache is not None and dispatcher._cache.waiting == 2)
+        wait_until(lambda: len(server.bodies) == 1)
+        time.sleep(0.1)  # for the others to come to wait
         answered.set()
         completions = [call.result(PATIENCE_S) for call in asked]
     assert all(isinstance(completion.error, ServerFaultError) for completion in completions)
@@ -97,7 +105,7 @@ def test_a_draw_without_a_seed_is_a_new_call_each_time(
 
 
 def test_without_a_cache_every_question_is_a_call(server: EmbeddedServer) -> None:
-    with Dispatcher([server.host], cache_size=0) as dispatcher:
+    with Dispatcher([server.host], memory_bytes=0) as dispatcher:
         texts = {completion.text for completion in map_parallel(dispatcher.generate, [ask(1)] * 4)}
     assert len(texts) == 1
     assert server.stats()["calls"] == 4
@@ -156,9 +164,9 @@ def test_the_models_are_those_that_every_server_has(server: EmbeddedServer) -> N
     }
     with ScriptedServer(lambda _: (200, tags)) as other:
         with Dispatcher([other.host, server.host]) as dispatcher:
-            assert list(dispatcher.models()) == ["sim-judge", "sim-target:latest"]
+            assert list(dispatcher.servers.models()) == ["sim-judge", "sim-target:latest"]
         with Dispatcher([other.host, NOBODY]) as dispatcher, pytest.raises(ServerUnreachableError):
-            dispatcher.models()
+            dispatcher.servers.models()
 
 
 def test_the_accounts_add_up_what_the_server_reported(
@@ -179,10 +187,11 @@ def test_the_accounts_add_up_what_the_server_reported(
     assert account.queue_s == pytest.approx(sum(usage.queue_s for usage in usages))
 
 
-def test_the_two_names_of_a_model_share_one_gate_and_one_account(quick: Dispatcher) -> None:
+def test_the_two_names_of_a_model_share_one_limit_and_one_account(quick: Dispatcher) -> None:
     assert quick.generate(Call(model="sim-target:latest", prompt="p")).error is None
     assert quick.generate(Call(model="sim-target", prompt="p")).error is None
     assert list(quick.accounts()) == ["sim-target"]
+    assert [model for _, model in quick.servers.capacities()] == ["sim-target"]
 
 
 def test_closing_twice_is_closing_once_and_later_calls_are_cancelled(
@@ -225,10 +234,175 @@ def test_what_is_known_is_found_without_asking(server: EmbeddedServer, tmp_path:
             assert dispatcher.known(drawn) is None
             assert dispatcher.known(unwritable) is None
             assert dispatcher.accounts()["sim-target"].cache_hits == 1
-        with Dispatcher([server.host], cache_size=0) as later:
+        with Dispatcher([server.host], memory_bytes=0) as later:
             later.keep_in(log)
             on_disk = later.known(ask("p"))
     for found in (in_memory, on_disk):
         assert found is not None
         assert (found.text, found.cached, found.attempts) == (text, True, 0)
     assert server.stats()["calls"] == 2
+
+
+def test_a_run_beside_another_has_its_own_accounts_and_a_whole_log(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
+    with Dispatcher([server.host]) as dispatcher:
+        runs = [dispatcher.beside(), dispatcher.beside()]
+        for number, run in enumerate(runs):
+            log = ReplyLog(tmp_path / f"{number}.sqlite", digests={})
+            run.keep_in(log)
+            assert [run.generate(ask(n)).error for n in range(3)] == [None] * 3
+            assert all(log.find(question_of(ask(n))) for n in range(3))
+            assert log.totals()["calls"] == (0 if number else 3)
+            log.close()
+        assert [run.accounts()["sim-target"].calls for run in runs] == [3, 0]
+    assert server.stats()["calls"] == 3
+
+
+def test_of_equal_calls_under_way_the_others_live_on_when_one_is_stopped() -> None:
+    answered = threading.Event()
+
+    def handler(_: object) -> tuple[int, object]:
+        answered.wait(PATIENCE_S)
+        return 200, SAID
+
+    with (
+        ScriptedServer(handler) as server,
+        Dispatcher([server.host], max_in_flight=1) as dispatcher,
+    ):
+        busy = start(lambda: dispatcher.generate(ask("busy")))
+        wait_until(lambda: len(server.bodies) == 1)
+        cap = dispatcher.new_cap(1)
+        stopped = start(lambda: dispatcher.generate(ask("p"), cap=cap))
+        wait_until(lambda: dispatcher.servers.waiting == 1)
+        other = start(lambda: dispatcher.generate(ask("p")))
+        time.sleep(0.05)  # for it to come to wait
+        cap.close()
+        assert isinstance(stopped.result(PATIENCE_S).error, CallCancelledError)
+        answered.set()
+        assert (busy.result(PATIENCE_S).text, other.result(PATIENCE_S).text) == ("Yes.", "Yes.")
+
+
+def test_ctrl_c_in_a_call_stops_none_that_waits_for_the_same_reply() -> None:
+    answered = threading.Event()
+
+    def handler(_: object) -> tuple[int, object]:
+        answered.wait(PATIENCE_S)
+        return 200, SAID
+
+    with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
+        others = []
+
+        def is_shared() -> None:
+            wait_until(lambda: len(server.bodies) == 1)
+            others.append(start(lambda: dispatcher.generate(ask("p"))))
+            time.sleep(0.05)  # for it to come to wait
+
+        with interrupted_once(is_shared):
+            dispatcher.generate(ask("p"))
+        answered.set()
+        assert others[0].result(PATIENCE_S).text == "Yes."
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "status"}, {"kind": "status", "status": 503}, {"kind": "drop"}, {"kind": "garbage"}],
+)
+def test_a_passing_fault_costs_attempts_but_changes_no_text(
+    server: EmbeddedServer, fault: dict[str, Any]
+) -> None:
+    calls = [ask(i) for i in range(12)]
+    with Dispatcher([server.host]) as dispatcher:
+        expected = [dispatcher.generate(call).text for call in calls]
+    server.set_faults([fault | {"rate": 0.4}])
+    with Dispatcher([server.host], attempts=20, backoff_s=0.001) as dispatcher:
+        completions = map_parallel(dispatcher.generate, calls)
+        rows = dispatcher.embed("sim-embed", ["text"])
+    assert [completion.text for completion in completions] == expected
+    assert all(completion.error is None for completion in completions)
+    account = dispatcher.accounts()["sim-target"]
+    assert account.calls == sum(completion.attempts for completion in completions)
+    assert account.retries == account.failures == account.calls - len(calls) > 0
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, rtol=1e-6)
+
+
+def test_when_every_attempt_fails_the_error_stands_in_the_completion(
+    quick: Dispatcher, server: EmbeddedServer
+) -> None:
+    server.set_faults([{"kind": "status", "rate": 1.0}])
+    completion = quick.generate(ask("p"))
+    assert (completion.text, completion.attempts, completion.usage) == ("", 4, None)
+    assert isinstance(completion.error, ServerFaultError)
+    with pytest.raises(ServerFaultError):
+        quick.embed("sim-embed", ["text"])
+    server.set_faults([])
+    assert quick.generate(ask("p")).error is None, "errors are not remembered"
+
+
+def test_an_error_that_will_not_pass_is_not_tried_again(quick: Dispatcher) -> None:
+    completion = quick.generate(Call(model="nobody", prompt="p"))
+    assert isinstance(completion.error, ModelMissingError)
+    assert completion.attempts == quick.accounts()["nobody"].calls == 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"temperature": math.nan}, {"stop": {1, 2}}, {"seed": np.int64(3)}, {"seed": {1}}]
+)
+def test_a_call_that_cannot_be_written_is_an_error_at_once(options: dict[str, Any]) -> None:
+    with ScriptedServer(lambda _: (200, SAID)) as server, Dispatcher([server.host]) as dispatcher:
+        for more in ({}, {"temperature": 0}):
+            completion = dispatcher.generate(Call(model="m", prompt="p", options=more | options))
+            assert isinstance(completion.error, BadRequestError)
+            assert completion.attempts <= 1
+    assert server.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("options", "attempts"), [({}, 4), ({"temperature": 0}, 1), ({"seed": 3}, 1)]
+)
+def test_an_empty_reply_is_asked_for_again_only_where_it_may_differ(
+    options: dict[str, Any], attempts: int
+) -> None:
+    with (
+        ScriptedServer(lambda _: (200, SAID | {"response": ""})) as server,
+        Dispatcher([server.host], backoff_s=0.001) as dispatcher,
+    ):
+        completion = dispatcher.generate(Call(model="m", prompt="p", options=options))
+    assert isinstance(completion.error, BadReplyError)
+    assert completion.attempts == len(server.bodies) == attempts
+
+
+def test_a_busy_server_is_not_asked_again_before_it_wants_to_be() -> None:
+    busy = http("503 Busy", b'{"error": "busy"}', Retry_After="60")
+    with RawServer(busy) as server, Dispatcher([server.host], backoff_s=0.001) as dispatcher:
+        waiting = start(lambda: dispatcher.generate(Call(model="m", prompt="p")))
+        wait_until(lambda: len(server.requests) == 1)
+        time.sleep(0.2)
+        assert len(server.requests) == 1
+        dispatcher.cancel()
+        assert isinstance(waiting.result(PATIENCE_S).error, CallCancelledError)
+
+
+def test_a_call_that_backs_off_holds_no_place() -> None:
+    def handler(body: dict[str, Any]) -> tuple[int, object]:
+        return (500, {"error": "crash"}) if body["prompt"] == "bad" else (200, SAID)
+
+    with (
+        ScriptedServer(handler) as server,
+        Dispatcher([server.host], max_in_flight=1, backoff_s=600.0) as dispatcher,
+    ):
+        bad = start(lambda: dispatcher.generate(Call(model="m", prompt="bad")))
+        wait_until(lambda: dispatcher.accounts() != {} and dispatcher.accounts()["m"].failures == 1)
+        assert dispatcher.generate(Call(model="m", prompt="good")).text == "Yes."
+        dispatcher.cancel()
+        assert isinstance(bad.result(PATIENCE_S).error, CallCancelledError)
+        assert bad.result().attempts == 1
+
+
+def test_a_call_that_failed_at_one_server_is_tried_at_another_which_soon_gets_all(
+    server: EmbeddedServer,
+) -> None:
+    with Dispatcher([NOBODY, server.host], backoff_s=0.001, report=lambda _: None) as dispatcher:
+        replies = [dispatcher.generate(ask(f"p{number}")) for number in range(20)]
+    assert [reply.error for reply in replies] == [None] * 20
+    assert sum(reply.attempts for reply in replies) <= 20 + 3

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,49 +14,61 @@ from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import (
+    MOST_BYTES,
     CachedEncoder,
     Encoder,
     HashingEncoder,
     OllamaEncoder,
     make_encoder,
+    pieces,
 )
 from ollama_utils.errors import (
     BadReplyError,
-    CallCancelledError,
+    BadRequestError,
     EncodingError,
-    ModelMissingError,
     UnknownEncoderError,
 )
 from ollama_utils.parallel import map_parallel
-from ollama_utils.types import unit_rows
+from ollama_utils.reply_log import CallOutcome, ReplyLog, as_json, question_of
+from ollama_utils.types import Call, Completion
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import ScriptedServer
-from tests.ollama_utils.threads import PATIENCE_S, start, wait_until
+from tests.ollama_utils.threads import PATIENCE_S, interrupted_once, start
 
-TEXTS = st.lists(st.text(st.characters(codec="utf-8")), max_size=8)
+UNICODE = st.characters(codec="utf-8")
+SHORT = st.text(UNICODE, max_size=20)
+LONG = st.integers(1, 900).flatmap(
+    lambda count: st.text(UNICODE | st.sampled_from(" \n"), min_size=1, max_size=4).map(
+        lambda part: part * count
+    )
+)
+TEXTS = st.lists(SHORT | LONG, max_size=8)
 
 
-@given(st.lists(st.lists(st.floats(-1e3, 1e3), min_size=3, max_size=3), min_size=1, max_size=9))
-def test_unit_rows_have_length_one_and_do_not_depend_on_their_neighbours(
-    rows: list[list[float]],
+@pytest.fixture(scope="module")
+def makers(simulator: EmbeddedServer) -> Iterator[list[Callable[[], Encoder]]]:
+    """Ways to an encoder that remembers nothing yet."""
+    with Dispatcher([simulator.host], memory_bytes=0) as dispatcher:
+        yield [
+            lambda: make_encoder("hashing:16"),
+            lambda: make_encoder("ollama:sim-embed", dispatcher),
+        ]
+
+
+@settings(max_examples=30)
+@given(batches=st.lists(TEXTS, max_size=4), workers=st.integers(1, 8))
+def test_a_text_has_the_same_bits_alone_and_in_any_company_on_any_thread(
+    makers: list[Callable[[], Encoder]], batches: list[list[str]], workers: int
 ) -> None:
-    together = unit_rows(rows)
-    np.testing.assert_allclose(np.linalg.norm(together.astype(np.float64), axis=1), 1.0, rtol=1e-6)
-    for row, one in zip(together, rows, strict=True):
-        np.testing.assert_array_equal(row, unit_rows([one])[0])
-
-
-@given(TEXTS, st.sampled_from([1, 16, 384]))
-def test_hashing_gives_unit_rows_that_do_not_depend_on_the_other_texts(
-    texts: list[str], dimension: int
-) -> None:
-    encoder = HashingEncoder(dimension)
-    rows = encoder.encode(texts)
-    assert rows.shape == (len(texts), dimension)
-    assert rows.dtype == np.float32
-    for row, text in zip(rows, texts, strict=True):
-        np.testing.assert_array_equal(row, encoder.encode([text])[0])
-        assert np.linalg.norm(row.astype(np.float64)) == pytest.approx(1.0, rel=1e-6)
+    for make in makers:
+        shared = make()
+        alone = make()
+        for rows, batch in zip(map_parallel(shared.encode, batches, workers), batches, strict=True):
+            assert rows.shape == (len(batch), shared.dimension)
+            assert rows.dtype == np.float32
+            np.testing.assert_allclose(np.linalg.norm(rows.astype(np.float64), axis=1), 1, 1e-6)
+            for row, text in zip(rows, batch, strict=True):
+                assert row.tobytes() == alone.encode([text])[0].tobytes()
 
 
 def test_hashing_gives_the_same_numbers_in_every_process_and_release() -> None:
@@ -65,49 +77,69 @@ def test_hashing_gives_the_same_numbers_in_every_process_and_release() -> None:
     np.testing.assert_allclose(row, expected, atol=1e-6)
 
 
-def test_texts_that_share_words_are_nearer_than_texts_that_do_not() -> None:
-    rows = HashingEncoder().encode(
-        ["How do I kill a Python process?", "how can i kill a python process", "A recipe for bread"]
-    )
-    assert rows[0] @ rows[1] > 0.7
-    assert rows[0] @ rows[2] < 0.3
-
-
-@pytest.mark.parametrize("text", ["", " \n", "?!"])
+@pytest.mark.parametrize("text", ["", " \n", "?!", "\n" * 2000])
 def test_a_text_without_words_has_a_fixed_row(text: str) -> None:
-    assert HashingEncoder(4).encode([text]).tolist() == [[1.0, 0.0, 0.0, 0.0]]
+    assert make_encoder("hashing:4").encode([text]).tolist() == [[1.0, 0.0, 0.0, 0.0]]
+
+
+@given(SHORT | LONG)
+def test_the_pieces_of_a_text_are_short_and_leave_out_nothing_but_blanks(text: str) -> None:
+    cut = pieces(text)
+    assert all(len(piece.encode()) <= MOST_BYTES for piece in cut)
+    assert "".join("".join(cut).split()) == "".join(text.split())
+    if len(text.encode()) <= MOST_BYTES:
+        assert cut == [text]
+    else:
+        assert all(cut) or not text.strip()
+
+
+@pytest.mark.parametrize("character", ["x", "é", "語", "🎉"])
+def test_a_text_of_the_most_bytes_is_one_piece_and_no_character_is_cut(character: str) -> None:
+    exactly = character * (MOST_BYTES // len(character.encode()))
+    assert pieces(exactly) == [exactly]
+    assert len(pieces(exactly + character)) == 2
+    assert all(set(piece) == {character} for piece in pieces(exactly * 9))
+
+
+def test_words_stay_whole_and_a_paragraph_is_a_piece() -> None:
+    words = [f"word{number}" for number in range(400)]
+    *cut, line, last = pieces(" ".join(words) + "\n\n---\n\nWhat is it about?\nIn one line.")
+    assert " ".join(cut).split() == words
+    assert (line, last) == ("---", "What is it about?\nIn one line.")
+
+
+CONTEXT = "\n\n".join(f"The mill number {number} was built of grey stone. " * 9 for number in "123")
+
+
+@pytest.mark.parametrize("layout", ["{context}\n\n{request}", "{request}\n\n{context}"])
+def test_what_is_asked_at_either_end_of_a_long_text_counts(layout: str) -> None:
+    encoder = make_encoder("hashing")
+    texts = ["Summarize the text for children.", "Translate it, and count verbs."]
+    rows = encoder.encode([layout.format(context=CONTEXT, request=text) for text in texts])
+    assert rows[0] @ rows[1] < 0.9
+    other = CONTEXT.replace("mill number 2", "bakery")
+    rows = encoder.encode([layout.format(context=each, request="x") for each in (CONTEXT, other)])
+    assert rows[0] @ rows[1] < 1 - 1e-4, "nor is the middle left out"
 
 
 class CountingEncoder(HashingEncoder):
-    """Remembers what it was asked to encode; may fail, and may be made to wait."""
+    """Remembers what it encoded; may fail, and may be made to wait."""
 
-    def __init__(self) -> None:
-        super().__init__(16)
-        self.asked: list[str] = []
-        self.error: BaseException | None = None
+    def __init__(self, dimension: int = 16) -> None:
+        super().__init__(dimension)
+        self.encoded: list[str] = []
+        self.error: Exception | None = None
+        self.lost = 0
         self.begun, self.go_on = threading.Event(), threading.Event()
         self.go_on.set()
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.asked.extend(texts)
+        self.encoded.extend(texts)
         self.begun.set()
         assert self.go_on.wait(PATIENCE_S)
         if self.error is not None:
             raise self.error
-        return super().encode(texts)
-
-
-@given(st.lists(TEXTS, max_size=6), st.integers(1, 8))
-def test_known_texts_are_never_encoded_twice_whoever_asks(
-    batches: list[list[str]], workers: int
-) -> None:
-    counting = CountingEncoder()
-    cached = CachedEncoder(counting)
-    for rows, batch in zip(map_parallel(cached.encode, batches, workers), batches, strict=True):
-        np.testing.assert_array_equal(rows, HashingEncoder(16).encode(batch))
-    distinct = {text for batch in batches for text in batch}
-    assert sorted(counting.asked) == sorted(distinct)
-    assert cached.hits == sum(map(len, batches)) - len(distinct)
+        return super().encode(texts)[self.lost :]
 
 
 def test_equal_texts_on_two_threads_are_encoded_once() -> None:
@@ -119,71 +151,94 @@ def test_equal_texts_on_two_threads_are_encoded_once() -> None:
     second = start(lambda: cached.encode(["b", "a"]))
     counting.go_on.set()
     np.testing.assert_array_equal(first.result(PATIENCE_S), second.result(PATIENCE_S)[::-1])
-    assert counting.asked == ["a", "b"]
+    assert counting.encoded == ["a", "b"]
 
 
-@pytest.mark.parametrize("error", [RuntimeError("broken"), KeyboardInterrupt()])
-def test_a_failed_encoding_is_told_to_all_who_wait_and_not_remembered(error: BaseException) -> None:
+def test_what_breaks_an_encoding_is_raised_and_not_remembered() -> None:
     counting = CountingEncoder()
-    counting.error = error
-    counting.go_on.clear()
     cached = CachedEncoder(counting)
-    first = start(lambda: cached.encode(["a"]))
-    assert counting.begun.wait(PATIENCE_S)
-    second = start(lambda: cached.encode(["a"]))
-    wait_until(lambda: cached.hits == 1)
-    counting.go_on.set()
-    assert first.exception(PATIENCE_S) is error
-    told = second.exception(PATIENCE_S)
-    if isinstance(error, RuntimeError):
-        assert told is error
-    else:
-        assert isinstance(told, EncodingError)
-        assert isinstance(told.failures[0], CallCancelledError)
-    counting.error = None
+    no_row = EncodingError(np.zeros((1, 16), dtype=np.float32), {0: BadReplyError("no row")})
+    for error in (RuntimeError("broken"), no_row):
+        counting.error = error
+        with pytest.raises(type(error)):
+            cached.encode(["a"])
+    counting.error, counting.lost = None, 1
+    with pytest.raises(ValueError, match="expected 1 rows of encoder 'hashing:16', got 0"):
+        cached.encode(["a"])
+    counting.lost = 0
     assert cached.encode(["a"]).shape == (1, 16)
 
 
-@pytest.mark.parametrize("failed", [False, True])
-def test_an_encoder_that_loses_a_row_leaves_no_one_waiting(*, failed: bool) -> None:
-    class Losing(HashingEncoder):
-        def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-            rows = super().encode(texts)[1:]
-            if failed:
-                raise EncodingError(rows, {0: BadReplyError("lost")})
-            return rows
-
-    cached = CachedEncoder(Losing(4))
-    for texts in (["a", "b"], ["b"]):
-        told = start(partial(cached.encode, texts)).exception(PATIENCE_S)
-        assert isinstance(told, ValueError)
-        assert f"expected {len(texts)} rows of encoder 'hashing:4', got {len(texts) - 1}" in str(
-            told
-        )
+def test_an_interrupted_caller_leaves_no_one_waiting() -> None:
+    counting = CountingEncoder()
+    counting.go_on.clear()
+    cached = CachedEncoder(counting)
+    with interrupted_once(counting.begun.wait):
+        cached.encode(["a"])
+    counting.go_on.set()
+    assert cached.encode(["a"]).shape == (1, 16)
 
 
-def test_the_cache_forgets_the_text_unused_for_longest() -> None:
+def test_a_text_that_is_not_unicode_spoils_no_other() -> None:
+    with pytest.raises(EncodingError) as caught:
+        make_encoder("hashing:16").encode(["a", "\ud83d", "b"])
+    assert {place: type(why) for place, why in caught.value.failures.items()} == {
+        1: BadRequestError
+    }
+    expected = HashingEncoder(16).encode(["a", "b"])
+    np.testing.assert_array_equal(caught.value.rows[[0, 2]], expected)
+
+
+def test_the_memory_forgets_the_text_unused_for_longest() -> None:
     counting = CountingEncoder()
     cached = CachedEncoder(counting, size=2)
-    for text in "abac":
+    for text in "abacab":
         cached.encode([text])
-    cached.encode(["a"])
-    cached.encode(["b"])
-    assert "".join(counting.asked) == "abcb"
+    assert "".join(counting.encoded) == "abcb"
+    assert cached.encode(list("wxyz")).shape == (4, 16), "more than it remembers"
 
 
-def test_what_a_caller_does_to_its_rows_does_not_reach_the_cache() -> None:
+def test_what_a_caller_does_to_its_rows_does_not_reach_the_memory() -> None:
     cached = CachedEncoder(HashingEncoder(4))
     cached.encode(["a"])[:] = 7.0
     assert cached.encode(["a"]).max() <= 1.0
 
 
+@settings(max_examples=30)
+@given(first=TEXTS, second=TEXTS)
+def test_a_later_run_finds_the_same_bits_and_encodes_only_what_is_new(
+    tmp_path_factory: pytest.TempPathFactory, first: list[str], second: list[str]
+) -> None:
+    store = tmp_path_factory.mktemp("cache") / "replies.sqlite"
+    question = question_of(Call(model="m", prompt="Why?", options={"seed": 1}))
+    with ReplyLog(store, digests={}) as log:  # replies and rows share a file
+        log.write(question, CallOutcome(reply=as_json(Completion(text="Yes."))))
+        CachedEncoder(CountingEncoder(), store=store).encode(first)
+        later = CountingEncoder()
+        encoder = CachedEncoder(later, store=store)
+        later.encoded.clear()  # the sample
+        assert (
+            encoder.encode(second).tobytes() == make_encoder("hashing:16").encode(second).tobytes()
+        )
+        known, asked = (
+            {part for text in some for part in pieces(text)} for some in (first, second)
+        )
+        assert sorted(later.encoded) == sorted(asked - known)
+        assert log.find(question) is not None
+
+
+def test_other_weights_find_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "replies.sqlite"
+    CachedEncoder(CountingEncoder(), store=store).encode(["a text"])
+    other = CountingEncoder(32)
+    other.name = "hashing:16"
+    assert CachedEncoder(other, store=store).encode(["a text"]).shape == (1, 32)
+    assert other.encoded[-1] == "a text"
+
+
 def test_an_ollama_encoder_asks_in_chunks_and_not_for_blank_texts() -> None:
     def handler(body: dict[str, list[str]]) -> tuple[int, object]:
-        return 200, {
-            "model": "m",
-            "embeddings": [[float(len(text)), 2.0, 0.0] for text in body["input"]],
-        }
+        return 200, {"model": "m", "embeddings": [[float(len(t)), 2.0, 0.0] for t in body["input"]]}
 
     texts = ["x" * length for length in range(70)]
     with ScriptedServer(handler) as server, Dispatcher([server.host]) as dispatcher:
@@ -196,10 +251,10 @@ def test_an_ollama_encoder_asks_in_chunks_and_not_for_blank_texts() -> None:
 
 
 def embedding(body: dict[str, list[str]]) -> tuple[int, object]:
-    """A server that refuses texts over ten characters, fails at `crash`, and computes `nan` badly."""
+    """A server that refuses `long`, fails at `crash`, and computes `nan` badly."""
     texts = body["input"]
-    if any(len(text) > 10 for text in texts):
-        return 400, {"error": f"{max(map(len, texts))} characters exceed the context length"}
+    if "long" in texts:
+        return 400, {"error": "the input length exceeds the context length"}
     if "crash" in texts:
         return 500, {"error": "json: unsupported value: NaN"}
     return 200, {
@@ -212,9 +267,7 @@ def outcomes(encoder: Encoder, texts: list[str]) -> list[object]:
     try:
         return [tuple(row) for row in encoder.encode(texts)]
     except EncodingError as error:
-        failures = {
-            place: (type(failure), str(failure)) for place, failure in error.failures.items()
-        }
+        failures = {place: (type(why), str(why)) for place, why in error.failures.items()}
         return [failures.get(place, tuple(row)) for place, row in enumerate(error.rows)]
 
 
@@ -225,15 +278,15 @@ def embedder() -> Iterator[ScriptedServer]:
 
 
 @settings(max_examples=30)
-@given(st.lists(st.sampled_from(["a", "bc", "", "crash", "nan", "x" * 11, "y" * 12]), max_size=40))
-def test_a_batch_gives_each_text_the_row_or_the_error_that_it_gets_alone(
-    embedder: ScriptedServer, texts: list[str]
-) -> None:
+@given(st.lists(st.sampled_from(["a", "bc", "", "crash", "nan", "long", "y" * 600]), max_size=40))
+def test_one_failure_spoils_one_text(embedder: ScriptedServer, texts: list[str]) -> None:
     with Dispatcher([embedder.host], attempts=1) as dispatcher:
-        encoder = OllamaEncoder(dispatcher, "m")
+        encoder = make_encoder("ollama:m", dispatcher)
         alone = {text: outcomes(encoder, [text])[0] for text in texts}
-        expected = [alone[text] for text in texts]
-        assert outcomes(encoder, texts) == outcomes(CachedEncoder(encoder), texts) == expected
+        assert outcomes(encoder, texts) == [alone[text] for text in texts]
+        for text in {"crash", "nan", "long"} & set(texts):
+            (within,) = outcomes(encoder, [f"{'a ' * 300}\n\n{text}"])
+            assert within == alone[text], "so does a piece of it"
 
 
 @pytest.mark.parametrize(
@@ -253,33 +306,14 @@ def test_a_server_that_is_down_is_not_asked_text_by_text_and_spoils_no_later_chu
             encoder.encode([str(number) for number in range(40)])
     assert [len(body["input"]) for body in server.bodies] == [1, 32, 1, 8]
     assert list(caught.value.failures) == list(range(32))
-    assert len(set(caught.value.failures.values())) == 1
     np.testing.assert_allclose(caught.value.rows[32:, 0] / caught.value.rows[32:, 1], 1.0)
 
 
 def test_how_many_requests_a_server_gets_does_not_depend_on_who_asks_when() -> None:
     with ScriptedServer(embedding) as server, Dispatcher([server.host]) as dispatcher:
         encoder = make_encoder("ollama:m", dispatcher)
-        encoder.prefetch(["may not be needed"])
         map_parallel(lambda text: encoder.encode([text]), list("abcabdce"))
-    assert sorted(body["input"] for body in server.bodies[1:]) == [
-        ["a"],
-        ["b"],
-        ["c"],
-        ["d"],
-        ["e"],
-    ]
-
-
-def test_an_embedding_model_of_a_server_is_an_encoder(
-    quick: Dispatcher, server: EmbeddedServer
-) -> None:
-    encoder = make_encoder("ollama:sim-embed", quick)
-    assert encoder.name == "ollama:sim-embed"
-    np.testing.assert_array_equal(encoder.encode(["a", "b"])[1:], encoder.encode(["b"]))
-    assert server.stats()["calls"] == 2, "one to learn the dimension, one for both texts"
-    with pytest.raises(ModelMissingError, match="ollama pull nobody"):
-        make_encoder("ollama:nobody", quick)
+    assert sorted(body["input"] for body in server.bodies[1:]) == [[text] for text in "abcde"]
 
 
 @pytest.mark.parametrize("odd", [1, 3])
@@ -296,21 +330,12 @@ def test_embeddings_of_another_length_than_at_first_are_a_bad_reply(odd: int) ->
     assert isinstance(caught.value.failures[0], BadReplyError)
 
 
-def test_a_dimension_of_many_digits_is_an_error_that_does_not_repeat_them() -> None:
-    with pytest.raises(UnknownEncoderError) as caught:
-        make_encoder("hashing:" + "9" * 5000)
-    assert len(str(caught.value)) < 200
+BAD_NAMES = ["", "hashing:0", "hashing:many", "hashing:65537", "hashing:" + "9" * 5000]
 
 
-@pytest.mark.parametrize("name", ["hashing:", "hashing", "hashing:384"])
-def test_hashing_has_384_buckets_unless_told_otherwise(name: str) -> None:
-    assert make_encoder(name).dimension == 384
-
-
-@pytest.mark.parametrize(
-    "name", ["hashing:0", "hashing:many", "hashing:-1", "hashing:65537", "ollama:", "ollama:m"]
-)
-def test_a_name_that_means_nothing_is_an_error_in_one_line(name: str) -> None:
-    with pytest.raises(UnknownEncoderError, match=f"encoder '{name}'") as caught:
+@pytest.mark.parametrize("name", [*BAD_NAMES, "ollama:", "ollama:m"])
+def test_a_name_that_means_nothing_is_an_error_in_one_short_line(name: str) -> None:
+    with pytest.raises(UnknownEncoderError, match=r"no encoder|encoder '") as caught:
         make_encoder(name)
-    assert "\\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 200

@@ -1,4 +1,4 @@
-"""Each fault of the simulator alone, met by the dispatcher: got over when it passes, named when it stays."""
+"""Each fault alone: one that passes gives the same text, one that stays its error."""
 
 from __future__ import annotations
 

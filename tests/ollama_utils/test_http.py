@@ -1,4 +1,4 @@
-"""Connections: one request at a time on each, used again, bounded, and direct unless a proxy is named."""
+"""Connections: one request at a time on each, used again, bounded, and direct or by a proxy."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_reply_may_end_with_its_connection(head: bytes) -> None:
 
 @pytest.mark.parametrize("linger_s", [0, 0.05])
 def test_a_connection_that_the_server_closed_meanwhile_costs_no_call(linger_s: float) -> None:
-    """As llama.cpp does after every streamed reply, without saying so; the next call may be faster."""
+    """As llama.cpp does after every streamed reply, unannounced; the next call may be faster."""
 
     def serve(connection: socket.socket, _number: int) -> None:
         server.answer(connection, YES, times=1)

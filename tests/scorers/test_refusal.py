@@ -21,7 +21,7 @@ from benchmarks.fit_refusal import read_small
 from envs.queries import load_queries
 from ollama_utils.encoders import CachedEncoder, Encoder, HashingEncoder
 from ollama_utils.errors import BadRequestError, EncodingError
-from ollama_utils.quantized_encoder import QuantizedEncoder
+from ollama_utils.sentence_encoder import MiniLMEncoder
 from ollama_utils.types import Completion
 from scorers.labels import REFUSALS
 from scorers.refusal import ENCODER, REFUSAL_LABELS, RefusalDetector, make_detector
@@ -82,7 +82,7 @@ class FailingEncoder(CountingEncoder):
 
 
 @pytest.fixture(scope="module")
-def minilm(sentence_encoder: QuantizedEncoder) -> Encoder:
+def minilm(sentence_encoder: MiniLMEncoder) -> Encoder:
     return CachedEncoder(sentence_encoder)
 
 

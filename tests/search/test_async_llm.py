@@ -155,20 +155,20 @@ def test_the_rate_holds_for_the_dispatcher_until_the_end_and_never_raises_its_ow
     server: EmbeddedServer,
 ) -> None:
     with Dispatcher([server.host], rate_limit_per_minute=1e6) as dispatcher:
-        bucket = dispatcher._bucket
+        rate = dispatcher.rate
         with pytest.raises(ValueError, match="above 0 a minute"):
             AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=0)
         slow, slower, fast = (
-            AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=rate) for rate in (5e5, 4e5, 6e6)
+            AsyncLLMInterface(dispatcher, model=MODEL, rate_limit_per_minute=most) for most in (5e5, 4e5, 6e6)
         )
-        assert bucket.in_force_per_minute == 4e5
+        assert rate.per_minute == 4e5
         slow.close()
-        assert bucket.in_force_per_minute == 4e5
+        assert rate.per_minute == 4e5
         assert asyncio.run(slower.generate("p")).text
         slower.close()
-        assert bucket.in_force_per_minute == dispatcher.rate_limit_per_minute == 1e6
+        assert rate.per_minute == 1e6
         fast.close()
-        assert bucket.in_force_per_minute == 1e6
+        assert rate.per_minute == 1e6
 
 
 def test_a_rate_that_is_none_is_refused_before_the_embedded_server_starts() -> None:

@@ -157,7 +157,7 @@ def test_a_call_that_never_gets_a_reply_costs_its_genome_no_point(server: Embedd
     task = bundled_task()
     genome = Genome(SEED_INSTRUCTIONS)
     server.set_faults([{"kind": "status", "status": 503, "rate": 0.6}])
-    with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
+    with Dispatcher([server.host], attempts=1, memory_bytes=0) as dispatcher:
         pool = CallPool(dispatcher, 8)
         config = small(max_unscored=0.9)
         (broken,) = AsyncEvaluationPipeline(pool, task, model="sim-solver", config=config).evaluate([genome])
@@ -362,10 +362,10 @@ def test_a_rate_limit_holds_for_the_run_and_is_given_back(server: EmbeddedServer
             EvolutionController(
                 small(max_generations=0, population_size=2, rate_limit_per_minute=limit),
                 dispatcher=dispatcher,
-                on_progress=lambda _: seen.append(dispatcher._bucket.in_force_per_minute),
+                on_progress=lambda _: seen.append(dispatcher.rate.per_minute),
                 **MODELS,
             ).run_evolution()
-            assert dispatcher.rate_limit_per_minute == 50_000
+            assert dispatcher.rate.per_minute == 50_000
     assert set(seen) == {20_000, 50_000}
 
 
@@ -387,11 +387,10 @@ def test_the_end_of_one_evolution_leaves_the_limit_of_another(server: EmbeddedSe
 
         running = {limit: run(limit) for limit in began}
         for limit, left in ((1_000_000, 900_000), (900_000, None)):
-            assert dispatcher._bucket.in_force_per_minute == 900_000
+            assert dispatcher.rate.per_minute == 900_000
             may_end[limit].set()
             running[limit].result(PATIENCE_S)
-            assert dispatcher._bucket.in_force_per_minute == left
-        assert dispatcher.rate_limit_per_minute is None
+            assert dispatcher.rate.per_minute == left
 
 
 def test_what_a_user_forgets_is_named(server: EmbeddedServer) -> None:

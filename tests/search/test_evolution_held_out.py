@@ -73,7 +73,7 @@ def test_results_are_plain_json_even_where_too_few_problems_are_held_out_for_an_
 def test_the_final_means_are_over_the_problems_that_both_prompts_have_a_reply_to(
     server: EmbeddedServer,
 ) -> None:
-    with Dispatcher([server.host], attempts=1, cache_size=0) as dispatcher:
+    with Dispatcher([server.host], attempts=1, memory_bytes=0) as dispatcher:
         told = EvolutionController(
             small(max_unscored=1.0, max_generations=1),
             dispatcher=dispatcher,

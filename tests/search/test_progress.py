@@ -9,7 +9,6 @@ from contextlib import closing
 import pytest
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.findings import Findings
 from ollama_utils.types import Call
 from records.progress import EVERY_S
 from search.progress import SearchProgress
@@ -42,7 +41,7 @@ def test_a_line_within_a_generation_tells_its_calls_so_far_and_the_time_that_is_
 ) -> None:
     clock = Clock()
     ask(dispatcher, "before the search")
-    with SearchProgress("generations", 3, dispatcher, Findings(1), calls_each=4, clock=clock) as progress:
+    with SearchProgress("generations", 3, dispatcher, lanes=1, calls_each=4, clock=clock) as progress:
         assert "at most" not in told_by(progress, clock, capsys)
         ask(dispatcher, "one")
         assert "then 1 of at most 4 calls" in told_by(progress, clock, capsys)
@@ -61,7 +60,7 @@ def test_where_calls_are_told_by_nobody_or_the_search_is_over_the_line_has_none(
     for calls_each, done in ((0, 1), (4, 2)):
         clock = Clock()
         with SearchProgress(
-            "generations", 2, dispatcher, Findings(1), calls_each=calls_each, clock=clock
+            "generations", 2, dispatcher, lanes=1, calls_each=calls_each, clock=clock
         ) as progress:
             progress.advance(done)
             ask(dispatcher, "one")
@@ -77,7 +76,7 @@ def test_on_a_terminal_the_bar_tells_them_too(
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", columns)
-    with SearchProgress("generations", 101, dispatcher, Findings(1), calls_each=4) as progress:
+    with SearchProgress("generations", 101, dispatcher, lanes=1, calls_each=4) as progress:
         progress.advance(1, best=0.5)
         ask(dispatcher, "one", "two")
         progress.tick()

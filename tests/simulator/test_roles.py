@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mutators.cleaning import clean
-from mutators.mutator import Prompt
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
 from mutators.system_prompts import (
     WrongAnswer,
@@ -20,6 +19,7 @@ from mutators.system_prompts import (
     specialize_instructions,
 )
 from ollama_utils.prompts import fenced
+from ollama_utils.types import Prompt
 from scorers.refusal import label_refusal
 from search.task import SEED_INSTRUCTIONS, bundled_task
 from simulator import solver

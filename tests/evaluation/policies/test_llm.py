@@ -82,7 +82,7 @@ def test_a_call_that_fails_raises_its_own_error(dispatcher: Dispatcher) -> None:
 def test_a_model_of_the_simulator_chooses_the_same_however_it_steps(
     simulator: EmbeddedServer, dispatcher: Dispatcher
 ) -> None:
-    model = next(iter(dispatcher.models()))
+    model = next(iter(dispatcher.servers.models()))
     source = make_source(parse_policy(f"llm:{model}"), mutators=MUTATORS, dispatcher=dispatcher)
     assert source.name == f"llm:{model}"
     found = []

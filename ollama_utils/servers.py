@@ -1,0 +1,534 @@
+"""The servers of a run: where a call goes and when, and what happens while a server is away.
+
+The calls to a model wait in one line, whatever the number of servers. A place that falls free goes
+to the first of them, at the server where the call is expected to end first. How many places a
+server has follows from its replies (`limits.Limit`). A server that is away gets no calls: they
+wait, or go to the others, while it is asked for one token again and again until it answers.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+
+from ollama_utils.errors import (
+    BrokenReplyError,
+    CallCancelledError,
+    CallTimeoutError,
+    ModelChangedError,
+    OllamaError,
+    OutageError,
+    ServerBusyError,
+    ServerOverloadedError,
+    ServerUnreachableError,
+)
+from ollama_utils.limits import Capacity, Limit
+from ollama_utils.model_client import ModelClient
+from ollama_utils.plans import start_thread
+from ollama_utils.types import CALL_TIMEOUT_S, Usage, short_name
+
+ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)
+"""How a call ends whose server is not there, or seems so."""
+Probe = Callable[[ModelClient, float], object]
+"""Asks a client for one token, or as little, within so many seconds."""
+_ABSENCES_UNTIL_AWAY = 3
+"""So many calls in a row that were late or broken off, and the server is away."""
+_APART_S = 1.0
+"""Between two probes of a server that is away."""
+_FIRST_PROBE_S, _SHORTEST_PROBE_S = 2.0, 0.2
+"""How long a probe is waited for: twice as long each time, for the server may load the model."""
+_DIGESTS_S = 10.0
+"""Between two checks that the models are still the same, while calls go out."""
+_DECIDED_S = 0.02
+"""How often a call that failed looks whether its server has answered a probe."""
+_POLL_S = 0.25
+"""How often a call that waits for a place sees whether it was cancelled."""
+_SLOWER = 2.0
+"""A server that takes so many times as long as another gets calls only while many wait."""
+_AGE_SHARE = 0.5
+"""Where calls have waited for so long, some will for this share of it more, one may expect."""
+
+
+class Server:
+    """One server: its client, a limit for each model, and whether it is there.
+
+    Args:
+        client: the way to it.
+        max_in_flight: the most calls at once to one of its models; None: it is found.
+        slots: those of each of its models, where they are known.
+        is_alone: whether there is no other; beside others one call to a model goes first, for the
+            server may be slow, or load the model.
+    """
+
+    def __init__(
+        self, client: ModelClient, max_in_flight: int | None, slots: int | None, *, is_alone: bool
+    ) -> None:
+        self.client, self.host = client, client.host
+        self.limits: dict[str, Limit] = {}
+        self.away_since_s: float | None = None
+        """Since when it is away, by the monotonic clock; None: it is there."""
+        self.failed_probe_s = self.back_s = -math.inf
+        """When it failed a probe last, and when it was there again after it had been away."""
+        self.is_watched = False
+        """Whether a thread probes it until it answers."""
+        self.why = ""
+        self._max_in_flight, self._slots, self._is_alone = max_in_flight, slots, is_alone
+        self._absences = 0
+        self._digests: dict[str, str] = {}
+        self._checked_s = time.time()
+
+    @property
+    def is_away(self) -> bool:
+        """Whether no call is sent there."""
+        return self.away_since_s is not None
+
+    def limit(self, model: str) -> Limit:
+        """The limit of a model, by its short name."""
+        if model not in self.limits:
+            self.limits[model] = Limit(self._max_in_flight, self._slots)
+        return self.limits[model]
+
+    def has_room(self, model: str) -> bool:
+        """Whether one more call may go there now."""
+        limit = self.limit(model)
+        most = limit.value if self._is_alone or limit.has_answered else 1
+        return not self.is_away and limit.in_flight < most
+
+    def answered(self) -> bool:
+        """A call ended with a reply: it is there; returns whether it was away."""
+        was_away = self.is_away
+        if was_away:
+            self.back_s = time.monotonic()
+        self._absences, self.away_since_s = 0, None
+        return was_away
+
+    def failed(self, model: str, error: OllamaError) -> bool:
+        """A call ended with an error; returns whether the server is away.
+
+        Before the first reply a timeout says nothing: the model is loaded, or a long prompt read.
+        An error that the server answered is an answer; but that it is busy, just after an absence,
+        is none: it may have begun anew, and load its model.
+        """
+        is_late = isinstance(error, CallTimeoutError) and not self.limit(model).has_answered
+        is_busy = isinstance(error, ServerBusyError) and not isinstance(
+            error, ServerOverloadedError
+        )
+        if not isinstance(error, ABSENCES) and not (is_busy and self._absences):
+            self._absences = 0
+        elif not is_late:
+            # Where nobody listens, one call says it all.
+            is_sure = isinstance(error, ServerUnreachableError)
+            self._absences += _ABSENCES_UNTIL_AWAY if is_sure else 1
+        if self._absences >= _ABSENCES_UNTIL_AWAY and not self.is_away:
+            self.away_since_s, self.why = time.monotonic(), str(error)
+        return self.is_away
+
+    def models(self) -> dict[str, str]:
+        """The models it has, each with what identifies its weights; its slots are noted.
+
+        Raises:
+            OllamaError: it gives no list.
+        """
+        found = self.client.models()
+        self._digests = {short_name(name): digest for name, digest in found.items()}
+        self._slots = self._slots or self.client.slots()
+        return found
+
+    def changed_model(self) -> tuple[str, float] | None:
+        """A model that is called and whose weights are not those of `models`; None: all are.
+
+        Returns:
+            The model, and when its weights were still the same, by `time.time`.
+        """
+        if not any(self._digests.values()):
+            return None
+        asked_s = time.time()
+        try:
+            now = {short_name(name): digest for name, digest in self.client.models().items()}
+        except OllamaError:  # calls will show whether it is there
+            return None
+        for name in list(self.limits):
+            before, after = self._digests.get(name), now.get(name)
+            if before and after and before != after:
+                return name, self._checked_s
+        self._checked_s = asked_s
+        return None
+
+
+class Place:
+    """A call's place at a server, or its wait for one.
+
+    Args:
+        model: the model's short name.
+        avoid: hosts to which the call goes only where there is no other.
+    """
+
+    server: Server
+    """Where it is, once the wait is over."""
+    number: int
+    sent_s: float
+    """The call's number at the limit of its server, and when it was sent."""
+
+    def __init__(self, model: str, avoid: Collection[str]) -> None:
+        self.model, self.avoid = model, avoid
+        self.is_taken = False
+        self.wait_is_over = threading.Event()
+
+    @property
+    def limit(self) -> Limit:
+        """That of the model at the server."""
+        return self.server.limit(self.model)
+
+
+class Servers:
+    """All servers of a run, shared by all threads and by all dispatchers that stand side by side.
+
+    Args:
+        clients: one a server; a host that comes twice counts once.
+        max_in_flight: the most calls at once to one model of one server; None: it is found.
+        slots: those of each model, where they are known.
+        timeout_s: the longest that a probe is waited for.
+        max_outage_s: seconds without any server after which every call raises OutageError. None:
+            nothing waits for a server that is away, each call finds out for itself.
+        ensure_running: is called before a probe; returns why no server will ever be there again,
+            where that can be known, else None.
+        report: is given a line for the user when an outage begins and ends.
+    """
+
+    def __init__(
+        self,
+        clients: Sequence[ModelClient],
+        *,
+        max_in_flight: int | None,
+        slots: int | None = None,
+        timeout_s: float = CALL_TIMEOUT_S,
+        max_outage_s: float | None,
+        ensure_running: Callable[[], str | None] = lambda: None,
+        report: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        by_host = {client.host: client for client in clients}
+        is_alone = len(by_host) == 1
+        self.all = [
+            Server(client, max_in_flight, slots, is_alone=is_alone) for client in by_host.values()
+        ]
+        self.waits = max_outage_s is not None
+        """Whether calls wait for a server that is away."""
+        self.when_model_changed: list[Callable[[str, float], None]] = []
+        """Are called with a model and since when its replies may be another's, by `time.time`."""
+        self._timeout_s, self._max_outage_s = timeout_s, max_outage_s
+        self._ensure_running, self._report = ensure_running, report
+        self._lock = threading.Lock()
+        self._lines: dict[str, deque[Place]] = {}
+        self._line_since_s: dict[str, float] = {}
+        """Since when there has always been somebody who waits, by model."""
+        self.closed = threading.Event()
+        """Set once no call goes out any more."""
+        self._error: Exception | None = None
+        self._next_check_s = time.monotonic() + _DIGESTS_S
+
+    @property
+    def waiting(self) -> int:
+        """The calls that wait for a place."""
+        with self._lock:
+            return sum(map(len, self._lines.values()))
+
+    def enter(self, model: str, avoid: Collection[str], cancelled: threading.Event) -> Place:
+        """Wait for a place, and take it; whoever has one gives it back with `leave`.
+
+        Args:
+            model: the model's short name.
+            avoid: hosts to which the call goes only where there is no other.
+            cancelled: set once nobody waits for the call any more.
+
+        Raises:
+            CallCancelledError: no call goes out any more, or this one is cancelled.
+            OutageError: no server was there for too long.
+            ModelChangedError: a model is not what it was when the run began.
+        """
+        self._check_digests_now_and_then()
+        place = Place(model, avoid)
+        try:
+            with self._lock:
+                line = self._lines.setdefault(model, deque())
+                if not line:
+                    self._line_since_s[model] = time.monotonic()
+                line.append(place)
+                self._admit(model)
+            while not place.wait_is_over.wait(_POLL_S) and not cancelled.is_set():
+                pass
+        except BaseException:  # Ctrl-C, or an exit
+            self._end_wait(place)
+            if place.is_taken:
+                self.leave(place)
+            raise
+        self._end_wait(place)
+        if place.is_taken:
+            return place
+        self.raise_if_ended()
+        raise CallCancelledError("the run was stopped before the call was made")
+
+    def leave(self, place: Place) -> None:
+        """Give a place back."""
+        with self._lock:
+            place.limit.in_flight -= 1
+            self._admit(place.model)
+
+    def sent(self, place: Place) -> bool:
+        """A call that has a place goes out; returns whether its reply is to be streamed."""
+        with self._lock:
+            place.sent_s = time.monotonic()
+            place.number = place.limit.send(place.sent_s)
+            return place.limit.is_long
+
+    def answered(self, place: Place, usage: Usage | None) -> None:
+        """A call ended with a reply."""
+        with self._lock:
+            place.limit.answer(place.number, time.monotonic(), usage)
+            self._answers(place.server)
+
+    def failed(self, place: Place, error: BaseException, probe: Probe) -> None:
+        """A call ended with an error.
+
+        Args:
+            place: the call's.
+            error: what it ended with.
+            probe: asks for as little as possible in the way that this call asked.
+        """
+        is_overload = isinstance(error, ServerOverloadedError)
+        with self._lock:
+            place.limit.fail(place.number, time.monotonic(), is_overload=is_overload)
+            is_old = place.sent_s < place.server.back_s  # it fell with those of the last outage
+            if not self.waits or is_old or not isinstance(error, OllamaError):
+                return
+            is_away = place.server.failed(place.model, error)
+            must_probe = is_away and not place.server.is_watched
+            place.server.is_watched |= is_away
+        if must_probe:
+            self._in_background(partial(self._wait_for, place.server, probe))
+
+    def was_away(self, place: Place, cancelled: threading.Event) -> bool:
+        """Whether a call failed because its server was away; waits until a probe has decided it."""
+        while (is_open := place.sent_s > place.server.failed_probe_s) and place.server.is_away:
+            if cancelled.wait(_DECIDED_S):
+                break
+        return not is_open
+
+    def raise_if_ended(self) -> None:
+        """Raise what ended the run, if anything has: a reply that comes now may be another model's.
+
+        Raises:
+            OutageError, ModelChangedError: it has ended.
+        """
+        if self._error is not None:
+            raise self._error
+
+    def capacities(self) -> dict[tuple[str, str], Capacity]:
+        """What is known of each model that was called, by host and short name."""
+        with self._lock:
+            return {
+                (server.host, model): limit.capacity
+                for server in self.all
+                for model, limit in server.limits.items()
+            }
+
+    def models(self) -> dict[str, list[str]]:
+        """The models that all servers have, as the first lists them, with their digests at each.
+
+        Without retries. Where a server reports its slots, they are noted.
+
+        Raises:
+            OllamaError: a server gives no list.
+        """
+        first, *others = (server.models() for server in self.all)
+        there = [{short_name(name): digest for name, digest in each.items()} for each in others]
+        return {
+            name: [digest, *(each[short_name(name)] for each in there)]
+            for name, digest in first.items()
+            if all(short_name(name) in each for each in there)
+        }
+
+    def close(self, error: Exception | None = None) -> None:
+        """Turn away all who wait and all who come later; an error is raised to all of them."""
+        with self._lock:
+            if not self.closed.is_set():
+                self._error = error
+            self.closed.set()
+            for model in self._lines:
+                self._admit(model)
+        if self._error:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the calls that are under way."""
+        for server in self.all:
+            server.client.abort()
+
+    def _admit(self, model: str) -> None:
+        """Let in whoever came first while there is room; the lock is held."""
+        line = self._lines.get(model, deque())
+        for place in list(line):
+            if not self.closed.is_set():
+                ready = [server for server in self.all if server.has_room(model)]
+                if not ready:
+                    return
+                if (server := self._best(place, ready)) is None:
+                    continue
+                place.server, place.is_taken = server, True
+                place.limit.in_flight += 1
+            line.remove(place)
+            place.wait_is_over.set()
+
+    def _best(self, place: Place, ready: Sequence[Server]) -> Server | None:
+        """The server with room to which a call goes now; None where it had better wait."""
+        if len(self.all) == 1:
+            return ready[0]
+        present = [server for server in self.all if not server.is_away]
+        allowed = [each for each in present if each.host not in place.avoid] or present
+        limits = [server.limit(place.model) for server in allowed]
+        ready = [server for server in allowed if server in ready]
+        if not ready:
+            return None
+        best = min(ready, key=lambda server: self._order(server.limit(place.model)))
+        service_s = best.limit(place.model).service_s
+        quicker = [
+            each for each in limits if each.in_flight and 0 < _SLOWER * each.service_s < service_s
+        ]
+        if quicker and self._backlog_s(place.model, quicker) < service_s:
+            return None
+        return best
+
+    @staticmethod
+    def _order(limit: Limit) -> tuple[float, int]:
+        """Where a call ends first, and of equals where most slots are free."""
+        return limit.expected_s(), limit.in_flight - (limit.slots or limit.value)
+
+    def _backlog_s(self, model: str, limits: Sequence[Limit]) -> float:
+        """For how long these would keep busy with those who wait, and those who seem to follow."""
+        rate = sum((limit.slots or limit.value) / limit.service_s for limit in limits)
+        age_s = time.monotonic() - self._line_since_s[model]
+        return max(len(self._lines[model]) / rate, _AGE_SHARE * age_s)
+
+    def _end_wait(self, place: Place) -> None:
+        """Wait no longer, with a place or without."""
+        with self._lock:
+            if place in (line := self._lines.get(place.model, deque())):
+                line.remove(place)
+
+    def _in_background(self, job: Callable[[], None]) -> None:
+        """Do a job on a thread of its own; what it raises ends the run: nobody else hears of it."""
+
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 - raised to all who call
+                self.close(error)
+
+        try:
+            start_thread(run)
+        except RuntimeError as error:  # no thread can be had
+            self.close(error)
+
+    def _wait_for(self, server: Server, probe: Probe) -> None:
+        """Ask for a server that is away until it answers, or the run ends."""
+        since_s = server.away_since_s or time.monotonic()
+        is_reported, probe_s = False, _FIRST_PROBE_S
+        while server.is_away and not self.closed.is_set():
+            if why := self._ensure_running():
+                self.close(OutageError(why))
+                return
+            if self._answers_probe(
+                server, probe, min(probe_s, self._timeout_s, self._left_s(server))
+            ):
+                break
+            server.failed_probe_s = time.monotonic()
+            if not is_reported and server.is_away:
+                is_reported = True
+                self._report(self._outage_line(server))
+            self._end_if_too_long()
+            self.closed.wait(_APART_S)
+            probe_s *= 2
+        self._check_digests(server)
+        if self.closed.is_set():
+            return
+        with self._lock:
+            server.is_watched = False
+            self._answers(server)
+        if is_reported:
+            self._report(
+                f"{server.host} answers again after {time.monotonic() - since_s:.0f} s: going on"
+            )
+
+    def _answers(self, server: Server) -> None:
+        """It is there, and takes calls again if it was away; the lock is held."""
+        if server.answered():
+            for model in self._lines:
+                self._admit(model)
+
+    def _answers_probe(self, server: Server, probe: Probe, within_s: float) -> bool:
+        """Whether a server answers a probe, if only with an error: then calls are tried.
+
+        "Busy" is no answer: it may still load the model, or a gateway says so in its absence.
+        """
+        try:
+            probe(server.client, within_s)
+        except (*ABSENCES, ServerBusyError) as error:
+            if not isinstance(error, CallTimeoutError):  # which says no more than what is known
+                server.why = str(error)
+            return False
+        except OllamaError:
+            return not self.closed.is_set()
+        return True
+
+    def _left_s(self, server: Server) -> float:
+        """For how many more seconds a server is waited for, some at least."""
+        since_s = server.away_since_s or time.monotonic()
+        left_s = (self._max_outage_s or math.inf) - (time.monotonic() - since_s)
+        return max(_SHORTEST_PROBE_S, left_s)
+
+    def _end_if_too_long(self) -> None:
+        """End the run if no server has been there for too long."""
+        away = [server.away_since_s for server in self.all]
+        if self._max_outage_s is None or None in away:
+            return
+        if time.monotonic() - max(filter(None, away)) > self._max_outage_s:
+            whys = "; ".join(server.why for server in self.all)
+            self.close(
+                OutageError(
+                    f"no server was there for {self._max_outage_s:g} s (--max-outage): {whys}"
+                )
+            )
+
+    def _outage_line(self, server: Server) -> str:
+        line = f"{server.host} is away ({server.why})"
+        if any(not other.is_away for other in self.all):
+            return f"{line}: its calls go to the other servers until it is back"
+        ends = f"the run ends after {self._max_outage_s:g} s (--max-outage)"
+        return f"{line}: waiting for it; {ends}"
+
+    def _check_digests_now_and_then(self) -> None:
+        """Check now and then, beside the calls, that the models are still the same."""
+        if time.monotonic() < self._next_check_s:
+            return
+        self._next_check_s = time.monotonic() + _DIGESTS_S
+        for server in self.all:
+            if not server.is_away:
+                self._in_background(partial(self._check_digests, server))
+
+    def _check_digests(self, server: Server) -> None:
+        """End the run if a server has another version of a model that is called."""
+        if (changed := server.changed_model()) is None or self.closed.is_set():
+            return
+        model, since_s = changed
+        for forget in self.when_model_changed:
+            forget(model, since_s)
+        self.close(
+            ModelChangedError(
+                f"model {model!r} at {server.host} is not the one that the run began with: its "
+                f"digest changed in the last {time.time() - since_s:.0f} s. Pull that version "
+                "again and go on with --resume, or begin a new run"
+            )
+        )
