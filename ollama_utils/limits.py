@@ -54,8 +54,6 @@ class Capacity:
     """How many of them are served at once; None while that is not sure."""
     service_s: float
     """The mean seconds that the last calls held a slot."""
-    queue_s: float
-    """The mean seconds that they waited for it."""
 
 
 class Limit:
@@ -76,7 +74,7 @@ class Limit:
     def __init__(self, given: int | None = None, slots: int | None = None) -> None:
         self.in_flight = 0
         """The places that are taken."""
-        self.service_s = self.queue_s = 0.0
+        self.service_s = 0.0
         self.slots = slots
         """How many calls are served at once; None while the replies do not agree on it."""
         self.has_answered = False
@@ -113,9 +111,7 @@ class Limit:
     @property
     def capacity(self) -> Capacity:
         """All that is known."""
-        return Capacity(
-            limit=self.value, slots=self.slots, service_s=self.service_s, queue_s=self.queue_s
-        )
+        return Capacity(limit=self.value, slots=self.slots, service_s=self.service_s)
 
     def send(self, now_s: float) -> int:
         """A call goes out; returns its number."""
@@ -154,9 +150,11 @@ class Limit:
             self._lowered_s = now_s
             self._overload_limit = max(1, self.in_flight - max(1, self.in_flight // _FEWER))
 
-    def expected_s(self) -> float:
-        """How long one more call would take: its wait for a slot and its own time."""
-        return self.service_s * max(1.0, (self.in_flight + 1) / (self.slots or self.value))
+    @property
+    def order(self) -> tuple[float, int]:
+        """Least where one more call would end first, and of equals where most slots are free."""
+        slots = self.slots or self.value
+        return self.service_s * max(1.0, (self.in_flight + 1) / slots), self.in_flight - slots
 
     def _note(self, sent_s: float, now_s: float, usage: Usage) -> bool:
         """Note when a call waited and was served; returns whether it waited for a slot."""
@@ -168,7 +166,6 @@ class Limit:
             return False
         overhead_s = max(0.0, now_s - sent_s - usage.total_s)
         self.service_s += weight * (service_s - self.service_s)
-        self.queue_s += weight * (usage.queue_s - self.queue_s)
         self._overhead_s += weight * (overhead_s - self._overhead_s)
         to_s = now_s - overhead_s / 2  # as long on the way there as back
         from_s = max(sent_s, to_s - service_s)

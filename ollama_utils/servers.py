@@ -372,39 +372,35 @@ class Servers:
         line = self._lines.get(model, deque())
         for place in list(line):
             if not self.closed.is_set():
-                ready = [server for server in self.all if server.has_room(model)]
-                if not ready:
+                if not any(server.has_room(model) for server in self.all):
                     return
-                if (server := self._best(place, ready)) is None:
+                if (server := self._best(place)) is None:
                     continue
                 place.server, place.is_taken = server, True
                 place.limit.in_flight += 1
             line.remove(place)
             place.wait_is_over.set()
 
-    def _best(self, place: Place, ready: Sequence[Server]) -> Server | None:
-        """The server with room to which a call goes now; None where it had better wait."""
+    def _best(self, place: Place) -> Server | None:
+        """The server to which a call goes now, if any has room; None where it had better wait."""
         if len(self.all) == 1:
-            return ready[0]
+            return self.all[0]
         present = [server for server in self.all if not server.is_away]
         allowed = [each for each in present if each.host not in place.avoid] or present
-        limits = [server.limit(place.model) for server in allowed]
-        ready = [server for server in allowed if server in ready]
+        ready = [server for server in allowed if server.has_room(place.model)]
         if not ready:
             return None
-        best = min(ready, key=lambda server: self._order(server.limit(place.model)))
+        best = min(ready, key=lambda server: server.limit(place.model).order)
         service_s = best.limit(place.model).service_s
+        if not service_s:
+            return best
+        limits = [server.limit(place.model) for server in allowed]
         quicker = [
             each for each in limits if each.in_flight and 0 < _SLOWER * each.service_s < service_s
         ]
         if quicker and self._backlog_s(place.model, quicker) < service_s:
             return None
         return best
-
-    @staticmethod
-    def _order(limit: Limit) -> tuple[float, int]:
-        """Where a call ends first, and of equals where most slots are free."""
-        return limit.expected_s(), limit.in_flight - (limit.slots or limit.value)
 
     def _backlog_s(self, model: str, limits: Sequence[Limit]) -> float:
         """For how long these would keep busy with those who wait, and those who seem to follow."""

@@ -65,7 +65,7 @@ def news(
     with Dispatcher([HOST]) as dispatcher:
         monitor, lines = CallMonitor(dispatcher, lanes=lanes, slots_setting=setting), []
         for slots in found:
-            capacity = Capacity(limit=12, slots=slots, service_s=1.0, queue_s=0.0)
+            capacity = Capacity(limit=12, slots=slots, service_s=1.0)
             capacities = {(HOST, "llama3.2"): capacity}
             monkeypatch.setattr(dispatcher.servers, "capacities", lambda each=capacities: each)
             lines.append(monitor.news())
