@@ -52,7 +52,7 @@ from ollama_utils.checkup import (
 )
 from ollama_utils.connect import Connection, NoModelNamedError, connect
 from ollama_utils.errors import BadReplyError, EncodingError
-from ollama_utils.types import Call, short_name
+from ollama_utils.types import Call, short_name, think_of
 from records.errors import as_user_error
 from records.outputs import check_writable
 from records.settings import Count, JsonPlace, Lanes, Positive, Seed
@@ -251,7 +251,7 @@ def _questions(world: World, connection: Connection, runner: Mapping[str, Any], 
             model=world.roles.target,
             prompt=query,
             system=mission.target_system,
-            think=mission.think,
+            think=think_of(mission.think),
             options=whole,
         )
         for query in world.queries[:QUESTIONS]

@@ -46,6 +46,7 @@ from evaluation.policies.specs import CONTEXTUAL
 from evaluation.run import EvalProgress, EvaluationRun
 from evaluation.setup import Mission, digests_of, make_missions, make_policies, make_steppers
 from evaluation.teams import TeamSpec, check_bandits, check_runs, fits_needed, models_asked, read_teams
+from mutators.mutator import Mutator
 from ollama_utils.connect import Connection, connect, keep_replies
 from ollama_utils.monitor import CallMonitor, counted
 from ollama_utils.reply_log import ReplyLog
@@ -210,10 +211,18 @@ def _begin(
     stack: ExitStack,
 ) -> ReplyLog:
     """Write down what the evaluation is, and keep its replies from here on."""
-    config = replace(inputs.config, server=replace(inputs.config.server, ollama_host=connection.hosts))
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
+    from envs.look import check_lengths, look
+
+    for mission in missions:
+        texts, given = mission.queries.of_episodes, mission.spec.given
+        check_lengths(mission.answerer.encoder, texts, given.query_set)
+        look(mission.answerer, _played(inputs.teams, mission.context.rules.mutators), texts)
+    dialect = connection.resolve(inputs.config.server).request_field
+    server = replace(inputs.config.server, ollama_host=connection.hosts, request_field=dialect)
+    config = replace(inputs.config, server=server)
     queries = {mission.spec.name: mission.queries for mission in missions}
     folder.write_json(QUERIES, record_queries(queries))
     folder.write_json(MISSIONS, {mission.spec.name: mission.settings() for mission in missions})
@@ -225,9 +234,17 @@ def _begin(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
         f"{sum(len(mission.queries.played) for mission in missions)} queries"
         + (f", {guard} guard queries" if guard else "")
-        + f", {counted(inputs.most_calls)}"
+        + f", {counted(inputs.most_calls + connection.dispatcher.completions)}"  # those of the look
     )
     return replies
+
+
+def _played(teams: Sequence[TeamSpec], mutators: Sequence[Mutator]) -> list[Mutator]:
+    """The mutators that the teams may play: of fixed policies, theirs alone."""
+    names = {spec.name for team in teams for spec in team.agents}
+    if all(name == "noop" or name.startswith("fixed:") for name in names):
+        return [mutator for mutator in mutators if f"fixed:{mutator.name}" in names]
+    return list(mutators)
 
 
 def _run(evaluation: EvaluationRun, interrupt: Interrupt, replies: ReplyLog) -> dict[str, Any]:
@@ -267,6 +284,7 @@ SEEDS = (
     " Of a training of several seeds: of all together, and below of each. The intervals and tests of all "
     "hold what other seeds would have come to, as well as other queries."
 )
+FILTERED = " Filtered: of scored steps, those whose reply a content filter of the server ended: no answer."
 COMPARISONS = (
     "Differences on the same queries, the policy less the other: of success in points, of return in reward, "
     "with paired 95 % intervals, Student's over the queries' differences. p: a test of no difference, for "
@@ -331,14 +349,16 @@ def _rates(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
         f"{mission['name']}: target {mission['target_model']}, reward {mission['reward']}, "
         f"{mission['queries']} {'held-out' if mission['split'] == 'held-out' else 'TRAINING'} queries"
     )
-    numbers = ("success %", "refused %", "return", "unscored", "failed", "calls", "a success")
-    table = new_table(title, "policy", *numbers)
+    has_filtered = _has_filtered(report)
+    numbers = ("success %", "refused %", *(("filtered %",) if has_filtered else ()), "return")
+    table = new_table(title, "policy", *numbers, "unscored", "failed", "calls", "a success")
     for row in report["rates"]:
         if row["mission"] == mission["name"]:
             table.add_row(
                 _name(row),
                 _rate(row["success"]),
                 _rate(row["refusal"]),
+                *([percent(row.get("filtered_share", 0.0))] if has_filtered else []),
                 with_interval(row["return"], "mean", "{:.2f}"),
                 *(_count(row[kind]) for kind in ("unscored", "failed")),
                 str(row["calls"]["total"]),
@@ -353,7 +373,12 @@ def _rates_say(report: Mapping[str, Any]) -> str:
         f" {', '.join(one)}: the network of one seed; what another seed would have come to is in no interval "
         "(train with --seeds)."
     )
-    return f"{RATES}{SEEDS if report['several_seeds'] else ''}{alone if one else ''}"
+    told = f"{RATES}{SEEDS if report['several_seeds'] else ''}{alone if one else ''}"
+    return told + (FILTERED if _has_filtered(report) else "")
+
+
+def _has_filtered(report: Mapping[str, Any]) -> bool:
+    return any("filtered_share" in row for row in report["rates"])
 
 
 def _comparisons(report: Mapping[str, Any], mission: Mapping[str, Any]) -> Table:
@@ -388,9 +413,11 @@ def _comparison_says(report: Mapping[str, Any]) -> str:
 
 
 def _guard(rows: Sequence[Mapping[str, Any]], stand: Mapping[str, Any]) -> Table:
+    filtered = stand.get("filtered")
     title = (
         f"{stand['mission']}: {stand['queries']} guard queries, as they stand {stand['refused']} refused "
         f"({stand['partial']} partly), {stand['unscored']} unscored"
+        f"{f', {filtered} filtered' if filtered else ''}"
     )
     numbers = ("kept %", "partly", "unlocked", "undet.", "other", "unscored", "gained", "verdict")
     counts = ("partial", "unlocked", "undetermined", "answered_other", "unscored")

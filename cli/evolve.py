@@ -24,6 +24,7 @@ from cli.search_settings import (
 )
 from cli.searching import Found, Search, SearchRecorder, open_session
 from ollama_utils.connect import Connection, ServerConfig
+from ollama_utils.types import think_of
 from records.errors import RunStoppedError, UserError
 from records.settings import Count, CountOrZero, with_flags
 from records.terminal import write_stderr
@@ -137,6 +138,8 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
     if config.evolution.panel_size is None and not config.search.resume:  # older runs took all
         panel_size = min(panel_size, PANEL_SIZE)
         config = replace(config, evolution=replace(config.evolution, panel_size=panel_size))
+    from search.task import SEED_INSTRUCTIONS, ask_problem
+
     evolution = config.evolution
     held_out = len(problems.held_out.problems) if problems.held_out else 0
     with open_session("evolve", config, simulated_target="sim-solver", may_change=MAY_CHANGE) as session:
@@ -144,7 +147,7 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
         session.keep_replies(connection.digests(""))
         found = session.run(
             Search(
-                config=replace(config, server=connection.resolve(config.server)),
+                config=config,
                 says=f"{evolution.population_size} prompts, "
                 f"{_counted(evolution.max_generations, 'generation')}, "
                 f"{_counted(panel_size, 'problem')} of {len(task.problems)}",
@@ -155,6 +158,16 @@ def evolve(config: EvolveConfig = EvolveConfig()) -> None:
                 width=evolution.schedule.concurrency,
                 fingerprints=task_fingerprint(task)
                 | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)}),
+                first=[
+                    ask_problem(
+                        task.problems[0],
+                        seeds[0] if seeds else SEED_INSTRUCTIONS,
+                        model=connection.roles.target,
+                        options=config.calls.options,
+                        think=think_of(config.calls.think),
+                        seed=config.search.seed,
+                    )
+                ],
                 run=lambda recorder: _evolve(config, task, seeds, connection, recorder),
             )
         )
@@ -191,7 +204,7 @@ def _evolve(
         mutator_model=connection.roles.mutator,
         options=config.calls.options,
         mutator_options=config.calls.options,
-        think=config.calls.think,
+        think=think_of(config.calls.think),
         on_generation=record_generation,
     )
     try:

@@ -22,6 +22,7 @@ from cyclopts import Parameter
 
 from cli.formats import Progress, prints_on_stderr, write_json
 from ollama_utils.connect import ServerConfig, connect, keep_replies
+from ollama_utils.thoughts import MARKS, read_marks, split_thoughts
 from records.errors import RunStoppedError, UserError, as_user_error
 from records.outputs import check_cache, check_writable, writing
 from records.settings import STDOUT, JsonPlace
@@ -168,7 +169,7 @@ def judge(file: Path, /, *, config: JudgeConfig = JudgeConfig()) -> None:
         label_column=config.label_column,
     )
     with prints_on_stderr():
-        labels = _labels(samples, config)
+        labels = _labels_of_answers(samples, config)
     if config.out:
         _write(config.out, samples, labels)
     _report(samples, labels, config.json)
@@ -187,6 +188,21 @@ def _check_places(file: Path, config: JudgeConfig) -> None:
         if path:
             taken[path.resolve()] = f"{flag} names as well"
     check_cache(config.cache)
+
+
+def _labels_of_answers(samples: Sequence[Sample], config: JudgeConfig) -> Labels:
+    """The labels of what stands behind the thoughts; a completion that is nothing but thoughts has none."""
+    with as_user_error(ValueError):
+        marks = (*read_marks(config.server.thought_marks), *MARKS)
+    answers: dict[int, Sample] = {}
+    for place, sample in enumerate(samples):
+        thoughts, answer = split_thoughts(sample.completion, marks)
+        if answer or not thoughts:
+            answers[place] = replace(sample, completion=answer)
+    if cut := len(samples) - len(answers):
+        write_stderr(f"{cut} of {len(samples)} completions end before an answer: unscored")
+    labels = dict(zip(answers, _labels(list(answers.values()), config), strict=True))
+    return [labels.get(place) for place in range(len(samples))]
 
 
 def _labels(samples: Sequence[Sample], config: JudgeConfig) -> Labels:

@@ -26,6 +26,7 @@ from cli.search_settings import (
 from cli.searching import Found, Search, open_session
 from envs.mission import encoder_fingerprint, located_folder, open_encoder
 from ollama_utils.connect import ServerConfig
+from ollama_utils.types import think_of
 from records.settings import Count, Share
 from search.call_pool import CallPool, callers_for
 from search.hybrid import ActorCriticParams, HybridSettings
@@ -131,7 +132,7 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
             prompts=seeds or [SEED_INSTRUCTIONS],
             roles=connection.roles,
             options=config.calls.options,
-            think=config.calls.think,
+            think=think_of(config.calls.think),
             encoder=encoder,
             llm=CallPool(connection.dispatcher, workers) if workers else connection.dispatcher,
             train=train,
@@ -142,7 +143,7 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
         run.check()
         found = session.run(
             Search(
-                config=replace(config, critic=run.critic, server=connection.resolve(config.server)),
+                config=replace(config, critic=run.critic),
                 says=f"{config.actor} actor, critic {run.critic}, {config.steps} steps, "
                 f"{len(task.problems)} questions",
                 what="steps",
@@ -152,6 +153,7 @@ def optimize(config: OptimizeConfig = OptimizeConfig()) -> None:
                 fingerprints=task_fingerprint(task)
                 | prompt_fingerprints({f"seed {place}": text for place, text in enumerate(seeds)})
                 | encoder_fingerprint(config.encoder, encoder),
+                first=[run.question(task.problems[0], run.prompts[0])],
                 run=lambda recorder: _found(run.play(recorder.record), config),
             )
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from cli.formats import Format, check_format, prints_on_stderr
+from ollama_utils.types import ThinkWord
 from records.errors import UserError, as_user_error
 from records.json_lines import read_text
 from records.run_folder import check_places
@@ -78,9 +79,8 @@ class CallFlags:
 
     num_ctx: Count | None = None
     """Context length of the models [the server's]."""
-    think: bool | None = None
-    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored. --no-think goes
-    to the model that rewords, too."""
+    think: ThinkWord | None = None
+    """Whether a thinking target thinks, or how much [the server's choice]; thoughts are never scored."""
 
     @property
     def options(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class LimitedCallFlags(CallFlags):
     """Those of a search that has no other limit on the length of a reply."""
 
     num_predict: Count = 512
-    """Most tokens of an answer or a rewording, thoughts included; a rewording that is cut is not taken."""
+    """Most tokens of an answer or a rewording; a rewording that is cut is not taken."""
 
     @property
     def options(self) -> dict[str, Any]:

@@ -14,17 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TextIO, TypeVar
 
 from cli.formats import Parts, print_parts, prints_on_stderr, write_report
 from cli.search_settings import MAY_CHANGE, SearchConfig
+from ollama_utils.checkup import check_reply
 from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, keep_replies
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OllamaError
 from ollama_utils.monitor import counted
 from ollama_utils.plans import start_thread
 from ollama_utils.reply_log import ReplyLog
+from ollama_utils.types import Call
 from records.errors import RunStoppedError
 from records.failures import FailureLimit
 from records.interrupt import Interrupt, Interrupted, interruptible
@@ -181,6 +183,8 @@ class Search:
     fingerprints: Mapping[str, str]
     """What identifies the parts that a config only names, by their names."""
     run: Callable[[SearchRecorder], Found]
+    first: Sequence[Call] = ()
+    """Questions to the target models that show, before the search begins, whether they answer."""
     spared: Sequence[type[OllamaError]] = ()
     """Failures of a call that the search itself takes into account: they do not end it."""
 
@@ -276,6 +280,9 @@ class SearchSession:
             RunStoppedError: it stopped itself, saved.
             Interrupted: a signal stopped it, saved.
         """
+        replies = [self.connection.dispatcher.generate(call) for call in search.first]
+        for reply in replies:
+            check_reply("target", reply, write_stderr, alone=len(replies) == 1)
         self.interrupt.allow(allowed=False)  # until it can be said how to go on
         self._begin(search)
         began_s = time.monotonic()
@@ -331,10 +338,13 @@ class SearchSession:
         fingerprints = models | dict(search.fingerprints)
         if self.config.resume and (folder.path / "parts.json").exists():  # else killed before its first call
             check_fingerprints(fingerprints, folder)
-        folder.begin(resolved(search.config), simulated=self.connection.simulated)
-        folder.go_on = resume_line(self.command, folder.path, search.config)
+        config: Any = search.config
+        config = replace(config, server=self.connection.resolve(config.server))
+        folder.begin(resolved(config), simulated=self.connection.simulated)
+        folder.go_on = resume_line(self.command, folder.path, config)
         folder.write_json("parts.json", fingerprints)
-        cost = "" if search.most_calls is None else f", {counted(search.most_calls)}"
+        looked = self.connection.dispatcher.completions
+        cost = "" if search.most_calls is None else f", {counted(search.most_calls + looked)}"
         write_stderr(f"run folder {folder.path}: {search.says}{cost}")
 
     def _searched(self, search: Search) -> Found:

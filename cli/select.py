@@ -29,7 +29,7 @@ from cli.searching import Found, Search, SearchRecorder, open_session
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, ServerConfig
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
-from ollama_utils.types import short_name
+from ollama_utils.types import Call, short_name, think_of
 from records.errors import UserError, as_user_error
 from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
@@ -163,13 +163,14 @@ def select(config: SelectConfig = SelectConfig()) -> None:
         )
         found = session.run(
             Search(
-                config=replace(config, models=models, server=connection.resolve(config.server)),
+                config=replace(config, models=models),
                 says=f"{config.selector}, {combinations} combinations, {datapoints} datapoints",
                 what="evaluations",
                 total=combinations * datapoints,
                 most_calls=None if config.evaluate else combinations * datapoints * _calls_each(config),
                 width=config.max_concurrent,
                 fingerprints=dataset | prompt_fingerprints({prompt.name: prompt for prompt in prompts}),
+                first=selection.first,
                 run=selection.run,
                 spared=SPARED,
             )
@@ -224,6 +225,8 @@ class _Selection:
 
         evaluate: Evaluate
         self._config, self._prices, self._task = config, prices, task
+        self.first: list[Call] = []
+        """One question to each model, as the selection asks it; none of a user's own evaluation."""
         self._pool = CallPool(connection.dispatcher, config.max_concurrent)
         self._names = dict(zip(connection.dispatcher.hosts, connection.servers, strict=True))
         search, choices = config.search, make_choices(models, prompts, config.mutators)
@@ -235,7 +238,7 @@ class _Selection:
                 prices,
                 search.seed,
                 options=config.calls.options,
-                think=config.calls.think,
+                think=think_of(config.calls.think),
             )
             if search.task:
                 dataset = read_lines(Path(search.task))
@@ -250,11 +253,13 @@ class _Selection:
                 prompt=SEED_INSTRUCTIONS,
                 mutator_model=connection.roles.mutator,
                 options=config.calls.options,
-                think=config.calls.think,
+                think=think_of(config.calls.think),
                 seed=search.seed,
             )
             with as_user_error(ValueError):
                 on_task.check(choices)
+            prompt = choices.get("prompt", [SEED_INSTRUCTIONS])[0]
+            self.first = [on_task.question(task.problems[0], model, prompt) for model in models]
             dataset = list(task.problems)
         self._watched: WatchedEvaluation = WatchedEvaluation(evaluate, config.evaluate)
         options = {"seed": search.seed, **config.options()}

@@ -11,9 +11,9 @@ from mutators.cleaning import clean
 from ollama_utils.batching import DEFAULT_REFUSAL, batch_encode_queries
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.errors import EncodingError
+from ollama_utils.errors import BadReplyError, EncodingError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call, Completion, Think
 from scorers.reward import Scorer
 
 REWRITE_TEMPERATURE = 0.5
@@ -32,7 +32,7 @@ class Models:
     """The target's system prompt; None keeps the model's own."""
     target_temperature: float = 0.0
     """Above 0 every question carries its own derived seed."""
-    think: bool | None = None
+    think: Think | None = None
     """Whether a thinking target thinks; None leaves it to the server."""
     seed: int = 0
     """The seed of the target's calls at temperature 0."""
@@ -68,18 +68,22 @@ class Answerer:
                 if mutator.kind == "rule":
                     text = mutator.apply(request.query, request.earlier, request.seed)
                     return Completion(text=text, attempts=0)
-                rewrite = self.dispatcher.generate(self._rewrite_call(request))
+                rewrite = self.dispatcher.generate(self.rewrite_call(request))
                 text = request.query if rewrite.error else clean(rewrite.text, request.query)
                 return replace(rewrite, text=text)
             case Ask():
-                reply = self.dispatcher.generate(self._ask_call(request))
+                reply = self.dispatcher.generate(self.ask_call(request))
                 return replace(reply, text=DEFAULT_REFUSAL) if reply.error else reply
-            case Judge():
-                return self.scorer(request.original, request.query, request.reply, request.similarity)
+            case Judge(reply=reply):
+                verdict = self.scorer(request.original, request.query, reply, request.similarity)
+                # At a temperature the next attempt draws another reply.
+                draws = self.models.target_temperature > 0 and isinstance(reply.error, BadReplyError)
+                return replace(verdict, permanent=False) if draws else verdict
             case Embed():
                 return self._embed([request.text])[0]
 
-    def _rewrite_call(self, request: Rewrite) -> Call:
+    def rewrite_call(self, request: Rewrite) -> Call:
+        """The call that asks the mutator, for one of those that ask a model."""
         prompt = request.mutator.prompt(request.query, request.earlier, request.seed)
         own = {**prompt.options, "temperature": REWRITE_TEMPERATURE, "seed": request.seed}
         if self.models.rewrite_num_predict is not None:
@@ -90,10 +94,12 @@ class Answerer:
             system=prompt.system,
             examples=prompt.examples,
             think=prompt.think,
+            role="mutator",
             options={**self.models.options, **own},
         )
 
-    def _ask_call(self, request: Ask) -> Call:
+    def ask_call(self, request: Ask) -> Call:
+        """The call that asks the target."""
         models = self.models
         seed = request.seed if models.target_temperature else models.seed
         return Call(

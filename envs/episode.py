@@ -13,10 +13,10 @@ answers the step's requests, so no model is called, and a step that failed fails
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from textwrap import shorten
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from envs.observation import Memory, observation
 from mutators.form import leaves_out_words, not_a_rewording
 from mutators.mutator import Mutator
-from ollama_utils.errors import OllamaError
+from ollama_utils.errors import BadReplyError, OllamaError
 from ollama_utils.plans import Plan
 from ollama_utils.types import Completion, Usage
 from scorers.intent import similarity, threshold_for_left_out
 from scorers.refusal import label_refusal
-from scorers.reward import Verdict
+from scorers.reward import Outcome, Verdict, unscored
 
 Vector = NDArray[np.float32]
 
@@ -79,7 +79,8 @@ T = TypeVar("T")
 EpisodePlan = Plan[Request, Any, T]
 """A plan whose items are requests."""
 MOST_ATTEMPTS = 8
-"""How often a step whose calls fail is tried in a measurement; after that its episode is unscored."""
+"""How often a step whose calls fail is tried in a measurement; after that its episode is unscored. A failure
+that is `permanent` ends it at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,7 +166,8 @@ class Episode:
         for text, embedding in zip(texts, embeddings, strict=True):
             if isinstance(embedding, OllamaError):
                 query = shorten(text, 60, placeholder="...")
-                raise type(embedding)(f"query {query!r} could not be embedded: {embedding}") from embedding
+                why = f"query {query!r} could not be embedded: {embedding}"
+                raise type(embedding)(why, retryable=embedding.retryable) from embedding
         self._embeddings = dict(zip(texts, embeddings, strict=True))
         return self.observe()
 
@@ -174,13 +176,15 @@ class Episode:
         mutator = self.rules.mutators[action]
         made = yield from self.reword(action)
         if made.error is not None:
-            return self._unscored(mutator, made.rewrite, made.error)
+            # Another attempt rewords with another seed, so a reply of no use is no reason to give up.
+            again = made.error.retryable or isinstance(made.error, BadReplyError)
+            return self._unscored(mutator, made.rewrite, replace(unscored(made.error), permanent=not again))
         rewrite, embedding, rejected, query = made.rewrite, made.embedding, made.rejected, made.query
         (reply,) = yield (Ask(query=query, seed=self.seed_for("ask")),)
         near = self._similarity(self._embeddings[query] if rejected else embedding)
         (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
         if verdict.outcome == "unscored":
-            return self._unscored(mutator, rewrite, verdict.error or "", reply=reply)
+            return self._unscored(mutator, rewrite, verdict, reply=reply)
         info = self._info(mutator, rewrite, reply)  # before the adoption: it has the query that was reworded
         changed = query != self.query
         self._adopt(query, embedding)
@@ -207,6 +211,8 @@ class Episode:
 
         A rule may leave a query as it is, and what it makes of it is a rewording; a model may say anything.
         """
+        if rewrite.filtered:
+            return "filtered"
         if not rewrite.text:
             return "empty"
         if rewrite.truncated:
@@ -282,11 +288,15 @@ class Episode:
         )
 
     def _unscored(
-        self, mutator: Mutator, rewrite: Completion, error: OllamaError | str, reply: Completion | None = None
+        self, mutator: Mutator, rewrite: Completion, verdict: Verdict, reply: Completion | None = None
     ) -> Transition:
         """The step did not happen: same query, same observation, same step, next attempt."""
-        why = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        info = self._info(mutator, rewrite, reply) | {"outcome": "unscored", "unscored": True, "error": why}
+        info = self._info(mutator, rewrite, reply) | {
+            "outcome": "unscored",
+            "unscored": True,
+            "error": verdict.error or "",
+            "permanent": verdict.permanent,
+        }
         self.attempt += 1
         return Transition(
             observation=self.observe(), reward=0.0, terminated=False, truncated=False, info=info
@@ -313,6 +323,7 @@ class Episode:
             "reward": 0.0,
             "unscored": False,
             "error": "",
+            "permanent": False,
             "usage": _usage(rewrite, reply),
         }
 
@@ -321,6 +332,8 @@ def _label(verdict: Verdict) -> str:
     """What an episode remembers of a scored reply."""
     if verdict.undetermined:
         return "undetermined"
+    if verdict.outcome == "filtered":
+        return "refused"
     return "partly_refused" if verdict.partial else verdict.outcome
 
 
@@ -388,9 +401,14 @@ def replayed(plan: EpisodePlan[T], line: Mapping[str, Any]) -> EpisodePlan[T]:
 def _recorded_reply(request: Request, line: Mapping[str, Any]) -> Reply | None:
     match request:
         case Rewrite():
-            # In a failed step no embedding counts; a rewrite that is cut needs none.
-            cut = line["unscored"] or line["rejected"] == "cut"
-            return Completion(text=line["mutated_query"], truncated=cut, usage=_recorded_usage(line))
+            # In a failed step no embedding counts; a rewrite that is cut or filtered needs none.
+            why = "cut" if line["unscored"] else line["rejected"]
+            return Completion(
+                text=line["mutated_query"],
+                truncated=why == "cut",
+                filtered=why == "filtered",
+                usage=_recorded_usage(line),
+            )
         case Ask():
             return Completion(text=line["reply"], truncated=line["reply_truncated"])
         case Judge():
@@ -474,7 +492,7 @@ _TEXTS = (
 _TRUTHS = ("adopted", "reply_truncated", "partial", "success", "unscored", "terminated", "truncated")
 _COUNTS = ("row", "lane", "episode_number", "step_number", "attempt", "prompt_tokens", "completion_tokens")
 _NUMBERS = ("intent_similarity", "reward")
-_OUTCOMES = ("answered", "refused", "unscored")
+_OUTCOMES = get_args(Outcome)
 _MOST = 2.0**53
 
 

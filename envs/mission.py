@@ -21,6 +21,7 @@ from envs.queries import (
     split_queries,
 )
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
+from ollama_utils.types import ThinkWord
 from records.errors import UserError, as_user_error
 from records.settings import Count, NotNegative, Share, Whole, absolute, comma_list
 from records.trust import kind_of
@@ -144,7 +145,7 @@ class RewordingConfig:
     """Similarity to the original under which a rewording is not adopted; each encoder has its own scale.
     Where a model leaves out words of the original, more is asked of it: .8 at .5, .88 at .7, nothing at 0."""
     rewrite_num_predict: Count | None = None
-    """Most tokens of a rewording; for a mutator that cannot be kept from thinking [by its query's length]."""
+    """Most tokens of a rewording [by its query's length]."""
     num_ctx: Count | None = None
     """Context length of the models [the server's]."""
 
@@ -188,8 +189,8 @@ class MissionConfig(RewordingConfig):
     """The target's temperature."""
     num_predict: Count = 512
     """Most tokens of an answer; one that is cut is flagged."""
-    think: bool | None = None
-    """Whether a thinking target thinks [the server's choice]; its thoughts are never scored."""
+    think: ThinkWord | None = None
+    """Whether a thinking target thinks, or how much [the server's choice]; thoughts are never scored."""
     query_set: QueryConfig = field(default_factory=QueryConfig)
 
     def located(self) -> Self:

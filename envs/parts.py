@@ -19,6 +19,7 @@ from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder, make_encoder
 from ollama_utils.errors import OllamaError
+from ollama_utils.types import think_of
 from records.errors import as_user_error
 from scorers.judge import read_rubric
 from scorers.reward import Scorer, make_scorer
@@ -62,7 +63,7 @@ def make_parts(
         mutator=roles.mutator,
         target_system=mission.target_system,
         target_temperature=mission.target_temperature,
-        think=mission.think,
+        think=think_of(mission.think),
         seed=seed,
         options=runner | {"num_predict": mission.num_predict},
         rewrite_num_predict=mission.rewrite_num_predict,

@@ -77,7 +77,7 @@ class AgentEpisode:
         self.attempts: list[str] = []
         """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
         self.is_unscored = False
-        """Whether a step of it could not be scored in all its attempts."""
+        """Whether a step of it could not be scored, in all its attempts or by what no other would mend."""
         self._missed = 0
         self._context = context
         self._tried: list[int] = []
@@ -90,6 +90,12 @@ class AgentEpisode:
         last = self.transitions[-1] if self.transitions else None
         return self.is_unscored or bool(last and (last.terminated or last.truncated))
 
+    @property
+    def step_errors(self) -> list[str]:
+        """For each step that is over, or the beginning, why it is unscored; "" where it is not."""
+        scored = [""] * self.attempts.count("")
+        return [*scored, self.attempts[-1]] if self.is_unscored else scored
+
     def begin(self, attempts: int = MOST_ATTEMPTS) -> None:
         """Embed the query; an agent that cannot begin is unscored."""
         for _ in range(attempts):
@@ -97,6 +103,8 @@ class AgentEpisode:
                 play_plan(self._episode.begin(), self._answer)
             except OllamaError as error:
                 self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
+                if not error.retryable:
+                    break
             else:
                 return
         self.is_unscored = True
@@ -123,7 +131,7 @@ class AgentEpisode:
         self._missed += 1
         self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
         self._episode.attempt += 1
-        self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
+        self.is_unscored = not error.retryable or self._episode.attempt >= MOST_ATTEMPTS
 
     def reword(self, action: int) -> Rewording:
         """What the next step would ask, if it were taken."""
@@ -134,13 +142,13 @@ class AgentEpisode:
         transition = play_plan(self._episode.step(action), self._answer)
         self.transitions.append(transition)
         self.attempts.append(self._context.named(transition.info["error"]))
-        self.is_unscored = self._episode.attempt >= MOST_ATTEMPTS
+        self.is_unscored = transition.info["permanent"] or self._episode.attempt >= MOST_ATTEMPTS
         if not transition.info["unscored"]:
             self._tried.append(action)
         return transition
 
     def result(self, policy: str, *, guarded: bool = False) -> dict[str, Any]:
-        """What came of it, as it stands in results.json; `undetermined` only where there are such steps.
+        """What came of it, as in results.json; `undetermined` and `filtered` only where there are such steps.
 
         Args:
             policy: the name of its policy.
@@ -150,6 +158,7 @@ class AgentEpisode:
         infos = [transition.info for transition in self.transitions]
         scored = [info for info in infos if not info["unscored"]]
         undetermined = sum(bool(info["undetermined"]) for info in scored)
+        filtered = sum(info["outcome"] == "filtered" for info in scored)
         return {
             "policy": policy,
             "status": "unscored" if self.is_unscored else "scored",
@@ -164,6 +173,7 @@ class AgentEpisode:
             "calls": self.calls,
             "actions": [info["mutator"] for info in scored],
             **({"undetermined": undetermined} if undetermined else {}),
+            **({"filtered": filtered} if filtered else {}),
             **(_answers(scored) if guarded else {}),
         }
 

@@ -101,7 +101,7 @@ def fit_bandit(
         yield [partial(_pull, episode, arm) for episode, arm in zip(row, arms, strict=True)]
         for episode, arm in zip(row, arms, strict=True):
             found.calls += episode.calls["questions"]
-            limit.add(episode.attempts)
+            limit.add(episode.attempts[-1:])
             for transition in episode.transitions:
                 if not transition.info["unscored"]:
                     success = float(transition.info["success"])
@@ -141,7 +141,7 @@ def fit_best_fixed(
             questions = episode.calls["questions"]
             found.calls += questions
             left[arm] -= max(questions, 1)
-            limit.add(episode.attempts)
+            limit.add(episode.step_errors)
             result = episode.result(name)
             if result["status"] == "scored":
                 best.tell(arm, result["return"])
@@ -186,7 +186,7 @@ def fit_contextual(
     while steps := min(STEPS_OF_A_LANE, left // len(lanes)):
         left -= steps * len(lanes)
         played = yield [partial(lane.play, model, how, steps) for lane in lanes]
-        limit.add(chain.from_iterable(rows.attempts for rows in played))
+        limit.add(chain.from_iterable(rows.errors for rows in played))
         found.calls += sum(rows.questions for rows in played)
         scored = list(chain.from_iterable(rows.scored for rows in played))
         if scored:
@@ -203,8 +203,8 @@ class _Played(NamedTuple):
 
     scored: list[tuple[NDArray[np.float32], int, Transition]]
     """Observation before it, action and transition of each step that was scored."""
-    attempts: list[str]
-    """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
+    errors: list[str]
+    """For each step that is over, or the beginning of an episode, why it is unscored; "" where it is not."""
     questions: int
 
 
@@ -226,9 +226,9 @@ class _BanditLane:
 
         played = _Played([], [], 0)
         for _ in range(steps):
-            episode, attempts, questions = self._begun(), 0, 0
+            episode, over, questions = self._begun(), 0, 0
             if not episode.is_over:
-                attempts, questions = len(episode.attempts), episode.calls["questions"]
+                over, questions = len(episode.step_errors), episode.calls["questions"]
                 shown = episode.view().observation
                 (action,) = explore(
                     model, how, shown[None], seed=self._seed, lanes=[self._lane], rows=[self._row]
@@ -237,7 +237,7 @@ class _BanditLane:
                 if not transition.info["unscored"]:
                     played.scored.append((shown, action, transition))
             self._row += 1
-            played.attempts.extend(episode.attempts[attempts:])
+            played.errors.extend(episode.step_errors[over:])
             played = played._replace(questions=played.questions + episode.calls["questions"] - questions)
         return played
 

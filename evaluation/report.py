@@ -209,11 +209,13 @@ class Entry:
         finished = list(self.finished())
         scored = list(self.scored())
         steps = sum(agent["steps"] for _, agent in scored)
+        filtered = sum(agent.get("filtered", 0) for _, agent in scored)
         return {
             "success": self.rate(successes),
             "refusal": self.rate(refusals),
             "partial_share": share(sum(agent["partial"] for _, agent in scored), steps),
             "undetermined_share": share(sum(agent.get("undetermined", 0) for _, agent in scored), steps),
+            **({"filtered_share": share(filtered, steps)} if filtered else {}),
             "return": self._mean("return"),
             "unscored": self.rate(_unscored),
             "failed": self.rate(_failed),

@@ -78,6 +78,7 @@ class EvalProgress(ProgressDisplay):
                 self._agents["success"] += agent["success"]
                 self._agents["steps"] += agent["steps"]
                 self._agents["refused"] += agent["refused"]
+                self._agents["filtered"] += agent.get("filtered", 0)
                 self._returns.append(agent["return"])
 
     def _totals(self) -> Status:
@@ -86,10 +87,11 @@ class EvalProgress(ProgressDisplay):
         if not n["episodes"]:
             return Status(calls=self._monitor.line())
         points = [fmean(returns[k : k + _OF_A_POINT]) for k in range(0, len(returns), _OF_A_POINT)]
+        filtered = f"filtered {percent(n['filtered'], n['steps'])} · " if n["filtered"] else ""
         came = (
             f"{f'{digits(self.per_s)} episodes/s · ' if self.per_s else ''}"
             f"success {percent(n['success'], n['scored'])} of {n['scored']} · "
-            f"refused {percent(n['refused'], n['steps'])} · "
+            f"refused {percent(n['refused'], n['steps'])} · {filtered}"
             f"unscored {percent(n['unscored'], n['episodes'])}"
         )
         mean = f"return {fmean(returns):.2f}" if returns else ""
@@ -160,7 +162,7 @@ class EvaluationRun:
         for (m, _, _), asked in zip(wanted, play_in_order(plans, self.config.jobs, tick), strict=True):
             for error in asked["errors"]:
                 self.progress.complain(error)
-            limit.add([*asked["errors"], *([""] if asked["outcome"] != "unscored" else [])])
+            limit.add(asked["errors"][-1:] if asked["outcome"] == "unscored" else [""])
             found.append({"mission": m, **asked})
         limit.check()
         return found
@@ -202,7 +204,7 @@ class EvaluationRun:
                 errors = [error for agent in episode.agents for error in agent.attempts]
                 for error in filter(None, errors):
                     self.progress.complain(error)
-                limit.add(errors)
+                limit.add(error for agent in episode.agents for error in agent.step_errors)
                 query, names = queries[key.mission][key.episode], self.teams[key.team].names
                 told = episode.result(query, names, guarded=self._is_guarded(key))
                 results[key] = key._asdict() | told

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from envs.answering import Answerer
 from envs.mission import open_encoder
 from envs.parts import mission_parts
 from envs.query_mutation import QueryMutationEnv
@@ -34,6 +35,7 @@ class Mission:
     queries: MissionQueries
     roles: Roles
     context: EpisodeContext
+    answerer: Answerer = field(repr=False)
     policies: dict[str, PolicySource] = field(default_factory=dict, repr=False)
     """By name: made once, for a user's file may change; those that are fitted come in when they are."""
 
@@ -91,7 +93,9 @@ def make_missions(
         )
         env = QueryMutationEnv(env_config, **parts)
         context = EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed, names=names)
-        missions.append(Mission(spec=spec, queries=of_spec, roles=roles, context=context))
+        missions.append(
+            Mission(spec=spec, queries=of_spec, roles=roles, context=context, answerer=env.answerer)
+        )
     return missions
 
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 Step = Callable[[str], str]
 
 MAX_CHARS = 8_000
-"""Of a reply so many characters are read after its thoughts, unless the query itself is longer."""
+"""Of a reply so many characters are read, unless the query itself is longer."""
 MAX_LAYERS = 20
 """A reply that wears more dresses than these over each other is nothing but dress."""
 
@@ -44,7 +44,6 @@ _HERE = (
     rf"{_MARK}(?:here(?:['\u2019]s| is| are)|below is|i(?:['\u2019]ve| have) re\w+)\b[^:\n?]{{0,120}}:[*_`]*+"
 )
 
-_THOUGHT = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _TOKEN = re.compile(r"\A<\|[^|<>]{1,40}\|>|(?:<\|[^|<>]{1,40}\|>.*|</s>)\Z", re.DOTALL)
 _TAGS = r"(?:query|rewrite|rewritten|rewritten_query|output|answer)(?:-[0-9a-f]{8})?"
 _TAG = re.compile(rf"</?{_TAGS}>", re.IGNORECASE)
@@ -195,7 +194,6 @@ _TAG_STEPS: tuple[Step, ...] = (_last_tagged, _cut(_TAG_BEFORE), _cut(_TAG_AFTER
 _LABEL_STEPS: tuple[Step, ...] = (_cut(_PREAMBLE), _unwrap(_LIST), _cut(_HEADING))
 _without_label, _first_item, _without_heading = _LABEL_STEPS
 _STEPS: tuple[Step, ...] = (
-    _cut(_THOUGHT),
     _opening,
     _cut(_TOKEN),
     *_TAG_STEPS,

@@ -41,7 +41,6 @@ def _prompt(name: str, instruction: str, query: str, other: str | None = None, a
         examples=_examples(name, asker),
         text=_turn(query, other),
         options=options,
-        think=False,
     )
 
 

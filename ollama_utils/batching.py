@@ -13,7 +13,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, OllamaError
 from ollama_utils.parallel import map_parallel
-from ollama_utils.types import Call, Completion, Prompt, is_text
+from ollama_utils.types import Call, Completion, Prompt, Think, is_text
 
 DEFAULT_REFUSAL = "I'm sorry, but I can't help with that."
 
@@ -56,7 +56,7 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     system: str | None = None,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
-    think: bool | None = None,
+    think: Think | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
     """Have a model reword queries.
@@ -70,7 +70,7 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
         system: the system prompt; None keeps the model's own.
         seeds: N seeds, each of which goes into its call's options; None for none.
         options: Ollama's options for every call.
-        think: whether a thinking model thinks; None leaves it to the server.
+        think: whether a thinking model thinks, or how much; None leaves it to the server.
         max_workers: the most calls at once; None leaves it to the dispatcher.
 
     Raises:
@@ -78,7 +78,9 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
     """
     if len(queries) != len(prompts):
         raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
-    shared = Call(model=model, prompt="", system=system, options=options or {}, think=think)
+    shared = Call(
+        model=model, prompt="", system=system, options=options or {}, think=think, role="mutator"
+    )
     return _generate(dispatcher, prompts, queries, shared, seeds, max_workers)
 
 
@@ -90,7 +92,7 @@ def batch_query_target_model(
     system: str | None = None,
     seeds: Sequence[int] | None = None,
     options: Mapping[str, Any] | None = None,
-    think: bool | None = None,
+    think: Think | None = None,
     max_workers: int | None = 8,
 ) -> list[Completion]:
     """Send N questions to the target model; the arguments are those of `batch_mutate_queries`.

@@ -1,5 +1,6 @@
 """What a few calls show of a server: which models stay in memory, slots, speed, equal replies.
 
+`check_reply` and `check_context` read the first reply of a role, before a run costs.
 `check_residency` calls each model twice, in turn: one that is loaded again, or is in memory no
 more, had to leave for the others. `burst` asks a few questions alone, twice each, and then many at
 a time, until calls wait: the dispatcher then knows the slots, as in every run. Nothing here pulls,
@@ -16,9 +17,11 @@ from functools import partial
 from typing import Any
 
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.errors import BadReplyError, BadRequestError
+from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, OllamaError
+from ollama_utils.model_client import UNAUTHORIZED
 from ollama_utils.parallel import ParallelError, map_parallel
-from ollama_utils.types import Call, Completion, Inventory, Usage, short_name
+from ollama_utils.types import Call, Completion, Inventory, Role, Usage, short_name
+from records.errors import UserError
 
 AT_ONCE = (4, 16, 32)
 """Calls at once in a burst: more as long as no call waits, which shows from 1 to some 24 slots."""
@@ -26,8 +29,69 @@ _TIMES = 3
 """Calls in a burst for each that is under way at once: so most have others beside them."""
 _ALONE = 2
 """How often each question is asked alone."""
+_BYTES_A_TOKEN = 4
+"""Of English; of other languages a token has fewer, so that more tokens come than are foreseen."""
 _LOAD_S, _LOAD_SHARE = 0.1, 0.1
 """A call waited for its model to be loaded for more seconds, and for more of its own."""
+
+
+def check_reply(
+    role: Role, reply: Completion, report: Callable[[str], None], *, alone: bool = True
+) -> None:
+    """Say what is wrong with the first reply of a role.
+
+    Args:
+        role: the model's.
+        reply: to its first question.
+        report: is given a line for the user.
+        alone: whether nothing can come of the run without this model.
+
+    Raises:
+        UserError: so it is: there is no such model, or the server wants another key.
+    """
+    error = reply.error
+    if error and alone and (isinstance(error, ModelMissingError) or error.status in UNAUTHORIZED):
+        raise UserError(str(error))
+    if error:
+        report(f"the first call to the {role} failed: {type(error).__name__}: {error}")
+    elif reply.truncated and role == "mutator":
+        report("the first rewording was cut, so it is not adopted: raise --rewrite-num-predict")
+
+
+def check_context(
+    dispatcher: Dispatcher,
+    call: Call,
+    reply: Completion,
+    longest: str,
+    report: Callable[[str], None],
+) -> None:
+    """Say so where the longest prompt and its reply do not fit into the context that is in force.
+
+    Args:
+        dispatcher: of the call.
+        call: the first one, by which the model is loaded.
+        reply: to it.
+        longest: what another call asks in place of its prompt.
+        report: is given the line.
+    """
+    first_tokens = reply.usage.prompt_tokens if reply.usage else 0
+    more_bytes = len(longest.encode()) - (len(call.prompt.encode()) if first_tokens else 0)
+    tokens = first_tokens + more_bytes // _BYTES_A_TOKEN
+    most = dispatcher.filled(call).options["num_predict"]
+    model = short_name(call.model)
+    for server in dispatcher.servers.all:
+        try:
+            contexts = server.client.contexts()
+        except OllamaError:  # which the calls will show
+            continue
+        by_name = {short_name(name): context for name, context in contexts.items()}
+        context = by_name.get(model)
+        if context and tokens + most > context:
+            report(
+                f"the longest query makes a prompt of some {tokens:,} tokens; with a reply of up "
+                f"to {most:,} it exceeds the context of {model!r} at {server.host} ({context:,}): "
+                f"{server.client.larger_context}, or lower --num-predict"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -25,13 +26,17 @@ from cyclopts.validators import Number
 
 from ollama_utils.hosts import OPENAI, server_url, speaks_openai
 from ollama_utils.reply_log import CACHE, ReplyLog
+from ollama_utils.thoughts import read_marks
 from ollama_utils.types import (
     CALL_ATTEMPTS,
     CALL_TIMEOUT_S,
     MAX_OUTAGE_S,
     MAX_REPLY_CHARS,
     MEMORY_BYTES,
+    THINK_BUDGET,
+    ThinkWord,
     short_name,
+    think_of,
 )
 from records.errors import UserError, as_user_error
 from records.settings import Count, CountOrZero, absolute
@@ -125,6 +130,18 @@ class ServerConfig:
     code 3)."""
     max_reply_chars: Count = MAX_REPLY_CHARS
     """Characters of a reply that are kept; a longer one is cut, and flagged as by --num-predict."""
+    mutator_think: ThinkWord = "off"
+    """Whether, or how much, a model thinks that rewords queries or prompts."""
+    judge_think: ThinkWord = "off"
+    """Likewise one that judges or criticises, and one of `-p llm:`."""
+    think_budget: CountOrZero = THINK_BUDGET
+    """Tokens of thoughts, beside those of the answer, wherever a model is to think."""
+    thought_marks: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """What opens and closes thoughts in a reply (repeatable), as '<musing>...</musing>', beside the
+    marks that are known."""
+    request_field: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """For an OpenAI-compatible server (repeatable): FIELD=NAME sends a field by another name,
+    FIELD= leaves it out; system=user; response_format=json_object. What it refuses is found out."""
     engine: Literal["threads", "ray"] = "threads"
     """What makes the calls: threads of this process, or a Ray actor for each server, on its
     machine."""
@@ -250,13 +267,17 @@ class Connection:
         _check_pulled(models, self.available, self.hosts)
 
     def resolve(self, config: ServerConfig) -> ServerConfig:
-        """The config with the hosts and models that were chosen for what it left open."""
+        """The config with hosts, models and dialect where it left them open, as they were found."""
+        learned = [
+            rule for each in self.dispatcher.servers.all for rule in each.client.request_fields
+        ]
         return replace(
             config,
             ollama_host=self.hosts,
             target_model=self.roles.target,
             mutator_model=self.roles.mutator,
             judge_model=self.roles.judge,
+            request_field=tuple(dict.fromkeys((*config.request_field, *learned))),
         )
 
 
@@ -287,6 +308,10 @@ def connect(
 
     hosts = _find_hosts(config)
     stand_in = simulated_target if EMBEDDED in hosts else None
+    if config.request_field:
+        write_stderr(
+            f"note: requests go out with --request-field {', '.join(config.request_field)}"
+        )
     with ExitStack() as stack:
         child = (
             stack.enter_context(_child(hosts[0], config.simulator))
@@ -394,7 +419,14 @@ def _open_dispatcher(
         ensure_running=child.ensure_running if child else lambda: None,
         report=write_stderr,
         max_reply_chars=config.max_reply_chars,
-        opener=engine.open_client if engine else open_client,
+        think={"mutator": think_of(config.mutator_think), "judge": think_of(config.judge_think)},
+        think_budget=config.think_budget,
+        opener=partial(
+            engine.open_client if engine else open_client,
+            thought_marks=read_marks(config.thought_marks),
+            request_fields=config.request_field,
+            report=write_stderr,
+        ),
         slots=config.simulator.slots if child else None,
     )
     if engine:
@@ -448,6 +480,8 @@ def _only_one(
     if len(able) == 1:
         return able[0]
     where = ", ".join(hosts)
+    if _is_open(available) and not _can_pull(hosts):
+        raise UserError(f"{where} does not list its models: name one with {named_by}")
     if able:
         such = f"name a model, as in {named_by} {able[0]:.200}"
         raise NoModelNamedError(f"{such}; {where} has {len(able)}: {_shorten(able)}", able[0])
@@ -459,9 +493,10 @@ def _only_one(
 def _check_pulled(
     models: Sequence[str], available: Mapping[str, Sequence[str]], hosts: Sequence[str]
 ) -> None:
-    """Raise UserError where the hosts do not have one of these models."""
+    """Raise UserError where the hosts do not have one of these models, but for an open list."""
+    is_open = _is_open(list(available)) and not _can_pull(hosts)
     for model in models:
-        if short_name(model) in available:
+        if short_name(model) in available or is_open:
             continue
         near = difflib.get_close_matches(short_name(model), available, n=1)
         hints = [f"did you mean {near[0]!r}?"] if near else []
@@ -471,6 +506,11 @@ def _check_pulled(
             hints.append(f"it has {_shorten(list(available))}")
         is_not = "is not pulled at" if _can_pull(hosts) else "is not at"
         raise UserError(f"model {model!r} {is_not} {', '.join(hosts)}: {' '.join(hints)}")
+
+
+def _is_open(available: Sequence[str]) -> bool:
+    """Whether a list says nothing, so that whoever names a model is believed."""
+    return not available or any("*" in name for name in available)
 
 
 def _can_pull(hosts: Sequence[str]) -> bool:

@@ -15,7 +15,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
@@ -54,11 +54,15 @@ from ollama_utils.types import (
     MAX_OUTAGE_S,
     MAX_REPLY_CHARS,
     MEMORY_BYTES,
+    THINK_BUDGET,
     Call,
     Completion,
     Embeddings,
+    Role,
+    Think,
     Usage,
     short_name,
+    think_of,
 )
 from ollama_utils.wires import ClientOpener, open_client
 
@@ -66,6 +70,10 @@ Reply = TypeVar("Reply", Completion, Embeddings)
 
 _log_warning = logging.getLogger(__name__).warning
 _POLL_S = 0.01
+MOST_TOKENS: Mapping[Role, int] = {"target": 512, "mutator": 512, "judge": 256}
+"""The limit of a call that names none: every reply ends, even one of white space in a grammar."""
+NO_THOUGHTS: Mapping[Role, Think] = {"mutator": False, "judge": False}
+"""Rewordings and verdicts need no thoughts, unless the user wants some."""
 _MAX_BACKOFF_S, _MAX_DOUBLINGS = 30.0, 6
 
 
@@ -82,7 +90,13 @@ class Account:
     cache_hits: int = 0
     """Replies that an earlier equal call, or one under way, had paid for."""
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Those of the prompts that the server had in its cache; 0 where it does not say."""
     completion_tokens: int = 0
+    thought_tokens: int = 0
+    """Those of the completions that were thoughts, as the server counts them ..."""
+    estimated_thought_tokens: int = 0
+    """... or by their share of the characters, where it does not."""
     queue_s: float = 0.0
     """Seconds that calls waited for a slot of the server, by its own timings."""
     busy_s: float = 0.0
@@ -91,7 +105,10 @@ class Account:
     def add(self, usage: Usage) -> None:
         """Add what one reply cost."""
         self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
         self.completion_tokens += usage.completion_tokens
+        self.thought_tokens += usage.thought_tokens
+        self.estimated_thought_tokens += usage.estimated_thought_tokens
         self.queue_s += usage.queue_s
         self.busy_s += usage.prefill_s + usage.decode_s
 
@@ -137,6 +154,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             as a warning.
         rate_limit_per_minute: the most requests that go out a minute, each attempt counted.
         max_reply_chars: the characters of a reply that are kept; see `open_client`.
+        think: whether models think, by their role; a call's own word counts first.
+        think_budget: tokens of thoughts, beside those of the answer, in a call that is to think.
         opener: opens the client of each host.
         slots: the calls that each model serves at once, where that is known; None: it is found.
 
@@ -158,6 +177,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         report: Callable[[str], None] = _log_warning,
         rate_limit_per_minute: float | None = None,
         max_reply_chars: int = MAX_REPLY_CHARS,
+        think: Mapping[Role, Think | None] = NO_THOUGHTS,
+        think_budget: int = THINK_BUDGET,
         opener: ClientOpener = open_client,
         slots: int | None = None,
     ) -> None:
@@ -179,6 +200,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             report=report,
         )
         self._attempts, self._backoff_s = attempts, backoff_s
+        self._think, self._think_budget = think, think_budget
         self._memory = ReplyMemory(memory_bytes) if memory_bytes > 0 else None
         self._caps: WeakSet[Cap] = WeakSet()
         self._caps_lock = threading.Lock()
@@ -241,6 +263,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             OutageError: no server was there for too long.
             ModelChangedError: a model is not what it was when the run began.
         """
+        call = self.filled(call)
         try:
             question = question_of(call)
         except BadRequestError as error:
@@ -265,6 +288,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """
         if not call.repeatable:
             return None
+        call = self.filled(call)
         try:
             question = question_of(call)
         except BadRequestError:
@@ -338,6 +362,14 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
 
     def __exit__(self, *_error: object) -> None:
         self.close()
+
+    def filled(self, call: Call) -> Call:
+        """A call with what it leaves open: whether the model thinks, and a limit on its tokens."""
+        think = self._think.get(call.role) if call.think is None else think_of(call.think)
+        most = call.options.get("num_predict", MOST_TOKENS[call.role])
+        if think and isinstance(most, int) and most > 0:
+            most += self._think_budget
+        return replace(call, think=think, options={**call.options, "num_predict": most})
 
     def _answer(self, question: Question, call: Call, cap: Cap | None) -> Completion:
         """The reply of a log or a server to a call, written down; a failure stands in `error`."""

@@ -8,8 +8,10 @@ OllamaError
 │   └── ServerOverloadedError     llama.cpp dropped all generations: their contexts do not fit
 ├── ServerFaultError          the host answers that it failed (5xx but 501-504: a runner crash)
 ├── BadRequestError           the request cannot be written, or is rejected (any other 4xx; 501)
+│   └── PromptTooLongError        the prompt does not fit into the model's context
 ├── BadReplyError             an answer came that cannot be used: not JSON, empty
-│   └── BrokenReplyError          the connection ended before the answer did
+│   ├── BrokenReplyError          the connection ended before the answer did
+│   └── CutReplyError             the tokens were used up before the answer began
 ├── NotInLogError             a run is replayed, and its log of replies has none to the call
 └── CallCancelledError        the run stopped before there was an answer
 
@@ -44,6 +46,10 @@ class OllamaError(Exception):
     """
 
     retryable = True
+    status: int | None = None
+    """The HTTP status of the reply that it was; None where there was none."""
+    words = ""
+    """What the server said of it."""
 
     def __init__(self, message: str, *, retryable: bool | None = None) -> None:
         super().__init__(message)
@@ -90,6 +96,10 @@ class BadRequestError(OllamaError):
     retryable = False
 
 
+class PromptTooLongError(BadRequestError):
+    """The prompt does not fit into the model's context, or the server cut it to make it fit."""
+
+
 class BadReplyError(OllamaError):
     """An answer came that cannot be used: broken off, not JSON, not done, not Unicode, or empty.
 
@@ -100,6 +110,10 @@ class BadReplyError(OllamaError):
 
 class BrokenReplyError(BadReplyError):
     """The connection ended before the answer did."""
+
+
+class CutReplyError(BadReplyError):
+    """The tokens of the reply were used up before an answer began: by thoughts, or white space."""
 
 
 class NotInLogError(OllamaError):

@@ -7,25 +7,34 @@ it sends is a reply or one error of `ollama_utils.errors`.
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
     CallTimeoutError,
+    CutReplyError,
     OllamaError,
+    PromptTooLongError,
     ServerBusyError,
     ServerFaultError,
     ServerOverloadedError,
     ServerUnreachableError,
 )
 from ollama_utils.http import HttpClient, brief, key_from_environment
+from ollama_utils.thoughts import MARKS, Marks, split_thoughts
 from ollama_utils.types import (
+    CALL_TIMEOUT_S,
+    MAX_REPLY_CHARS,
     Call,
     Completion,
     Embeddings,
@@ -39,7 +48,8 @@ from ollama_utils.types import (
 NOT_FOUND = 404
 _FAULT = 500
 """The first status of a failed server."""
-_UNAUTHORIZED = frozenset({401, 403})
+_MAY_BE_TOO_LONG = frozenset({400, 413, 422})
+UNAUTHORIZED = frozenset({401, 403})
 _SUCCESS = 2
 """The hundreds of its statuses."""
 _BY_STATUS: dict[int, type[OllamaError]] = {
@@ -50,6 +60,21 @@ _BY_STATUS: dict[int, type[OllamaError]] = {
     502: ServerUnreachableError,  # a gateway, while the server behind it is gone ...
     504: ServerUnreachableError,  # ... or hangs
 }
+_TOO_LONG = re.compile(
+    r"context.{0,20}(length|size|window|limit)|(exceed|larger|longer).{0,40}context"
+    r"|prompt is too long|input (\(\d+ tokens\) )?is too (large|long)|too many (input )?tokens"
+    r"|input token count|maximum (sequence|input|prompt) length|reduce the length of the"
+    r"|must have less than \d+ tokens",  # Hugging Face's server of embeddings
+    re.IGNORECASE,
+)
+"""What servers say of a prompt that does not fit into the context."""
+_CUT_FROM = 1000
+"""A server that cuts a prompt still reads so many tokens, or half of a smaller context. A word
+is one token at least: where there are fewer tokens than words, some were cut off. Short prompts are
+left alone: some servers do not count what they had in their cache."""
+_ENDS_BADLY = frozenset({"error", "abort", "aborted", "cancelled"})
+_FILTERED = "content_filter"
+THINK_FLAGS = {"target": "--think", "mutator": "--mutator-think", "judge": "--judge-think"}
 _CONTEXTS_TOO_LARGE = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it drops all generations: their contexts do not fit."""
 _UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError)
@@ -61,6 +86,13 @@ class ModelClient(ABC):
 
     host: str
     """The server as messages, logs and run folders name it."""
+    larger_context = "raise the model's context"
+    """What to do where a prompt does not fit into the model's context."""
+
+    @property
+    def request_fields(self) -> tuple[str, ...]:
+        """What is known of the server's dialect; see `ollama_utils.dialect`."""
+        return ()
 
     @abstractmethod
     def generate(
@@ -103,6 +135,13 @@ class ModelClient(ABC):
         """How many calls the server serves at once; None where it does not say."""
         return None
 
+    def contexts(self) -> Mapping[str, int]:
+        """How many tokens prompt and reply may have, by the names of the models that are loaded.
+
+        It is empty where the server does not say.
+        """
+        return {}
+
     def inventory(self) -> Inventory:
         """What the server says of itself and its models.
 
@@ -135,6 +174,22 @@ def count_of(value: object) -> float:
     return float(value) if is_count(value) else 0.0  # type: ignore[arg-type]  # a number then
 
 
+class ClientSettings(TypedDict, total=False):
+    """What may be set of a client; see `ollama_utils.wires.open_client`."""
+
+    timeout_s: float
+    """Seconds that a server may be silent before a call is given up; its whole reply may take ten
+    times as many [CALL_TIMEOUT_S]."""
+    max_reply_chars: int
+    """Characters of a reply that are kept; a longer one is cut, and flagged [MAX_REPLY_CHARS]."""
+    thought_marks: Sequence[Marks]
+    """What opens and closes thoughts in a reply, beside those that are known [none]."""
+    request_fields: Sequence[str]
+    """What is known of an OpenAI-compatible server; see `ollama_utils.dialect` [nothing]."""
+    report: Callable[[str], None]
+    """Is given a line for the user with whatever else is learned of it [a warning is logged]."""
+
+
 class HttpModelClient(ModelClient):
     """What the clients of both dialects have in common.
 
@@ -144,8 +199,7 @@ class HttpModelClient(ModelClient):
         server: what it is, as "Ollama server".
         start: what to do where none answers.
         key: the variable of the environment that holds the API key, sent where it is set.
-        timeout_s: see `ollama_utils.wires.open_client`.
-        max_reply_chars: likewise.
+        settings: what else is set.
 
     Raises:
         ValueError: the proxy, the certificates or the key of the environment cannot be used.
@@ -159,14 +213,16 @@ class HttpModelClient(ModelClient):
         server: str,
         start: str,
         key: str,
-        timeout_s: float,
-        max_reply_chars: int,
+        settings: ClientSettings,
     ) -> None:
         self.host = host
-        self._server, self._key_variable, self._max_chars = server, key, max_reply_chars
+        self._marks = (*settings.get("thought_marks", ()), *MARKS)
+        self._max_chars = settings.get("max_reply_chars", MAX_REPLY_CHARS)
+        self._server, self._key_variable = server, key
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if value := key_from_environment(key):
             headers["Authorization"] = f"Bearer {value}"
+        timeout_s = settings.get("timeout_s", CALL_TIMEOUT_S)
         self.http = HttpClient(
             url, name=host, server=server, start=start, timeout_s=timeout_s, headers=headers
         )
@@ -207,7 +263,9 @@ class HttpModelClient(ModelClient):
         reply = self.http.request(method, path, body, timeout_s=timeout_s)
         if reply.status // 100 == _SUCCESS:
             return reply.body
-        error = self.error_of(model, reply.status, _words_of(reply.body))
+        words = _words_of(reply.body)
+        error = self.error_of(model, reply.status, words)
+        error.status, error.words = reply.status, words
         if isinstance(error, ServerBusyError):
             error.retry_after_s = reply.retry_after_s
         raise error
@@ -223,7 +281,10 @@ class HttpModelClient(ModelClient):
         message = f"{self.whom(model)} answered {status}: {brief(text)!r}"
         if status >= _FAULT and _CONTEXTS_TOO_LARGE in text:
             return ServerOverloadedError(f"{message}: it dropped all calls; fewer are sent at once")
-        if status in _UNAUTHORIZED:
+        if (status in _MAY_BE_TOO_LONG or status == _FAULT) and _TOO_LONG.search(text):
+            do = f"shorten the prompt, lower --num-predict, or {self.larger_context}"
+            return PromptTooLongError(f"{message}: {do}")
+        if status in UNAUTHORIZED:
             return BadRequestError(f"{message}: is {self._key_variable} set, and right?")
         if status == NOT_FOUND:
             return BadRequestError(f"{message}: is this an {self._server}?")
@@ -237,10 +298,13 @@ class HttpModelClient(ModelClient):
             yield
         except _UNREADABLE as error:
             why = brief(str(error))
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                why = f"its {'.'.join(map(str, first['loc']))} is {first['input']!r:.80}"
             raise BadReplyError(f"{self.whom(model)} sent an unreadable reply: {why}") from error
 
     def completion(
-        self, call: Call, text: str, thoughts: str | None, *, is_cut: bool, usage: Usage | None
+        self, call: Call, text: str, thoughts: str, *, reason: object, usage: Usage | None
     ) -> Completion:
         """A reply, less the thoughts at its start, cut at the most characters that are kept.
 
@@ -248,24 +312,57 @@ class HttpModelClient(ModelClient):
             call: what was asked.
             text: what the server sent as the reply.
             thoughts: what it sent as thoughts beside it.
-            is_cut: whether the server cut it.
+            reason: why it ended, by the server's word.
             usage: what it cost.
 
         Raises:
-            BadReplyError: there is no text, or it is not valid Unicode.
+            OllamaError: it broke off, there is no text, it is not valid Unicode, or the prompt was
+                not read whole.
         """
-        whole = _without_thoughts(text)
+        if isinstance(reason, str) and reason in _ENDS_BADLY:
+            raise ServerFaultError(f"{self.whom(call.model)} broke off its reply: {reason!r}")
+        self._check_read_whole(call, usage)
+        before, whole = split_thoughts(text, self._marks)
+        thoughts += before
+        if usage and thoughts and not usage.thought_tokens:
+            share = len(thoughts) / (len(thoughts) + len(whole))
+            usage = replace(usage, estimated_thought_tokens=round(share * usage.completion_tokens))
         kept = whole[: self._max_chars]
-        why = ""
-        if not kept.strip():
-            thought = ": it only thought; raise num_predict or pass --no-think"
-            why = "without a text" + (thought if thoughts or text else "")
-        elif not is_text(kept):
-            why = "with text that is not valid Unicode: half of a surrogate pair"
-        if why:
-            message = f"{self.whom(call.model)} replied {why}"
-            raise BadReplyError(message, retryable=not call.repeatable)
-        return Completion(text=kept, truncated=is_cut or len(kept) < len(whole), usage=usage)
+        is_cut, is_filtered = reason == "length", reason == _FILTERED
+        if kept.strip() or is_filtered:
+            if not is_text(kept):
+                why = "replied with text that is not valid Unicode: half of a surrogate pair"
+                raise self._unusable(BadReplyError, call, why)
+            is_cut = is_cut or len(kept) < len(whole)
+            return Completion(text=kept, truncated=is_cut, filtered=is_filtered, usage=usage)
+        if thoughts:
+            spent = f", for {usage.completion_tokens} tokens" if usage else ""
+            why = f"only thought{spent}: {_about_thoughts(call)}"
+            raise self._unusable(CutReplyError, call, why)
+        if is_cut:
+            why = "used up its tokens before a word: raise --num-predict, or name another model"
+            raise self._unusable(CutReplyError, call, why)
+        raise self._unusable(BadReplyError, call, "replied without a text")
+
+    def _unusable(self, kind: type[BadReplyError], call: Call, why: str) -> BadReplyError:
+        return kind(f"{self.whom(call.model)} {why}", retryable=not call.repeatable)
+
+    def _check_read_whole(self, call: Call, usage: Usage | None) -> None:
+        """Check that the server read the whole prompt: an older one may cut it without a word.
+
+        Raises:
+            PromptTooLongError: it did not.
+        """
+        num_ctx = call.options.get("num_ctx")
+        least = min(_CUT_FROM, num_ctx // 2) if isinstance(num_ctx, int) else _CUT_FROM
+        if usage is None or usage.prompt_tokens < least:
+            return
+        words = sum(len(message["content"].split()) for message in messages_of(call))
+        if usage.prompt_tokens + usage.cached_tokens < words:
+            raise PromptTooLongError(
+                f"{self.whom(call.model)} read {usage.prompt_tokens} tokens of a prompt of {words} "
+                f"words: it cut the rest off. Shorten the prompt, or {self.larger_context}"
+            )
 
     def unit_rows_of(
         self, model: str, texts: Sequence[str], embeddings: object
@@ -287,10 +384,13 @@ class HttpModelClient(ModelClient):
 
 def words_of_error(error: object) -> str:
     """What a server says of its failure: the text of whatever form its error has."""
+    field = ""
     for name in ("error", "message", "detail"):
         if isinstance(error, dict) and name in error:
+            field = str(error.get("param") or field)
             error = error[name]
-    return error if isinstance(error, str) else json.dumps(error)
+    words = error if isinstance(error, str) else json.dumps(error)
+    return words if field in words else f"{words} ({field})"
 
 
 def _words_of(body: bytes) -> str:
@@ -301,14 +401,13 @@ def _words_of(body: bytes) -> str:
         return body.decode("utf-8", "replace")
 
 
-def _without_thoughts(text: str) -> str:
-    """A reply less the thoughts at its start.
-
-    Models without a parser on the server put them there; some chat templates hold the opening tag,
-    so that the reply has the closing one alone.
-    """
-    thoughts, closing, answer = text.partition("</think>")
-    is_opened = thoughts.lstrip().startswith("<think>")
-    if closing and (is_opened or "<think>" not in thoughts):
-        return answer.lstrip()
-    return "" if is_opened else text
+def _about_thoughts(call: Call) -> str:
+    """What to do where a reply was nothing but thoughts."""
+    flag = THINK_FLAGS[call.role]
+    if call.think is False:
+        return (
+            f"it thinks although {flag} is off; pass {flag} low or on, and a larger --think-budget"
+        )
+    if call.think is None:
+        return f"pass {flag} off, or {flag} on and a --think-budget that is large enough"
+    return f"raise --think-budget, or pass {flag} off"

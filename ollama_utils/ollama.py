@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
 from ollama_utils.errors import (
     BadReplyError,
@@ -22,14 +23,13 @@ from ollama_utils.hosts import parse_host
 from ollama_utils.http import brief
 from ollama_utils.model_client import (
     NOT_FOUND,
+    ClientSettings,
     HttpModelClient,
     count_of,
     messages_of,
     words_of_error,
 )
 from ollama_utils.types import (
-    CALL_TIMEOUT_S,
-    MAX_REPLY_CHARS,
     Call,
     Completion,
     Embeddings,
@@ -58,6 +58,7 @@ finally:
     os.environ.update(_kept)
 
 _NANOSECONDS = 1e9
+_CALLS = frozenset({"/api/generate", "/api/chat"})
 _FAILED = 500
 """The status of a failure within a stream: Ollama had sent 200 before."""
 
@@ -68,20 +69,15 @@ class OllamaClient(HttpModelClient):
     Args:
         host: where the server listens, as OLLAMA_HOST is written: `http://127.0.0.1:11434`,
             `localhost`, `:11434`, `::1`.
-        timeout_s: see `ollama_utils.wires.open_client`.
-        max_reply_chars: likewise.
+        settings: what else is set.
 
     Raises:
         ValueError: the host, or the environment's proxy, certificates or key cannot be used.
     """
 
-    def __init__(
-        self,
-        host: str,
-        *,
-        timeout_s: float = CALL_TIMEOUT_S,
-        max_reply_chars: int = MAX_REPLY_CHARS,
-    ) -> None:
+    larger_context = "raise --num-ctx"
+
+    def __init__(self, host: str, **settings: Unpack[ClientSettings]) -> None:
         url = parse_host(host)
         super().__init__(
             url,
@@ -89,8 +85,7 @@ class OllamaClient(HttpModelClient):
             server="Ollama server",
             start="start it with 'ollama serve' or pass --ollama-host",
             key="OLLAMA_API_KEY",
-            timeout_s=timeout_s,
-            max_reply_chars=max_reply_chars,
+            settings=settings,
         )
 
     def generate(
@@ -106,10 +101,17 @@ class OllamaClient(HttpModelClient):
         }
         official = _Official(self, timeout_s)
         if call.examples:
-            chat = official.request("chat", messages=messages_of(call), **asked)
-            return self._completed(call, chat, chat.message.content, chat.message.thinking)
-        reply = official.request("generate", prompt=call.prompt, system=call.system, **asked)
-        return self._completed(call, reply, reply.response, reply.thinking)
+            reply = official.request("chat", messages=messages_of(call), **asked)
+            text, thoughts = reply.message.content, reply.message.thinking
+        else:
+            reply = official.request("generate", prompt=call.prompt, system=call.system, **asked)
+            text, thoughts = reply.response, reply.thinking
+        if not reply.done:
+            raise BadReplyError(f"{self.whom(call.model)} broke off its reply")
+        usage = _usage(reply, official.cached_tokens)
+        return self.completion(
+            call, text or "", thoughts or "", reason=reply.done_reason, usage=usage
+        )
 
     def embed(
         self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
@@ -117,7 +119,9 @@ class OllamaClient(HttpModelClient):
         """See `ModelClient`."""
         if not texts:
             return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
-        reply = _Official(self, timeout_s).request("embed", model=model, input=list(texts))
+        reply = _Official(self, timeout_s).request(
+            "embed", model=model, input=list(texts), truncate=False
+        )
         rows = self.unit_rows_of(model, texts, reply.embeddings)
         return Embeddings(rows=rows, usage=_usage(reply))
 
@@ -145,13 +149,12 @@ class OllamaClient(HttpModelClient):
                 loaded={each.model: int(count_of(each.size)) for each in loaded if each.model},
             )
 
-    def _completed(
-        self, call: Call, reply: Any, text: str | None, thoughts: str | None
-    ) -> Completion:
-        if not reply.done:
-            raise BadReplyError(f"{self.whom(call.model)} broke off its reply")
-        is_cut = reply.done_reason == "length"
-        return self.completion(call, text or "", thoughts, is_cut=is_cut, usage=_usage(reply))
+    def contexts(self) -> dict[str, int]:
+        """See `ModelClient`; older servers do not say."""
+        with self.reading(None):
+            loaded = json_object(self.ask(None, "GET", "/api/ps")).get("models") or []
+            stated = {each["name"]: int(count_of(each.get("context_length"))) for each in loaded}
+        return {name: context for name, context in stated.items() if context}
 
     def error_of(self, model: str | None, status: int, text: str) -> OllamaError:
         """See `HttpModelClient`."""
@@ -176,6 +179,8 @@ class _Official(ollama.Client):
 
     def __init__(self, client: OllamaClient, timeout_s: float | None = None) -> None:
         self._ours, self._timeout_s = client, timeout_s  # the package would open an httpx client
+        self.cached_tokens = 0
+        """Those of the prompt that the server had in its cache, after the request."""
 
     def request(self, method: str, **given: Any) -> Any:
         """What a method of the package returns.
@@ -201,13 +206,21 @@ class _Official(ollama.Client):
     ) -> Any:
         """The package's own way out: it comes here with every request.
 
+        The package knows neither `truncate` for words nor the count of cached tokens.
+
         Raises:
             OllamaError: there is no reply, or it cannot be read.
         """
         model: str | None = (json or {}).get("model")
-        body = self._ours.ask(model, method, path, json, self._timeout_s)
+        is_call = path in _CALLS
+        asked = {**(json or {}), "truncate": False} if is_call else json
+        body = self._ours.ask(model, method, path, asked, self._timeout_s)
         with self._ours.reading(model):
-            return cls(**(self._joined(model, body) if stream else json_object(body)))
+            found = self._joined(model, body) if stream else json_object(body)
+            for each in found.get("models") or ():
+                each.setdefault("model", each.get("name"))
+            self.cached_tokens = int(count_of(found.get("prompt_eval_cached_count")))
+            return cls(**found)
 
     def _joined(self, model: str | None, body: bytes) -> dict[str, Any]:
         """The parts of a streamed reply, a JSON object a line, as the object of a whole one.
@@ -244,7 +257,7 @@ def _parts(text: str) -> Iterator[dict[str, Any]]:
     yield from map(json.loads, lines[1:])
 
 
-def _usage(reply: Any) -> Usage | None:
+def _usage(reply: Any, cached_tokens: int = 0) -> Usage | None:
     """What a reply cost; None where it says nothing, as Ollama leaves out what is zero."""
     total_s, tokens = count_of(reply.total_duration) / _NANOSECONDS, count_of(reply.eval_count)
     if not total_s and not tokens:
@@ -252,6 +265,7 @@ def _usage(reply: Any) -> Usage | None:
     return Usage(
         prompt_tokens=int(count_of(reply.prompt_eval_count)),
         completion_tokens=int(tokens),
+        cached_tokens=cached_tokens,
         load_s=count_of(reply.load_duration) / _NANOSECONDS,
         prefill_s=count_of(reply.prompt_eval_duration) / _NANOSECONDS,
         decode_s=count_of(reply.eval_duration) / _NANOSECONDS,

@@ -9,6 +9,7 @@ it does not check what a reply holds.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
@@ -16,9 +17,10 @@ from pathlib import PurePath
 from typing import Any
 
 import numpy as np
+from typing_extensions import Unpack
 
+from ollama_utils.dialect import Dialect
 from ollama_utils.errors import (
-    BadReplyError,
     BadRequestError,
     BrokenReplyError,
     ModelMissingError,
@@ -27,14 +29,14 @@ from ollama_utils.errors import (
 from ollama_utils.hosts import OPENAI, parse_openai_host
 from ollama_utils.model_client import (
     NOT_FOUND,
+    UNAUTHORIZED,
+    ClientSettings,
     HttpModelClient,
     count_of,
     messages_of,
     words_of_error,
 )
 from ollama_utils.types import (
-    CALL_TIMEOUT_S,
-    MAX_REPLY_CHARS,
     Call,
     Completion,
     Embeddings,
@@ -42,6 +44,7 @@ from ollama_utils.types import (
 )
 from records.json_lines import json_object
 
+_log_warning = logging.getLogger(__name__).warning
 _FAILED = 500
 """The status of a failure within a stream that does not name one."""
 _ERRORS = range(400, 600)
@@ -63,9 +66,10 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "repeat_penalty": ("repeat_penalty", "repetition_penalty"),  # llama.cpp's, vLLM's
 }
 """Ollama's options by the fields that mean the same here."""
-_TEXTS = ("content", "reasoning_content", "reasoning")
-"""Parts of a message. What a model thought is `reasoning_content` at llama.cpp, SGLang and LM
-Studio, `reasoning` at vLLM and Ollama."""
+_THOUGHTS = frozenset({"thinking", "reasoning"})
+"""The types of parts of a message that are thoughts, and the fields that hold them there."""
+_CONTEXTS = ("max_model_len", "loaded_context_length", "context_length", "context_window")
+"""How servers name a model's context in their list: vLLM, LM Studio, OpenRouter, Groq."""
 
 
 class OpenAIClient(HttpModelClient):
@@ -76,20 +80,16 @@ class OpenAIClient(HttpModelClient):
 
     Args:
         host: `openai:` and the server's base URL: `openai:http://127.0.0.1:8000/v1`.
-        timeout_s: see `ollama_utils.wires.open_client`.
-        max_reply_chars: likewise.
+        settings: what else is set.
 
     Raises:
-        ValueError: the host, or the environment's proxy, certificates or key cannot be used.
+        ValueError: the host, the environment's proxy, certificates or key, or a rule of
+            `request_fields` cannot be used.
     """
 
-    def __init__(
-        self,
-        host: str,
-        *,
-        timeout_s: float = CALL_TIMEOUT_S,
-        max_reply_chars: int = MAX_REPLY_CHARS,
-    ) -> None:
+    larger_context = "start the server with a larger context"
+
+    def __init__(self, host: str, **settings: Unpack[ClientSettings]) -> None:
         url = parse_openai_host(host)
         self._prefix = "/v1" if url.endswith("/v1") else ""
         super().__init__(
@@ -98,9 +98,15 @@ class OpenAIClient(HttpModelClient):
             server="OpenAI-compatible server",
             start="start it, or pass another --ollama-host",
             key="OPENAI_API_KEY",
-            timeout_s=timeout_s,
-            max_reply_chars=max_reply_chars,
+            settings=settings,
         )
+        fields, report = settings.get("request_fields", ()), settings.get("report", _log_warning)
+        self._dialect = Dialect(self.host, fields, report)
+
+    @property
+    def request_fields(self) -> tuple[str, ...]:
+        """See `ModelClient`: the rules that were given and those that were learned."""
+        return self._dialect.rules
 
     def generate(
         self, call: Call, *, stream: bool = False, timeout_s: float | None = None
@@ -110,15 +116,17 @@ class OpenAIClient(HttpModelClient):
         if stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         began_s = time.monotonic()
-        content = self.ask(call.model, "POST", f"{self._prefix}/chat/completions", body, timeout_s)
+        content = self._post("chat/completions", body, timeout_s)
         wall_s = time.monotonic() - began_s
         with self.reading(call.model):
             reply = self._joined(call.model, content) if stream else json_object(content)
+            self._raise_error_of(call.model, reply)
             choice = reply["choices"][0]
-            said, thought, reasoned = (_text(choice["message"].get(name)) for name in _TEXTS)
+            self._raise_error_of(call.model, choice)
+            text, thoughts = _words_of(choice["message"])
             usage = _usage(reply, wall_s)
-            is_cut = choice.get("finish_reason") == "length"
-        return self.completion(call, said, thought or reasoned, is_cut=is_cut, usage=usage)
+            reason = choice.get("finish_reason")
+        return self.completion(call, text, thoughts, reason=reason, usage=usage)
 
     def embed(
         self, model: str, texts: Sequence[str], *, timeout_s: float | None = None
@@ -128,30 +136,38 @@ class OpenAIClient(HttpModelClient):
             return Embeddings(rows=np.zeros((0, 0), dtype=np.float32))
         body = {"model": model, "input": list(texts), "encoding_format": "float"}
         began_s = time.monotonic()
-        content = self.ask(model, "POST", f"{self._prefix}/embeddings", body, timeout_s)
+        content = self._post("embeddings", body, timeout_s)
         wall_s = time.monotonic() - began_s
         with self.reading(model):
             reply = json_object(content)
-            rows = {row["index"]: row["embedding"] for row in reply["data"]}
-            ordered = [rows[place] for place in range(len(reply["data"]))]
+            self._raise_error_of(model, reply)
+            data = [(row.get("index", place), row) for place, row in enumerate(reply["data"])]
+            rows = {place: row["embedding"] for place, row in data}
+            ordered = [rows[place] for place in range(len(data))]
             usage = _usage(reply, wall_s)
         return Embeddings(rows=self.unit_rows_of(model, texts, ordered), usage=usage)
 
     def models(self) -> dict[str, str]:
-        """The models by name; llama.cpp lists one file by its path, and it goes by the file's."""
-        content = self.ask(None, "GET", f"{self._prefix}/models")
-        with self.reading(None):
-            listed = json_object(content)["data"]
-            return {_name_of(each): _digest_of(each) for each in listed if each["id"]}
+        """The models by name; llama.cpp lists one file by its path, and it goes by the file's.
+
+        A server without such a list has none to show: then whoever names a model is believed.
+        """
+        return {_name_of(each): _digest_of(each) for each in self._listed()}
+
+    def contexts(self) -> dict[str, int]:
+        """See `ModelClient`: of llama.cpp's /props, or of the list of models."""
+        props = self._found("/props").get("default_generation_settings")
+        per_slot = count_of(props.get("n_ctx")) if isinstance(props, dict) else 0
+        contexts = {}
+        for model in self._listed():
+            stated = per_slot or max(count_of(model.get(name)) for name in _CONTEXTS)
+            if stated:
+                contexts[_name_of(model)] = int(stated)
+        return contexts
 
     def slots(self) -> int | None:
         """How many calls the server serves at once, where it says so (llama.cpp's /props)."""
-        try:
-            content = self.ask(None, "GET", "/props")
-            with self.reading(None):
-                slots = json_object(content)["total_slots"]
-        except (BadRequestError, BadReplyError):
-            return None
+        slots = self._found("/props").get("total_slots")
         return slots if isinstance(slots, int) and 0 < slots <= _MOST_SLOTS else None
 
     def error_of(self, model: str | None, status: int, text: str) -> OllamaError:
@@ -185,9 +201,50 @@ class OpenAIClient(HttpModelClient):
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         if call.think is not None:
             # For the chat templates of llama.cpp, vLLM and SGLang; one without the switch is left
-            # as it is. OpenAI's own API has no field for it.
-            body["chat_template_kwargs"] = {"enable_thinking": call.think}
+            # as it is. Ollama's /v1 and OpenAI's own API go by the effort.
+            effort = {} if call.think is True else {"reasoning_effort": call.think or "none"}
+            body |= effort
+            body["chat_template_kwargs"] = {"enable_thinking": bool(call.think), **effort}
         return body
+
+    def _post(self, route: str, body: dict[str, Any], timeout_s: float | None) -> bytes:
+        """The reply to a request, which is sent in the server's dialect."""
+        path = f"{self._prefix}/{route}"
+        return self._dialect.send(
+            body, lambda sent: self.ask(body["model"], "POST", path, sent, timeout_s)
+        )
+
+    def _found(self, path: str) -> Mapping[str, Any]:
+        """The JSON object behind a path; an empty one where there is none."""
+        try:
+            content = self.ask(None, "GET", path)
+            with self.reading(None):
+                return json_object(content)
+        except OllamaError:  # calls will show whether the server is there
+            return {}
+
+    def _listed(self) -> list[Mapping[str, Any]]:
+        """The models as the server lists them: objects or names, bare or within an object."""
+        try:
+            content = self.ask(None, "GET", f"{self._prefix}/models")
+            found = json.loads(content)
+        except BadRequestError as error:
+            if error.status in UNAUTHORIZED:
+                raise
+            return []
+        except ValueError:  # a page, or nothing
+            return []
+        if isinstance(found, dict):
+            found = found.get("data") or found.get("models")
+        if not isinstance(found, list):
+            return []
+        listed = [{"id": each} if isinstance(each, str) else each for each in found]
+        return [each for each in listed if isinstance(each, dict) and _id_of(each)]
+
+    def _raise_error_of(self, model: str, reply: Mapping[str, Any]) -> None:
+        """Raise what a reply of status 200 says of a failure."""
+        if error := reply.get("error"):
+            raise self.error_of(model, _status_of(error), words_of_error(error))
 
     def _joined(self, model: str, content: bytes) -> dict[str, Any]:
         """The events of a streamed reply as the object of a whole one; a whole one as it is.
@@ -196,7 +253,7 @@ class OpenAIClient(HttpModelClient):
             OllamaError: a part says that the server failed, or there is no end.
             ValueError, TypeError, AttributeError: it is no such stream.
         """
-        texts: dict[str, list[str]] = {name: [] for name in _TEXTS}
+        texts, thoughts = [], []
         last: dict[str, Any] = {"usage": None, "timings": None}
         reason, is_stream, is_whole = None, False, False
         for event in _events(content.decode()):
@@ -205,20 +262,19 @@ class OpenAIClient(HttpModelClient):
                 is_whole = True
                 break
             part = json_object(event)
-            if error := part.get("error"):
-                raise self.error_of(model, _status_of(error), words_of_error(error))
+            self._raise_error_of(model, part)
             for choice in part.get("choices") or ():
                 if choice.get("index", 0) == 0:
                     reason = choice.get("finish_reason") or reason
-                    delta = choice.get("delta") or {}
-                    for name, pieces in texts.items():
-                        pieces.append(delta.get(name) or "")
+                    text, thought = _words_of(choice.get("delta") or {})
+                    texts.append(text)
+                    thoughts.append(thought)
             last = {name: part.get(name) or before for name, before in last.items()}
         if not is_stream:
             return json_object(content)
         if not is_whole and reason is None:
             raise BrokenReplyError(f"{self.whom(model)} broke off its reply")
-        message = {name: "".join(pieces) for name, pieces in texts.items()}
+        message = {"content": "".join(texts), "reasoning": "".join(thoughts)}
         return {"choices": [{"message": message, "finish_reason": reason}], **last}
 
 
@@ -240,10 +296,12 @@ def _usage(reply: Mapping[str, Any], wall_s: float) -> Usage:
     """What a call cost; the total is by our own clock, so that nothing counts as queueing."""
     tokens, timings = reply.get("usage") or {}, reply.get("timings") or {}
     details = tokens.get("prompt_tokens_details") or {}
+    more = tokens.get("completion_tokens_details") or {}
     return Usage(
         prompt_tokens=int(count_of(tokens.get("prompt_tokens"))),
         completion_tokens=int(count_of(tokens.get("completion_tokens"))),
         cached_tokens=int(count_of(details.get("cached_tokens"))),
+        thought_tokens=int(count_of(more.get("reasoning_tokens"))),
         prefill_s=count_of(timings.get("prompt_ms")) / _MILLISECONDS,  # llama.cpp's
         decode_s=count_of(timings.get("predicted_ms")) / _MILLISECONDS,
         total_s=wall_s,
@@ -257,9 +315,34 @@ def _text(value: object) -> str:
     return value or ""
 
 
+def _words_of(message: Mapping[str, Any]) -> tuple[str, str]:
+    """The text of a message or of a part of a stream, and the thoughts beside it.
+
+    The text is a string or a list of parts; where there is none, why the model declined. Thoughts
+    are `reasoning_content` at llama.cpp, SGLang and LM Studio, `reasoning` at vLLM and Ollama.
+    """
+    content = message.get("content")
+    text = thoughts = ""
+    for part in content if isinstance(content, list) else [content]:
+        if not isinstance(part, dict):
+            text += _text(part)
+        elif (kind := part.get("type")) in _THOUGHTS:
+            thoughts += _words_of({"content": part.get(kind)})[0]
+        else:
+            text += _text(part.get("text")) + _text(part.get("refusal"))
+    for name in ("reasoning_content", "reasoning"):
+        if isinstance(thought := message.get(name), str) and not thoughts:
+            thoughts = thought
+    return text or _text(message.get("refusal")), thoughts
+
+
+def _id_of(model: Mapping[str, Any]) -> str:
+    return _text(model.get("id") or model.get("name") or model.get("model"))
+
+
 def _name_of(model: Mapping[str, Any]) -> str:
     """A model's name; of one that llama.cpp lists by its path, the file's."""
-    name = _text(model["id"])
+    name = _id_of(model).removeprefix("models/")  # Google's
     is_file = model.get("owned_by") == "llamacpp" and name.endswith(".gguf")
     return PurePath(name.replace("\\", "/")).name if is_file else name
 

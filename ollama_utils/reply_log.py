@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -60,16 +60,20 @@ _LAST = "SELECT coalesce(max(rowid), 0) FROM replies"
 _LATEST = """
 SELECT CAST(error AS TEXT) FROM replies WHERE rowid > ? AND attempts > 0 ORDER BY rowid DESC LIMIT ?
 """
-_TOTALS = """
-SELECT total(attempts), total(attempts - 1), total(error IS NOT NULL),
-    total(CASE WHEN tokens BETWEEN 0 AND 1e15 THEN tokens END)
+_TOKENS = tuple(each.name for each in fields(Usage) if each.name.endswith("_tokens"))
+_SUMS = ", ".join(
+    f"total(CASE WHEN {count} BETWEEN 0 AND 1e15 THEN {count} END)"
+    for count in [f"json_extract(usage, '$.{name}')" for name in _TOKENS]
+)
+_TOTALS = f"""
+SELECT total(attempts), total(attempts - 1), total(error IS NOT NULL), {_SUMS}
 FROM (
     SELECT attempts, error,
         CASE WHEN endpoint <> 'embed' AND error IS NULL AND json_valid(reply)
-             THEN json_extract(reply, '$.usage.completion_tokens') END AS tokens
+             THEN json_extract(reply, '$.usage') END AS usage
     FROM replies WHERE attempts BETWEEN 1 AND 1e6
 )
-"""
+"""  # noqa: S608 - of names of our own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +109,7 @@ def question_of(call: Call) -> Question:
     Raises:
         BadRequestError: the call holds what JSON cannot.
     """
-    parts = {name: value for name, value in vars(call).items() if name != "model"}
+    parts = {name: value for name, value in vars(call).items() if name not in {"model", "role"}}
     try:
         parts["options"] = dict(sorted(call.options.items()))
         request = _AS_JSON.encode(parts)
@@ -132,6 +136,7 @@ def as_json(completion: Completion) -> str:
     kept = {
         "text": completion.text,
         "truncated": completion.truncated,
+        "filtered": completion.filtered,
         "usage": None if usage is None else vars(usage),
     }
     return json.dumps(kept, ensure_ascii=False)
@@ -145,15 +150,19 @@ def from_json(reply: str) -> Completion:
     """
     try:
         kept = json.loads(reply)
-        text, truncated, counts = kept["text"], kept["truncated"], kept["usage"]
+        text, counts = kept["text"], kept["usage"]
+        ends = kept["truncated"], kept["filtered"]
         usage = None if counts is None else Usage(**counts)
     except (LookupError, TypeError, RecursionError) as error:
-        raise ValueError("expected a text, whether it was cut, and its usage") from error
-    if not is_text(text) or not isinstance(truncated, bool):
-        raise ValueError("expected a text and whether it was cut")
+        raise ValueError("expected a text, how it ended, and its usage") from error
+    if not is_text(text) or not all(isinstance(end, bool) for end in ends):
+        raise ValueError("expected a text, and whether it was cut or filtered")
     if usage is not None and not all(map(is_count, vars(usage).values())):
         raise ValueError("expected counts and durations in its usage")
-    return Completion(text=text, truncated=truncated, usage=usage, cached=True, attempts=0)
+    truncated, filtered = ends
+    return Completion(
+        text=text, truncated=truncated, filtered=filtered, usage=usage, cached=True, attempts=0
+    )
 
 
 def _check_row(reply: str) -> None:
@@ -259,9 +268,9 @@ class ReplyLog(AbstractContextManager["ReplyLog"]):
 
         Returns:
             `calls` (requests that ended, each attempt counted), `retries` (of these, repetitions),
-            `failures` (questions that were given up) and `completion_tokens`.
+            `failures` (questions that were given up), and the tokens that `Usage` names.
         """
-        names = ("calls", "retries", "failures", "completion_tokens")
+        names = ("calls", "retries", "failures", *_TOKENS)
         return dict(zip(names, map(int, self._execute(_TOTALS)[0]), strict=True))
 
     def last(self) -> int:

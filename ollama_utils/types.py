@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,8 @@ _MOST_COUNTED = 1e15
 """No reply has so many tokens or nanoseconds; less fits into floats and databases exactly."""
 MAX_REPLY_CHARS = 1_000_000
 """The characters of a reply that are kept, unless another number is set: more than a model says."""
+THINK_BUDGET = 2048
+"""The tokens of thoughts, beside those of the answer, unless another number is set."""
 CALL_ATTEMPTS = 4
 """How often a failing call is tried, unless another number is set."""
 MEMORY_BYTES = 2**28
@@ -26,9 +28,17 @@ MAX_OUTAGE_S = 600.0
 """Seconds for which an outage of all servers is waited out, unless another number is set."""
 
 
+Think = bool | Literal["low", "medium", "high"]
+"""Whether a thinking model thinks, or how much; gpt-oss takes the levels alone, and cannot stop."""
+ThinkWord = Literal["off", "on", "low", "medium", "high"]
+"""The same as a flag's word; see `think_of`."""
+Role = Literal["target", "mutator", "judge"]
+"""What a model is called for; a judge is also whoever criticises or chooses."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """One request for words: everything that decides the reply, and nothing else."""
+    """One request for words: everything that decides the reply, and whom it is for."""
 
     model: str
     """The model's name as the server lists it."""
@@ -43,8 +53,10 @@ class Call:
     """A JSON schema that the reply must follow."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ollama's options (`temperature`, `seed`, `num_predict`, ...)."""
-    think: bool | None = None
-    """Whether a thinking model thinks; None leaves it to the server."""
+    think: Think | None = None
+    """Whether a thinking model thinks, or how much; None leaves it to the server."""
+    role: Role = field(default="target", compare=False)
+    """Decides what the dispatcher sets where the call leaves it open, and what messages name."""
 
     @property
     def repeatable(self) -> bool:
@@ -67,8 +79,8 @@ class Prompt:
     """Worked examples, (what a user says, the right reply), as chat turns before `text`."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ollama's options of this row, such as `num_predict`; they count before the batch's."""
-    think: bool | None = None
-    """Whether a thinking model thinks; None leaves it to the batch, or the server."""
+    think: Think | None = None
+    """Whether a thinking model thinks, or how much; None leaves it to the batch, or the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +92,10 @@ class Usage:
     completion_tokens: int = 0
     cached_tokens: int = 0
     """Those of the prompt that the server had in its cache; 0 where it does not say."""
+    thought_tokens: int = 0
+    """Those of the completion that are thoughts, as the server counts them."""
+    estimated_thought_tokens: int = 0
+    """The same by their share of the characters, where the server does not count them."""
     load_s: float = 0.0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -110,6 +126,9 @@ class Completion:
     truncated: bool = False
     """Whether the reply was cut: by the server at `num_predict` (Ollama's done_reason `length`), or
     here, at the most characters that are kept."""
+    filtered: bool = False
+    """Whether a content filter of the server ended the reply (`content_filter`); there may be no
+    text."""
     usage: Usage | None = None
     """What the server reported; None when it failed, or reported nothing."""
 
@@ -135,6 +154,11 @@ class Inventory:
     """By name the bytes in memory of each model that is there now."""
     slots: int | None = None
     """How many calls it serves at once."""
+
+
+def think_of(word: ThinkWord | Think | None) -> Think | None:
+    """What a flag's word means to a call; None: nothing is asked for."""
+    return word == "on" if word in {"on", "off"} else word  # type: ignore[return-value]  # a level
 
 
 def is_count(value: object) -> bool:

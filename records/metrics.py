@@ -102,6 +102,8 @@ class CallRates:
             "calls/per_s": spent["calls"] / wall_s,
             "calls/slot_wait_s": spent["queue_s"] / max(spent["calls"], 1),
             "calls/busy_slots": spent["busy_s"] / wall_s,
+            "calls/cached_tokens": spent["cached_tokens"],
+            "calls/prompt_tokens": spent["prompt_tokens"],
             "calls/cache_hit_rate": spent["cache_hits"] / max(requests, 1),
             "calls/retries": spent["retries"],
             "calls/failures": spent["failures"],

@@ -19,7 +19,7 @@ HOSTS_AND_LIMITS = frozenset(
     {
         *("ollama-host", "slots", "time-scale", "load-s", "max-loaded-models", "faults"),
         *("max-in-flight", "call-timeout-s", "call-attempts", "max-outage", "max-reply-chars"),
-        *("engine", "ray-address"),
+        *("engine", "ray-address", "request-field"),
     }
 )
 """The options that any resumed run may change: nothing depends on them but its pace, and where a

@@ -43,10 +43,11 @@ SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
 DATA = frozenset(
     {
         *("actor", "algorithm", "audit-judge", "critic", "engine", "fail-over", "fail-under"),
-        *("format", "group-column", "guard-column", "guard-where", "judge-model", "max-in-flight"),
-        *("models", "mutator-model", "name", "option", "policy-wrapper", "preset", "price"),
-        *("prompt-column", "reply-tokens", "schedule", "selection", "selector", "split"),
-        *("target-model", "target-system", "where"),
+        *("format", "group-column", "guard-column", "guard-where", "judge-model", "judge-think"),
+        *("max-in-flight", "models", "mutator-model", "mutator-think", "name", "option"),
+        *("policy-wrapper", "preset", "price", "prompt-column", "reply-tokens", "request-field"),
+        *("schedule", "selection", "selector", "split", "target-model", "target-system", "think"),
+        *("thought-marks", "where"),
     }
 )
 """Flags whose values are words, names of models or texts; one that is not known names files."""

@@ -32,9 +32,11 @@ class PageTable:
 
 def training_tables(start: Span, end: Span, *, overlap: bool) -> list[PageTable]:
     """How a training began and ended, and whether the difference can be chance."""
+    filtered = ("Ended by a content filter, % of scored steps", Span.filtered_rate, 100.0)
     measures = (
         ("Success, % of episodes", Span.success_rate, 100.0),
         ("Refusals, % of scored steps", Span.refusal_rate, 100.0),
+        *([filtered] if start.filtered or end.filtered else []),
         ("Return of an episode", Span.mean_return, 1.0),
         ("Unscored, % of steps", Span.unscored_rate, 100.0),
     )
@@ -71,6 +73,7 @@ def training_tables(start: Span, end: Span, *, overlap: bool) -> list[PageTable]
 def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
     """The rates and comparisons of an evaluation."""
     missions = len({row["mission"] for row in report["rates"]}) > 1
+    filtered = any("filtered_share" in row for row in report["rates"])
     yield PageTable(
         caption="Policies",
         columns=_with_mission(
@@ -78,6 +81,7 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
             "policy",
             "success %",
             "refusals %",
+            *(["filtered %"] if filtered else []),
             "return",
             "unscored %",
             "failed %",
@@ -90,6 +94,7 @@ def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
                 *_policy(row, missions=missions),
                 told(row["success"], "rate", 100),
                 told(row["refusal"], "rate", 100),
+                *([number(row.get("filtered_share", 0.0), 100)] if filtered else []),
                 told(row["return"], "mean", 1),
                 number(row["unscored"]["rate"], 100),
                 number(row["failed"]["rate"], 100),

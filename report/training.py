@@ -33,6 +33,8 @@ class Span:
     unscored: int = 0
     refused: defaultdict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     """By original query, how many of the scored steps were refused, and how many there were."""
+    filtered: int = 0
+    """Scored steps whose reply a content filter ended."""
     episodes: list[Episode] = field(default_factory=list)
     """Those that began here, and ended."""
     mutators: Counter[str] = field(default_factory=Counter)
@@ -48,6 +50,7 @@ class Span:
         self.steps += other.steps
         self.calls += other.calls
         self.unscored += other.unscored
+        self.filtered += other.filtered
         self.episodes += other.episodes
         self.mutators.update(other.mutators)
         self.parts.update(other.parts)
@@ -69,6 +72,10 @@ class Span:
     def refusal_rate(self) -> Estimate:
         """Of the scored steps."""
         return rate_of([(refused, scored) for refused, scored in self.refused.values()])
+
+    def filtered_rate(self) -> Estimate:
+        """Of the scored steps, without an interval."""
+        return Estimate(self.filtered / self.scored if self.scored else None, None, None, self.scored)
 
     def unscored_rate(self) -> Estimate:
         """Of all steps, without an interval: failures come in bursts."""
@@ -180,6 +187,7 @@ def count_step(span: Span, t: Mapping[str, Any], asked: set[str]) -> None:
     counts = span.refused[t["original_query"]]
     counts[0] += t["outcome"] == "refused"
     counts[1] += 1
+    span.filtered += t["outcome"] == "filtered"
     span.mutators[t["mutator"]] += 1
     span.parts.update(t["reward_parts"])
 

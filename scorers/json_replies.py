@@ -7,6 +7,7 @@ more, with what is wrong with it; where that brings no object either, there is n
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ Schema = Mapping[str, Any]
 SHOWN = 400
 """Characters of a faulty reply that the repair shows."""
 _QUOTED = 80
+_FENCED = re.compile(r"\s*```(?:json)?\s*\n(?P<inside>.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
 _REPAIR = """\
 
 You were asked this before. Your reply began as follows:
@@ -104,20 +106,21 @@ class JsonModel:
             OllamaError: A call failed, or (BadReplyError) neither reply is an object that follows the schema.
         """
         first = self._reply(case.prompt, schema)
-        fault = fault_in(first, schema)
+        values, fault = read_object(first, schema)
         if not fault:
-            return JsonReply(values=json.loads(first.text), repaired=False)
+            return JsonReply(values=values, repaired=False)
         second = self._reply(case.repair_prompt(first.text, fault, schema), schema)
-        if still := fault_in(second, schema):
+        values, still = read_object(second, schema)
+        if still:
             raise BadReplyError(
                 f"the judge's reply {fault}: {first.text[:_QUOTED]!r}, and its repair {still}: "
                 f"{second.text[:_QUOTED]!r}"
             )
-        return JsonReply(values=json.loads(second.text), repaired=True)
+        return JsonReply(values=values, repaired=True)
 
     def _reply(self, prompt: str, schema: Schema) -> Completion:
         options = {**self.options, "temperature": 0, "seed": self.seed}
-        call = Call(model=self.model, prompt=prompt, format=schema, options=options)
+        call = Call(model=self.model, prompt=prompt, format=schema, options=options, role="judge")
         completion = self.dispatcher.generate(call)
         if completion.error is not None:
             raise completion.error
@@ -134,20 +137,28 @@ def object_schema(properties: Mapping[str, Schema]) -> Schema:
     }
 
 
-def fault_in(reply: Completion, schema: Schema) -> str:
-    """What keeps a reply from being an object that follows a flat schema; empty where nothing does."""
-    if reply.truncated:
-        return "was cut off before its end"
+def read_object(reply: Completion, schema: Schema) -> tuple[dict[str, Any], str]:
+    """The values that a reply has under a flat schema, and what is wrong with it; "" where nothing is.
+
+    Not every server holds a model to the schema: a Markdown fence around the whole object is taken off, and
+    further keys are left out.
+    """
+    if reply.truncated or reply.filtered:
+        by = "by a content filter" if reply.filtered else "before its end"
+        return {}, f"was cut off {by}"
+    fenced = _FENCED.fullmatch(reply.text)
     try:
-        found = json.loads(reply.text)
+        found = json.loads(fenced["inside"] if fenced else reply.text)
     except (ValueError, RecursionError):
-        return "is not JSON"
+        return {}, "is not JSON"
     properties = schema["properties"]
-    if not isinstance(found, dict) or found.keys() != properties.keys():
-        return f"is not an object with the keys {', '.join(properties)} and no others"
+    if not isinstance(found, dict) or not found.keys() >= properties.keys():
+        return {}, f"is not an object with the keys {', '.join(properties)}"
     wrong = [name for name, kind in properties.items() if not _is_a(found[name], kind)]
     said = ", ".join(f"{found[name]!r:.{_QUOTED}} as {name}" for name in wrong)
-    return f"does not follow its schema: it has {said}" if wrong else ""
+    if wrong:
+        return {}, f"does not follow its schema: it has {said}"
+    return {name: found[name] for name in properties}, ""
 
 
 def _is_a(value: object, kind: Schema) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from ollama_utils.errors import CallCancelledError
 from ollama_utils.parallel import ParallelError, map_parallel
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call, Completion, Think
 from scorers.json_replies import Model
 from search.chance import seed_of
 
@@ -31,7 +31,7 @@ class CandidateSettings:
     temperature: float = TEMPERATURE
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options (`num_ctx`)."""
-    think: bool | None = None
+    think: Think | None = None
     """Whether a thinking model thinks; None leaves it to the server."""
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ def generate_candidates(  # noqa: PLR0913 - what a reader of the original expect
     model: str,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    think: bool | None = None,
+    think: Think | None = None,
 ) -> list[str | None]:
     """K replies to a query, one a system prompt, asked for one after another.
 
@@ -118,7 +118,7 @@ def generate_candidates_parallel(  # noqa: PLR0913 - likewise
     model: str,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    think: bool | None = None,
+    think: Think | None = None,
 ) -> list[str | None]:
     """`generate_candidates`, but many at once: it gets the same replies.
 

@@ -23,6 +23,7 @@ from mutators.mutator import Mutator
 from mutators.system_prompts import INSTRUCTION_CROSSOVERS, INSTRUCTION_MUTATORS
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import CallCancelledError
+from ollama_utils.types import Think
 from records.metrics import finite
 from scorers.comparison import compare
 from search.call_pool import CallPool
@@ -275,7 +276,7 @@ class EvolutionController:
         mutator_model: that rewords prompts; None is the same one.
         options: Ollama's options for the solving calls; the temperature is 0 unless they say otherwise.
         mutator_options: those for the rewording calls; each has a seed of its own.
-        think: whether a thinking model thinks; None leaves it to the server, and so does True for rewording.
+        think: whether a thinking model thinks; None leaves it to the server.
         mutators: operators on one prompt; crossovers: on two. See `mutators/system_prompts.py`.
         on_generation: called with each generation's record, on the thread that runs the search.
         on_progress: called after each call with an `EvolutionProgress`, on any thread, one at a time.
@@ -296,7 +297,7 @@ class EvolutionController:
         mutator_model: str | None = None,
         options: Mapping[str, Any] | None = None,
         mutator_options: Mapping[str, Any] | None = None,
-        think: bool | None = None,
+        think: Think | None = None,
         mutators: Sequence[Mutator] = INSTRUCTION_MUTATORS,
         crossovers: Sequence[Mutator] = INSTRUCTION_CROSSOVERS,
         on_generation: Callable[[Generation], None] = lambda _: None,
@@ -311,9 +312,7 @@ class EvolutionController:
         prompts = [SEED_INSTRUCTIONS] if seed_prompts is None else seed_prompts
         self._seeds = [each if isinstance(each, Genome) else Genome(each) for each in prompts]
         self._model = model or SOLVER
-        self._rewriter = Rewriter(
-            model=mutator_model or model or MUTATOR, options=mutator_options or {}, think=think
-        )
+        self._rewriter = Rewriter(model=mutator_model or model or MUTATOR, options=mutator_options or {})
         self._options, self._think = options, think
         self._mutators, self._crossovers = tuple(mutators), tuple(crossovers)
         self._on_generation, self._on_progress = on_generation, on_progress

@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from ollama_utils.encoders import Encoder, make_encoder
-from ollama_utils.types import Completion
+from ollama_utils.types import Completion, Think
 from records.settings import Count, CountOrZero, NotNegative, Share, without_flag
 from scorers.critic import RidgeCritic
 from scorers.json_replies import Model
@@ -148,7 +148,7 @@ class HybridOptimizationFlow:
         feedback_for_all: bool = False,
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
-        think: bool | None = None,
+        think: Think | None = None,
     ) -> None:
         numbers = {"top_k_prompts": top_k_prompts, "update_interval": update_interval}
         for name, number in {**numbers, "max_workers": max_workers}.items():

@@ -19,8 +19,6 @@ class Rewriter:
     """As the server lists it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Ollama's options; each call has a seed of its own beside them."""
-    think: bool | None = None
-    """False keeps a thinking model from thinking, as some prompts do. None is made to: some cannot."""
 
     def call(self, mutator: Mutator, text: str, earlier: Sequence[str], seed: int) -> Call:
         """What asks the model for another wording of a text.
@@ -35,7 +33,8 @@ class Rewriter:
             system=prompt.system,
             examples=prompt.examples,
             options={**self.options, **prompt.options, "seed": seed},
-            think=False if self.think is False else prompt.think,
+            think=prompt.think,
+            role="mutator",
         )
 
 

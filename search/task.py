@@ -13,7 +13,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ollama_utils.types import Call, is_text
+from ollama_utils.types import Call, Think, is_text
 from records.json_lines import MOST_QUERIES_BYTES, read_text
 from records.user_file import error_line, load_function, score_of
 from scorers.answers import is_right
@@ -164,7 +164,7 @@ def ask_problem(
     *,
     model: str,
     options: Mapping[str, Any] | None = None,
-    think: bool | None = None,
+    think: Think | None = None,
     seed: int = 0,
 ) -> Call:
     """The call that puts a problem to a model, with the instructions as its system prompt.

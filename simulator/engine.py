@@ -63,7 +63,8 @@ class Runner:
     """A model in memory, with its slots and the calls on them in the order in which they came."""
 
     model: str
-    options: tuple[Any, ...]
+    options: Mapping[str, Any]
+    """Those of `_RUNNER_OPTIONS` that it was loaded with."""
     slots: int
     turns: list[Turn] = field(default_factory=list)
     free_s: list[float] = field(default_factory=list)
@@ -228,7 +229,7 @@ class Engine:
         self, model: str, options: Mapping[str, Any], arrived_s: float
     ) -> tuple[Runner, float]:
         """The model loaded with these options, and the moment from which on it is."""
-        wanted = tuple(options.get(name) for name in _RUNNER_OPTIONS)
+        wanted = {name: options[name] for name in _RUNNER_OPTIONS if name in options}
         if (runner := self._used(model, wanted)) is not None:
             return runner, arrived_s
         if self._waiting >= max(1, self._settings.max_queue):
@@ -243,7 +244,7 @@ class Engine:
         finally:
             self._waiting -= 1
 
-    def _used(self, model: str, wanted: tuple[Any, ...]) -> Runner | None:
+    def _used(self, model: str, wanted: Mapping[str, Any]) -> Runner | None:
         """The model in memory, now the last used; None where it is not, or with other options."""
         runner = self.runners.get(model)
         if runner is None or runner.options != wanted:
@@ -251,7 +252,7 @@ class Engine:
         self.runners[model] = self.runners.pop(model)
         return runner
 
-    async def _load(self, model: str, wanted: tuple[Any, ...], moment_s: float) -> Runner:
+    async def _load(self, model: str, wanted: Mapping[str, Any], moment_s: float) -> Runner:
         room = self._settings.max_loaded_models or math.inf
         oldest = next(iter(self.runners), model) if len(self.runners) >= room else model
         victim = self.runners.pop(model if model in self.runners else oldest, None)

@@ -164,9 +164,11 @@ def read_question(state: State, model: str, body: Body, endpoint: str) -> Questi
     """
     able, name = state.models[model], body["model"]
     think, shape = body.get("think"), body.get("format")
+    levels = ", ".join(f'"{level}"' for level in THINKING) + ", true, or false)"
     if isinstance(think, str) and think not in THINKING:
-        levels = ", ".join(f'"{level}"' for level in THINKING)
-        raise ApiError(400, f'invalid think value: "{think}" (must be {levels}, true, or false)')
+        raise ApiError(400, f'invalid think value: "{think}" (must be {levels}')
+    if think is not None and not isinstance(think, str | bool):
+        raise ApiError(400, f"think must be a boolean or string ({levels}")
     if think and not able.thinks:
         raise ApiError(400, f'"{name}" does not support thinking')
     if able.role == "embedding":
@@ -343,10 +345,12 @@ async def _tags(request: web.Request) -> web.Response:
 async def _ps(request: web.Request) -> web.Response:
     state = request.app[STATE]
     until = (datetime.now(UTC) + _STAYS).isoformat().replace("+00:00", "Z")
-    more = {"expires_at": until, "size_vram": _SIZE_BYTES, "context_length": state.settings.num_ctx}
-    return web.json_response(
-        {"models": [_entry(state, each, **more) for each in state.engine.runners]}
-    )
+    more = {"expires_at": until, "size_vram": _SIZE_BYTES}
+    rows = [
+        _entry(state, name, **more, context_length=_context_tokens(state, runner.options))
+        for name, runner in state.engine.runners.items()
+    ]
+    return web.json_response({"models": rows})
 
 
 async def _show(request: web.Request) -> web.Response:

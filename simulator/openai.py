@@ -8,6 +8,7 @@ them, and in `reasoning`, as Ollama and vLLM do.
 from __future__ import annotations
 
 import base64
+import re
 import time
 import uuid
 from array import array
@@ -26,7 +27,13 @@ PATHS = ("/v1/", "/props")
 """Where requests are this API's, or llama.cpp's own."""
 _SAME = ("temperature", "top_p", "seed", "top_k", "min_p", "repeat_penalty")
 """Ollama's options that are called so here, too."""
-_EFFORTS: dict[str, bool | str] = {"none": False, "low": "low", "medium": "medium", "high": "high"}
+_EFFORTS = ("minimal", "low", "medium", "high", "xhigh", "ultra", "max", "none")
+_THINK: dict[str, bool | str] = {"minimal": "low", "xhigh": "max", "ultra": "max", "none": False}
+"""Ollama's `think` for an effort, where it is not called so there, too."""
+_PICTURE = re.compile(
+    "data:(image/(jpe?g|png|webp))?;base64,([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}(=|[A-Za-z0-9+/])=)?"
+)
+_NO_URLS = "image URLs are not currently supported, please use base64 encoded data instead"
 _KINDS = {400: "invalid_request_error", 404: "not_found_error", 503: "unavailable_error"}
 
 
@@ -140,25 +147,48 @@ def _thoughts(text: str) -> dict[str, str]:
 
 
 def _joined(message: object) -> object:
-    """A message with its content as one text: text parts are joined, others refused."""
+    """A message with its content as one text, and apart from it what no model here can read.
+
+    Raises:
+        ApiError: 400, a part is none that Ollama reads.
+    """
     parts = message.get("content") if isinstance(message, dict) else None
     if not isinstance(message, dict) or not isinstance(parts, list):
         return message
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-    if not all(isinstance(text, str) for text in texts):
-        raise ApiError(400, "invalid message format")
-    return message | {"content": "\n\n".join(map(str, texts))}
+    texts, images = [], []
+    for part in parts:
+        match part:
+            case {"type": "text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "image_url", "image_url": str(url) | {"url": str(url)}}:
+                if _PICTURE.fullmatch(url) is None:
+                    is_web = url.startswith(("http://", "https://"))
+                    raise ApiError(400, _NO_URLS if is_web else "invalid image input")
+                images.append(url)
+            case {"type": "input_audio", "input_audio": {"data": str(sound)}}:
+                images.append(sound)
+            case {"type": "input_audio", "input_audio": dict()}:
+                raise ApiError(400, "invalid input_audio format: missing data")
+            case {"type": "input_audio"}:
+                raise ApiError(400, "invalid input_audio format")
+            case _:
+                raise ApiError(400, "invalid message format")
+    return message | {"content": "\n\n".join(texts), "images": images}
 
 
 def _think(body: Body) -> bool | str | None:
-    """Whether to think: llama.cpp's `chat_template_kwargs`, or OpenAI's `reasoning_effort`."""
+    """Whether to think, or how hard: OpenAI's effort, else llama.cpp's `chat_template_kwargs`."""
     effort = body.get("reasoning_effort")
-    if effort is None:
+    if "reasoning" in body:
+        effort = _table(body["reasoning"]).get("effort")
+    if effort in (None, ""):  # of any type: not a set, for it may not be hashable
         enabled = _table(body.get("chat_template_kwargs")).get("enable_thinking")
         return enabled if isinstance(enabled, bool) else None
     if not isinstance(effort, str) or effort not in _EFFORTS:
-        raise ApiError(400, f'invalid reasoning value: "{effort}" (one of {", ".join(_EFFORTS)})')
-    return _EFFORTS[effort]
+        *others, last = (f'"{each}"' for each in _EFFORTS)
+        expected = f"{', '.join(others)}, or {last}"
+        raise ApiError(400, f'invalid reasoning value: "{effort}" (must be {expected})')
+    return _THINK.get(effort, effort)
 
 
 def _format(wanted: object) -> object:

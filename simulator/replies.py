@@ -25,8 +25,8 @@ _DEEPEST = 8
 """Of a schema that refers to itself: deeper lists are empty."""
 _KEPT_TOKENS = 4
 """Ollama's `num_keep`: tokens of the beginning that a cut leaves."""
-THINKING = {"low": 0.5, "medium": 1.0, "high": 2.0, "max": 4.0}
-"""How long a model thinks, in lengths of a reply: an assumption."""
+THINKING = {"high": 2.0, "medium": 1.0, "low": 0.5, "max": 4.0}
+"""How long a model thinks, in lengths of a reply (an assumption), as Ollama's errors order them."""
 
 
 class SchemaError(ValueError):

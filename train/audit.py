@@ -210,7 +210,7 @@ class Audit:
 
     def see(self, info: Mapping[str, Any]) -> None:
         """Take in one step of it by its info."""
-        if not info["unscored"]:
+        if not info["unscored"] and info["outcome"] != "filtered":
             query = info["mutated_query"] if info["adopted"] else info["query_before"]
             step = Step(info["original_query"], query, info["reply"], bool(info["success"]))
             self._steps.append(step)

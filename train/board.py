@@ -44,7 +44,7 @@ def layout(mutators: Sequence[str], *, kept: bool) -> Layout:
     gain = {
         "gain over the best fixed mutator": ("Margin", [f"gain/gain{end}" for end in ("", "_low", "_high")])
     }
-    rates = ("refusal", "partial_refusal", "undetermined", "drifted", "unscored")
+    rates = ("refusal", "partial_refusal", "undetermined", "filtered", "drifted", "unscored")
     return {
         "Return": {
             "return of an episode": _lines("rollout/ep_rew_mean"),

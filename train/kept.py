@@ -87,7 +87,7 @@ class KeptEpisodes:
                 shown[k] = transition.observation
                 if transition.terminated or transition.truncated:
                     results[k] = float(transition.terminated)
-                elif episodes[k].attempt >= MOST_ATTEMPTS:
+                elif transition.info["permanent"] or episodes[k].attempt >= MOST_ATTEMPTS:
                     given_up.append(transition.info["error"])
                 else:
                     continue

@@ -38,6 +38,8 @@ class Tally:
     partial: int = 0
     undetermined: int = 0
     """Neither answered nor refused."""
+    filtered: int = 0
+    """Their reply was ended by a content filter."""
     adopted: int = 0
     drifted_rewrites: int = 0
     """Not adopted, as they lost the intent by similarity."""
@@ -68,6 +70,7 @@ class Tally:
         self.refused += info["outcome"] == "refused"
         self.partial += bool(info["partial"])
         self.undetermined += undetermined
+        self.filtered += info["outcome"] == "filtered"
         self.adopted += bool(info["adopted"])
         self.drifted_rewrites += info["rejected"] == "drifted"
         if info["rejected"]:
@@ -95,6 +98,7 @@ class Tally:
             "outcome/refusal_rate": self.refused,
             "outcome/partial_refusal_rate": self.partial,
             "outcome/undetermined_rate": self.undetermined,
+            **({"outcome/filtered_rate": self.filtered} if self.filtered else {}),
             "outcome/drifted_rate": self.drifted,
             "mutators/adopted_rate": self.adopted,
             "mutators/drifted_rate": self.drifted_rewrites,
@@ -350,10 +354,12 @@ class ProgressLine(BaseCallback):
         if not tally.rows:
             return Status(calls=self._monitor.line())
         per_s = self._display.per_s
+        filtered = f"filtered {percent(tally.filtered, tally.scored)} · " if tally.filtered else ""
         came = (
             f"{f'{self._name}: ' if self._name else ''}{f'{digits(per_s)} steps/s · ' if per_s else ''}"
             f"success {percent(tally.successes, tally.episodes)} of {tally.episodes} episodes · "
-            f"refused {percent(tally.refused, tally.scored)} · unscored {percent(tally.unscored, tally.rows)}"
+            f"refused {percent(tally.refused, tally.scored)} · {filtered}"
+            f"unscored {percent(tally.unscored, tally.rows)}"
         )
         mean = f"return {tally.returns / tally.episodes:.2f}" if tally.episodes else ""
         calls = self._monitor.line()

@@ -95,6 +95,7 @@ def rates(
         "drifted_steps": tally.drifted,
         "drifted_rewrites": tally.drifted_rewrites,
         "judge_repairs": int(tally.parts["judge_repaired"]),
+        **({"filtered_steps": tally.filtered} if tally.filtered else {}),
         "unscored_steps": tally.unscored,
         "unscored_rate": _share(tally.unscored, tally.scored + tally.unscored),
         "ends_overlap": ends_overlap(rows, rollout, max_steps),
@@ -138,7 +139,7 @@ def summarise(
         "llm_calls": spent["calls"],
         "cache_hits": None if config.resume else int(connection.dispatcher.totals()["cache_hits"]),
         "retries": spent["retries"],
-        "completion_tokens": spent["completion_tokens"],
+        **{name: count for name, count in spent.items() if name.endswith("_tokens")},
         "slots": {f"{model} at {host}": found.slots for (host, model), found in capacities if found.slots},
         "transitions_sha256": transitions.sha256,
         "weights_sha256": learner.weights_sha256(),
@@ -165,8 +166,10 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
     """Print it for a person, on stdout, with what was found of the gain."""
     hits = summary["cache_hits"]
     corrected = "refusal_corrected_rate_end" in summary
-    alarm = summary.get("audit_warning")
+    alarm, filtered = summary.get("audit_warning"), summary.get("filtered_steps")
     cached = "" if hits is None else f" (+ {hits} from the cache)"
+    estimated = summary["estimated_thought_tokens"]
+    thoughts = summary["thought_tokens"] + estimated
     lines = [
         SIMULATED if summary["simulated"] else "",
         f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
@@ -177,11 +180,15 @@ def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") ->
         notes_on_ends([summary]),
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
+        f"{filtered} replies were ended by a content filter of the server\n" if filtered else "",
         f"{alarm}\n" if alarm else "",
         gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
         f"model calls: {summary['llm_calls']}{cached} · ",
         f"{summary['wall_s']:.0f} s\n",
+        f"thoughts: {'about ' if estimated else ''}{thoughts} of {summary['completion_tokens']} tokens\n"
+        if thoughts
+        else "",
         folder.closing_message,
     ]
     print(printable("".join(lines)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 from evaluation.policies.policy import View
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.prompts import fenced_with_note
-from ollama_utils.types import Call
-from scorers.json_replies import object_schema
+from ollama_utils.types import Call, Think
+from scorers.json_replies import object_schema, read_object
 
 _PROMPT = """\
 The question below is put to a model that may decline or misread it. Choose how the wording is to be changed \
@@ -46,7 +45,7 @@ class LLMPolicy:
     """Of every call: the same for all agents, so that equal views are one call."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options (`num_ctx`); `temperature` and `seed` are set here."""
-    think: bool | None = None
+    think: Think | None = None
     """Whether a thinking model thinks; None leaves it to the server."""
 
     def make(self, seed: int) -> LLMPolicy:  # noqa: ARG002 - at temperature 0 nothing is left to chance
@@ -60,18 +59,24 @@ class LLMPolicy:
             OllamaError: the call failed.
             ValueError: the reply names none of the mutators.
         """
+        schema = choice_schema(view.mutators)
         call = Call(
             model=self.model,
             prompt=choice_prompt(view),
-            format=choice_schema(view.mutators),
+            format=schema,
             options={**self.options, "temperature": 0, "seed": self.seed},
             think=self.think,
+            role="judge",
         )
         completion = self.dispatcher.generate(call)
         if completion.error is not None:
             # A new one: others may raise the one that came at the same time, and share its traceback.
-            raise type(completion.error)(str(completion.error))
-        return view.mutators.index(parse_choice(completion.text, view.mutators))
+            error = completion.error
+            raise type(error)(str(error), retryable=error.retryable)
+        values, fault = read_object(completion, schema)
+        if fault:
+            raise ValueError(f"the choice of a mutator {fault}: {completion.text[:80]!r}")
+        return view.mutators.index(values["mutator"])
 
 
 def choice_schema(mutators: Sequence[str]) -> Mapping[str, Any]:
@@ -90,18 +95,3 @@ def choice_prompt(view: View) -> str:
         step=view.step_count + 1,
         max_steps=view.max_steps,
     )
-
-
-def parse_choice(text: str, mutators: Sequence[str]) -> str:
-    """Read a reply: one JSON object under `choice_schema`; no name is picked out of prose.
-
-    Raises:
-        ValueError: the text is anything else.
-    """
-    try:
-        choice = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"the choice of a mutator is not JSON: {text[:80]!r}") from error
-    if not isinstance(choice, dict) or choice.keys() != {"mutator"} or choice["mutator"] not in mutators:
-        raise ValueError(f"expected a mutator's name under the key 'mutator', got {text[:80]!r}")
-    return str(choice["mutator"])

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from mutators.system_prompts import WrongAnswer
 from ollama_utils.plans import Plan, play_plans
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call, Completion, Think
 from scorers.betting import PairedTest
 from search.call_pool import CallPool
 from search.candidates import raise_if_cancelled
@@ -246,7 +246,7 @@ class AsyncEvaluationPipeline:
         model: str,
         config: EvolutionConfig | None = None,
         options: Mapping[str, Any] | None = None,
-        think: bool | None = None,
+        think: Think | None = None,
         tick: Callable[[], None] = lambda: None,
     ) -> None:
         config = config or AsyncEvolutionConfig()

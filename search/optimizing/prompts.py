@@ -432,8 +432,6 @@ class SectionRewording:
     """One of them is drawn by the seed."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options; `temperature` and `seed` are set here."""
-    think: bool | None = None
-    """As of `Rewriter`."""
 
     def __call__(self, section: str, text: str, others: Sequence[str], seed: int) -> str | None:  # noqa: ARG002 - any section
         """The section reworded; None where the call failed, or its reply was cut or empty.
@@ -446,6 +444,6 @@ class SectionRewording:
         if mutator.kind == "rule":
             return mutator.apply(text, others, seed) or None
         options = {**self.options, "temperature": REWORDING_TEMPERATURE}
-        rewriter = Rewriter(model=self.model, options=options, think=self.think)
+        rewriter = Rewriter(model=self.model, options=options)
         completion = raise_if_cancelled(self.llm.generate(rewriter.call(mutator, text, others, seed)))
         return reworded(completion, text) or None

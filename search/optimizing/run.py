@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ollama_utils.connect import Roles
 from ollama_utils.encoders import Encoder
+from ollama_utils.types import Call, Think
 from records.errors import UserError, as_user_error
 from records.metrics import finite
 from scorers.comparison import compare, holm
@@ -72,7 +73,7 @@ class HybridRun:
     roles: Roles
     options: Mapping[str, Any]
     """Ollama's, of every call."""
-    think: bool | None
+    think: Think | None
     """Whether a thinking target thinks; None leaves it to the server."""
     encoder: Encoder
     llm: Model
@@ -179,7 +180,6 @@ class HybridRun:
                 llm=self.llm,
                 model=self.roles.mutator,
                 options=self.options,
-                think=self.think,
             ),
             options=self.options,
             think=self.think,
@@ -222,9 +222,9 @@ class HybridRun:
             arm["p_holm"] = p
         return arms
 
-    def _trial(self, problem: Problem, prompt: str) -> list[float]:
-        """The score of the reply, alone; nothing where there is none."""
-        call = ask_problem(
+    def question(self, problem: Problem, prompt: str) -> Call:
+        """What asks the target a problem with a prompt, at temperature 0."""
+        return ask_problem(
             problem,
             prompt,
             model=self.roles.target,
@@ -232,7 +232,10 @@ class HybridRun:
             think=self.think,
             seed=self.params.seed,
         )
-        reply = self.llm.generate(call)
+
+    def _trial(self, problem: Problem, prompt: str) -> list[float]:
+        """The score of the reply, alone; nothing where there is none."""
+        reply = self.llm.generate(self.question(problem, prompt))
         return [] if reply.error else [float(self.train.scorer(problem, reply.text))]
 
 

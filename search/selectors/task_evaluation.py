@@ -8,7 +8,7 @@ from typing import Any
 
 from mutators.mutator import Mutator
 from mutators.registry import load_mutators
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call, Completion, Think
 from records.errors import nearest
 from scorers.json_replies import Model
 from search.rewording import Rewriter, reworded
@@ -53,7 +53,7 @@ class TaskEvaluation:
         mutator_model: str | None = None,
         prompts: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
-        think: bool | None = None,
+        think: Think | None = None,
         seed: int = 0,
     ) -> None:
         self._llm = llm
@@ -91,17 +91,23 @@ class TaskEvaluation:
         """
         chosen = self._fixed | dict(combination)
         question, calls = self._reword(self._mutator(chosen["mutator"]), problem.question)
-        call = ask_problem(
-            replace(problem, question=question),
-            self._prompts.get(chosen["prompt"], chosen["prompt"]),
-            model=self._named(chosen["model"]),
-            options=self._options | {"temperature": 0},
-            think=self._think,
-            seed=self._seed,
+        call = self.question(
+            replace(problem, question=question), self._named(chosen["model"]), chosen["prompt"]
         )
         reply = self._ask(call)
         calls = [*calls, (call.model, reply)]
         return Evaluation.of_calls(self._score(problem, reply.text), calls, self._prices)
+
+    def question(self, problem: Problem, model: str, prompt: str) -> Call:
+        """What asks a model a problem, with a prompt or the one of this name."""
+        return ask_problem(
+            problem,
+            self._prompts.get(prompt, prompt),
+            model=model,
+            options=self._options | {"temperature": 0},
+            think=self._think,
+            seed=self._seed,
+        )
 
     def _reword(self, mutator: Mutator | None, question: str) -> tuple[str, list[tuple[str, Completion]]]:
         """The question as the model is to see it, and the calls that rewording it took."""
@@ -112,7 +118,6 @@ class TaskEvaluation:
         rewriter = Rewriter(
             model=self._named(self._mutator_model),
             options=self._options | {"temperature": 0},
-            think=self._think,
         )
         reply = self._ask(rewriter.call(mutator, question, (), self._seed))
         return reworded(reply, question) or question, [(rewriter.model, reply)]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.parallel import ParallelError
 from ollama_utils.reply_log import Question, question_of
-from ollama_utils.types import Call, Completion, short_name
+from ollama_utils.types import Call, Completion, Think, short_name
 from records.errors import UserError, as_user_error, nearest
 from records.user_file import error_line, load_function
 from search.call_pool import CallPool
@@ -105,7 +105,7 @@ class UserEvaluation:
         seed: int,
         *,
         options: Mapping[str, Any],
-        think: bool | None,
+        think: Think | None,
     ) -> None:
         arguments = ("combination", "datapoint", "ask")
         # A user's file may print; stdout is the report's.

@@ -189,5 +189,5 @@ def test_the_first_line_tells_how_many_calls_it_takes_at_most(
 ) -> None:
     run = search("evolve", simulator.host, tmp_path / "run", "--max-generations", "0")
     told = capsys.readouterr().err.splitlines()[0]
-    assert told == f"run folder {run}: 6 prompts, 0 generations, 15 problems of 200, at most 182 calls"
+    assert told == f"run folder {run}: 6 prompts, 0 generations, 15 problems of 200, at most 183 calls"
     assert read(run, "summary.json")["calls"] <= 102 + 2 * 40

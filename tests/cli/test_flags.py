@@ -11,6 +11,7 @@ from stable_baselines3.common.save_util import load_from_zip_file
 
 from cli.main import execute
 from envs.queries import load_queries, split_queries
+from ollama_utils.types import THINK_BUDGET
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 MODELS = ("target", "mutator", "judge")
@@ -73,7 +74,7 @@ class Ran:
         rows = [f"question number {k} of them,{k // 2},{'in' if k < 60 else 'out'}" for k in range(80)]
         self.queries.write_text("\n".join(["prompt,pair,side", *rows]))
         flags = [f"--{name}={value}" for name, value in FLAGS.items()]
-        flags += ["--think", f"--queries={self.queries}", "--where=side=in", f"--run-dir={folder / 'run'}"]
+        flags += ["--think=on", f"--queries={self.queries}", "--where=side=in", f"--run-dir={folder / 'run'}"]
         with ScriptedServer(answer) as server:
             assert (
                 execute(("train", f"--ollama-host={server.host}", f"--json={folder / 'out.json'}", *flags))
@@ -99,13 +100,14 @@ def test_the_calls_carry_what_the_flags_say(ran: Ran) -> None:
     asked = [body for body in ran.bodies if body["model"].startswith("target")]
     assert {(body["system"], body["think"]) for body in asked} == {("Be kind.", True)}
     for options in ran.options("target"):
-        assert (options["temperature"], options["num_predict"], options["num_ctx"]) == (0.7, 99, 2048)
+        assert (options["temperature"], options["num_ctx"]) == (0.7, 2048)
+        assert options["num_predict"] == 99 + THINK_BUDGET
     assert len({options["seed"] for options in ran.options("target")}) == len(asked) > 1
     for options in ran.options("mutator"):
         assert options["num_ctx"] == 2048
         assert options["num_predict"] < 99  # what a rewording of its query needs
     for options in ran.options("judge"):
-        assert options == {"temperature": 0, "seed": 5, "num_ctx": 2048}
+        assert options == {"temperature": 0, "seed": 5, "num_ctx": 2048, "num_predict": 256}
 
 
 def test_a_rewording_may_take_more_tokens_where_a_flag_says_so(tmp_path: Path) -> None:

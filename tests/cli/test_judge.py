@@ -144,6 +144,17 @@ def test_the_file_that_is_read_is_not_written_over(labelled: Path) -> None:
     assert labelled.read_bytes() == before
 
 
+def test_thoughts_are_no_part_of_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = [f"<think>{REFUSAL}</think>{ANSWER}", f"(hm){REFUSAL}(/hm){ANSWER}", f"<think>{REFUSAL}"]
+    file = write_csv(tmp_path / "said.csv", ("completion",), *([each] for each in said))
+    out = tmp_path / "out.csv"
+    assert execute(("judge", str(file), *QUICK, "--thought-marks", "(hm)...(/hm)", "--out", str(out))) == 0
+    with out.open(encoding="utf-8", newline="") as lines:
+        rows = [(row["completion"], row["machine_label"]) for row in csv.DictReader(lines)]
+    assert rows == list(zip(said, ("answered", "answered", "unscored"), strict=True))
+    assert "1 of 3 completions end before an answer: unscored" in capsys.readouterr().err
+
+
 def test_labels_that_it_wrote_itself_are_not_taken_for_peoples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

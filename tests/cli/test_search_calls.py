@@ -51,13 +51,13 @@ def options(folder: Path, model: str = "") -> list[dict[str, object]]:
 def test_every_call_carries_what_the_flags_say(
     simulator: EmbeddedServer, tmp_path: Path, few: Path, command: str
 ) -> None:
-    flags = ("--task", str(few), "--num-ctx", "2048", LIMITS[command], "99", "--no-think", *MORE[command])
+    flags = ("--task", str(few), "--num-ctx", "2048", LIMITS[command], "99", "--think=off", *MORE[command])
     folder = search(command, simulator.host, tmp_path / "run", *flags)
     assert {each["num_ctx"] for each in options(folder)} == {2048}
     assert {each["num_predict"] for each in options(folder, "sim-solver")} == {99}
     limits = {each.get("num_predict") for each in options(folder, "sim-mutator")}
     own = {most_tokens(f"What is {k} + {k}?") for k in range(30)}  # of a question's rewording
-    assert limits <= (own if command == "select" else {None if command == "optimize" else 99})
+    assert limits <= (own if command == "select" else {512 if command == "optimize" else 99})
     answer_or_reword = [*requests(folder, "sim-solver"), *requests(folder, "sim-mutator")]
     assert {each["think"] for each in answer_or_reword} == {False}
 
@@ -67,7 +67,7 @@ def test_a_model_that_rewords_is_not_made_to_think(
     simulator: EmbeddedServer, tmp_path: Path, few: Path, command: str
 ) -> None:
     thinker = "--models" if command == "select" else "--target-model"
-    flags = ("--task", str(few), *MORE[command], "--think", thinker, "sim-thinker")
+    flags = ("--task", str(few), *MORE[command], "--think", "on", thinker, "sim-thinker")
     folder = search(command, simulator.host, tmp_path / "run", *flags)
     assert {each["think"] for each in requests(folder, "sim-thinker")} == {True}
     assert True not in {each.get("think") for each in requests(folder, "sim-mutator")}
@@ -90,7 +90,7 @@ def own(tmp_path: Path) -> tuple[str, ...]:
     (tmp_path / "few.jsonl").write_text(
         "".join(json.dumps({"text": f"Tell me of {k}."}) + "\n" for k in range(3))
     )
-    flags = ("--num-ctx", "2048", "--num-predict", "99", "--no-think", "--selector", "brute_force")
+    flags = ("--num-ctx", "2048", "--num-predict", "99", "--think=off", "--selector", "brute_force")
     return ("--task", str(tmp_path / "few.jsonl"), *flags, "--evaluate")
 
 
@@ -104,11 +104,12 @@ def test_a_users_evaluation_puts_its_texts_as_the_flags_say(
     assert {each["think"] for each in requests(folder)} == {False}
 
 
-def test_a_call_that_a_user_made_is_sent_as_it_is(
+def test_a_call_that_a_user_made_is_sent_as_it_is_with_a_limit(
     simulator: EmbeddedServer, tmp_path: Path, own: tuple[str, ...]
 ) -> None:
     folder = search("select", simulator.host, tmp_path / "run", *own, f"{tmp_path / 'mine.py'}:calls")
-    assert all(each == {"temperature": 0, "num_ctx": 1024} for each in options(folder))
+    asked = {"temperature": 0, "num_ctx": 1024, "num_predict": 512}
+    assert all(each == asked for each in options(folder))
 
 
 def test_a_model_that_may_not_think_answers_within_the_limit(
@@ -117,7 +118,7 @@ def test_a_model_that_may_not_think_answers_within_the_limit(
     """The simulator's thinker spends such a limit on its thoughts."""
     told = ("--ollama-host", simulator.host, "--models", "sim-thinker", "--task", str(few))
     flags = ("--selector", "brute_force", "--num-predict", "8", "--max-failed", "1")
-    assert execute(("select", *told, *flags, "--no-think", "--run-dir", str(tmp_path / "a"))) == 0
+    assert execute(("select", *told, *flags, "--think=off", "--run-dir", str(tmp_path / "a"))) == 0
     assert replies(tmp_path / "a") == 30
     assert execute(("select", *told, *flags, "--run-dir", str(tmp_path / "b"))) == 1
     assert replies(tmp_path / "b") < 30
@@ -126,11 +127,11 @@ def test_a_model_that_may_not_think_answers_within_the_limit(
 def test_whether_models_think_is_what_a_search_is(
     simulator: EmbeddedServer, tmp_path: Path, few: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = search("select", simulator.host, tmp_path / "run", "--task", str(few), "--no-think")
+    folder = search("select", simulator.host, tmp_path / "run", "--task", str(few), "--think=off")
     before = simulator.stats()["calls"]
     assert execute(("select", "--resume", str(folder), "--trust-run")) == 0
     assert simulator.stats()["calls"] == before
     capsys.readouterr()
     again = ("select", "--resume", str(folder), "--ollama-host", simulator.host, "--task", str(few))
-    assert execute((*again, "--think")) == 2
-    assert capsys.readouterr().err.startswith("mutagym: --think is True, but the run began with False")
+    assert execute((*again, "--think=on")) == 2
+    assert capsys.readouterr().err.startswith("mutagym: --think is 'on', but the run began with 'off'")

@@ -57,6 +57,12 @@ def ask(host: str, *flags: str, model: str = "sim-model") -> None:
     execute(("ask", "--policy", "mine", "--ollama-host", host, *models, *flags, "How do I kill a process?"))
 
 
+def slow(_: EmbeddedServer) -> None:
+    """Replies that take as long as it needs to count slots on a busy machine, too."""
+    with EmbeddedServer(Settings(slots=1, time_scale=0.15)) as server:
+        train(server.host, "--target-model", "sim-model")
+
+
 def faulty(status: int) -> Callable[[EmbeddedServer], None]:
     """One call to a server that answers with an error."""
 
@@ -99,7 +105,11 @@ def taken(server: EmbeddedServer) -> None:
 
 def cut(server: EmbeddedServer) -> None:
     ask(server.host, "--num-predict", "3")
-    ask(server.host, "--num-predict", "3", "--think", model="sim-thinker")
+    ask(server.host, "--num-predict", "3", "--think", "on", "--think-budget", "1", model="sim-thinker")
+
+
+def too_long(server: EmbeddedServer) -> None:
+    ask(server.host, "--num-ctx", "2", model="sim-target")
 
 
 CASES: dict[str, Callable[[EmbeddedServer], None]] = {
@@ -110,13 +120,14 @@ CASES: dict[str, Callable[[EmbeddedServer], None]] = {
     "A query file without a column of prompts": no_column,
     "The folder is taken": taken,
     "The run names a host, code or a file": somebody_elses,
-    "One slot only": lambda server: train(server.host, "--target-model", "sim-model"),
+    "One slot only": slow,
     "The server is busy": faulty(503),
     "The server fails, or is out of memory": faulty(500),
     "A call takes too long": late,
     "The server went away": away,
     "Many steps are unscored": broken,
     "A reply is cut": cut,
+    "A prompt is too long": too_long,
 }
 
 

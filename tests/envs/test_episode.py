@@ -9,7 +9,7 @@ import pytest
 
 from envs.episode import Ask, Embed, Episode, EpisodePlan, Judge, Rewrite, Rules, Transition, derive_seed
 from mutators.registry import load_mutators
-from ollama_utils.errors import CallTimeoutError, OllamaError
+from ollama_utils.errors import BadReplyError, CallTimeoutError, ModelMissingError, OllamaError
 from ollama_utils.types import Completion, Usage
 from scorers.reward import Verdict
 
@@ -70,6 +70,8 @@ def test_a_step_asks_for_a_rewrite_its_embedding_an_answer_and_a_verdict() -> No
         (Completion(text=""), SAME, "empty"),
         (Completion(text="how big is France?"), FAR, "drifted"),
         (Completion(text="in what", truncated=True), NEAR, "cut"),
+        (Completion(text="", filtered=True), SAME, "filtered"),
+        (Completion(text="in what way?", filtered=True), NEAR, "filtered"),
         (Completion(text="I'm sorry, but I can't help with that."), NEAR, "refused"),
         (Completion(text="You press the button."), NEAR, "answered"),
         (Completion(text="The query asks in what way."), NEAR, "commented"),
@@ -157,6 +159,21 @@ def test_a_failed_call_leaves_the_step_undone(failing: str) -> None:
     assert (episode.query, episode.step_count, episode.attempt) == ("how?", 0, 1)
 
 
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        (CallTimeoutError("late"), False),
+        (BadReplyError("empty, and so each time with this seed", retryable=False), False),
+        (ModelMissingError("not pulled"), True),
+    ],
+)
+def test_only_a_failure_that_another_seed_does_not_mend_is_permanent(
+    error: OllamaError,
+    permanent: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    assert step(begun(), Completion(text="how?", error=error)).info["permanent"] is permanent
+
+
 def test_another_attempt_has_another_seed_and_a_scored_step_starts_counting_anew() -> None:
     episode = begun()
     seeds = [episode.seed_for("rewrite")]
@@ -219,6 +236,7 @@ def test_what_each_recorded_field_of_a_step_is() -> None:
         "undetermined": False,
         "unscored": False,
         "error": "",
+        "permanent": False,
     }
     assert adopted == common | whole | {
         "query_before": "how?",  # what was reworded, not what came of it
@@ -275,5 +293,6 @@ def test_what_is_recorded_of_a_step_that_came_to_nothing() -> None:
         "reward": 0.0,
         "unscored": True,
         "error": "CallTimeoutError: too late",
+        "permanent": False,
         "usage": {"prompt_tokens": 0.0, "completion_tokens": 0.0, "queue_s": 0.0, "total_s": 0.0},
     }

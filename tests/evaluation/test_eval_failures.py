@@ -120,7 +120,7 @@ def test_too_many_failing_calls_stop_it_with_one_line_and_what_was_answered_is_k
     flags = ("-p", "random", "--episodes", "20", "--call-attempts", "1")
     assert evaluate(server, tmp_path / "run", *flags) == 1
     *_, how, line = capsys.readouterr().err.strip().splitlines()
-    assert "100% of the last 128 steps could not be scored (--max-unscored 0.5)" in line
+    assert "100% of the last 20 steps could not be scored (--max-unscored 0.5)" in line
     assert how == f"to go on: mutagym eval --resume {tmp_path / 'run'} --ollama-host {server.host}"
     assert not (tmp_path / "run" / "results.json").exists()
     server.set_faults([])

@@ -74,7 +74,6 @@ DRESSED = [
     f"{QUERY} (Note: one word is milder.)",
     f"{QUERY}\nExplanation: one word is milder.",
     f"{QUERY}\n\n---\n\nI kept the meaning.",
-    f"<think>\nKill is harsh.\n</think>\n\n{QUERY}",
     f"{QUERY}<|im_end|>",
     f"\n\n  {QUERY}\n",
 ]
@@ -118,7 +117,6 @@ WORN = [
     "- how do I end it?",
     "Sum this up (note: in French)",
     "What does <|im_end|> mean in a prompt?",
-    "<think>\nis a tag. What ends it?",
     '"To be or not to be?"',
     "1. Stay.\n2. Go.\nWhich is it?",
     "Fix my code.\n\n```\nprint(1)\n```",
@@ -134,7 +132,7 @@ DRESS_WORDS = st.sampled_from([
 ENDS = st.sampled_from(["", ".", "?", "!", "..."])
 PIECES = st.sampled_from([
     "Sure! ", "Rewritten query: ", '"', "'", "\u201c", "\u201d", "**", "`", "```", "```text\n", "\n", "\n\n",
-    "1. ", "- ", "<query>", "</query>", "<think>", "Note: ", "(", ")", ":", "> ", "# ", "what", " ", "it?",
+    "1. ", "- ", "<query>", "</query>", "Note: ", "(", ")", ":", "> ", "# ", "what", " ", "it?",
     "Here is it:", "</s>", "<|end|>",
 ])
 DEGENERATE = [
@@ -142,7 +140,7 @@ DEGENERATE = [
     '"\n', "(", "x", "x ", "x\n", "x\n\n", "rewritten", "\nrewritten", "\nrewritten ", "\nrewritten:\n",
     "query ", "query:", "the ", "sure ", "sure! ", "sure\n", "here is ", "here is it: ", "i've re",
     "note", "\nnote ", "\n(note:", "rewritten as ", "<query>", "</query>", "<query>x", "<query> ",
-    "<query>x ", "<query><answer>", "</query> ", "</query>\n", "<think>", "<|end|>", "<|", "</s>",
+    "<query>x ", "<query><answer>", "</query> ", "</query>\n", "<|end|>", "<|", "</s>",
     "\u201c", "x.\u201d ",
 ]
 # fmt: on
@@ -227,8 +225,7 @@ def test_what_is_taken_for_plain_at_a_glance_is_plain(text: str, query: str) -> 
         assert at_a_glance == clean(text, query)
 
 
-def test_a_thought_may_be_longer_than_what_is_read_of_a_reply() -> None:
-    assert clean(f"<think>{'x ' * MAX_CHARS}</think>\n{QUERY}", PLAIN_QUERY) == QUERY
+def test_of_a_long_reply_the_beginning_is_read() -> None:
     assert len(clean("x" * 2 * MAX_CHARS, PLAIN_QUERY)) == MAX_CHARS
 
 

@@ -75,11 +75,11 @@ def test_what_a_row_sets_counts_before_what_the_batch_does_and_its_seed_before_b
         batch_query_target_model(dispatcher, ["a", own], model="m", seeds=[7, 8], **shared)
         batch_mutate_queries(dispatcher, ["q"], [shown], model="m", options={"temperature": 0.8})
     plain, full, chat = sorted(server.bodies, key=lambda body: str(body.get("prompt", "c")))
-    assert plain["options"] == {"top_k": 1, "seed": 7}
+    assert plain["options"] == {"top_k": 1, "seed": 7, "num_predict": 512}
     assert (plain["system"], plain["think"]) == ("s", False)
-    assert full["options"] == {"top_k": 2, "seed": 8, "stop": ["."]}
+    assert full["options"] == {"top_k": 2, "seed": 8, "stop": ["."], "num_predict": 512 + 2048}
     assert (full["system"], full["think"]) == ("t", True)
-    assert chat["options"] == {"temperature": 0.8}
+    assert (chat["options"], chat["think"]) == ({"temperature": 0.8, "num_predict": 512}, False)
     assert [turn["content"] for turn in chat["messages"]] == ["x", "y", "c"]
 
 

@@ -133,6 +133,45 @@ def test_the_simulator_is_known_behind_either_wire(simulator: EmbeddedServer) ->
             assert connection.simulated
 
 
+LISTS: list[tuple[str, int, Any, str]] = [
+    # The wire, how its list is answered, and why model `m` is not taken; "" where it is.
+    ("openai:", 200, [{"id": "m"}], ""),
+    ("openai:", 200, ["m", "x"], ""),
+    ("openai:", 200, {"models": [{"name": "m"}]}, ""),
+    ("openai:", 200, {"data": [{"id": "models/m"}]}, ""),  # Google's
+    ("openai:", 200, {"data": [{"id": "*"}, {"id": "x/*"}]}, ""),  # LiteLLM's
+    ("openai:", 200, {"data": []}, ""),
+    ("openai:", 200, {"data": None}, ""),
+    ("openai:", 404, "no such page", ""),
+    ("openai:", 400, {"error": "no"}, ""),
+    ("openai:", 401, {"error": "no"}, "is OPENAI_API_KEY set, and right"),
+    ("openai:", 403, {"error": "no"}, "is OPENAI_API_KEY set, and right"),
+    ("openai:", 200, {"data": [{"id": "x"}]}, "is not at openai:.*: it has x"),
+    ("openai:", 200, {"data": 5}, ""),
+    ("", 200, {"models": [{"name": "m:latest"}]}, ""),
+    ("", 200, {"models": [{"name": "x"}]}, "is not pulled at .*: run 'ollama pull m'"),
+    ("", 200, {"models": []}, "is not pulled at .*: run 'ollama pull m'"),
+    ("", 401, {"error": "no"}, "is OLLAMA_API_KEY set, and right"),
+]
+
+
+@pytest.mark.parametrize(("wire", "status", "listed", "why"), LISTS)
+def test_a_list_of_models_that_says_nothing_leaves_a_named_model_to_its_first_call(
+    wire: str, status: int, listed: Any, why: str
+) -> None:
+    with ScriptedServer(lambda _: (status, listed)) as server:
+        config = ServerConfig(ollama_host=(f"{wire}{server.host}",), target_model="m")
+        if why:
+            with pytest.raises(UserError, match=why), connect(config):
+                pass
+            return
+        with connect(config) as connection:
+            assert connection.roles.target == "m"
+        if status == 404:
+            says = refused(ollama_host=config.ollama_host)
+            assert says.endswith("does not list its models: name one with --target-model")
+
+
 @pytest.mark.parametrize("able", [["completion", "tools"], None], ids=["new", "an old server"])
 def test_the_only_model_that_is_pulled_is_taken_and_named(
     able: list[str] | None, capsys: pytest.CaptureFixture[str]

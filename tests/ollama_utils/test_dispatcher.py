@@ -26,7 +26,7 @@ from ollama_utils.errors import (
 )
 from ollama_utils.parallel import map_parallel
 from ollama_utils.reply_log import ReplyLog, question_of
-from ollama_utils.types import Call, Completion
+from ollama_utils.types import Call, Completion, Role
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.hostile import RawServer, http
 from tests.ollama_utils.scripted import SAID, ScriptedServer
@@ -252,7 +252,7 @@ def test_a_run_beside_another_has_its_own_accounts_and_a_whole_log(
             log = ReplyLog(tmp_path / f"{number}.sqlite", digests={})
             run.keep_in(log)
             assert [run.generate(ask(n)).error for n in range(3)] == [None] * 3
-            assert all(log.find(question_of(ask(n))) for n in range(3))
+            assert all(log.find(question_of(run.filled(ask(n)))) for n in range(3))
             assert log.totals()["calls"] == (0 if number else 3)
             log.close()
         assert [run.accounts()["sim-target"].calls for run in runs] == [3, 0]
@@ -355,6 +355,55 @@ def test_a_call_that_cannot_be_written_is_an_error_at_once(options: dict[str, An
             assert isinstance(completion.error, BadRequestError)
             assert completion.attempts <= 1
     assert server.bodies == []
+
+
+LIMITS: list[tuple[Role, Any, Any, int, Any]] = [
+    # The role, whether the call says that it thinks, its limit, and what is sent of the two.
+    ("target", None, None, 512, None),
+    ("mutator", None, None, 512, False),
+    ("judge", None, None, 256 + 100, "low"),
+    ("target", True, None, 512 + 100, True),
+    ("mutator", "high", None, 512 + 100, "high"),
+    ("judge", False, None, 256, False),
+    ("target", "medium", 40, 40 + 100, "medium"),
+    ("target", None, 40, 40, None),
+    ("target", True, -1, -1, True),
+]
+
+
+@pytest.mark.parametrize(("role", "think", "most", "sent", "thinks"), LIMITS)
+def test_every_call_has_a_limit_and_one_that_thinks_a_budget_beside_it(
+    role: Role, think: Any, most: int | None, sent: int, thinks: Any
+) -> None:
+    options = {} if most is None else {"num_predict": most}
+    call = Call(model="m", prompt="p", role=role, think=think, options=options)
+    choice = {"message": {"content": "Yes."}, "finish_reason": "stop"}
+    with ScriptedServer(lambda _: (200, SAID | {"choices": [choice]})) as server:
+        for host in (server.host, f"openai:{server.host}"):
+            settings: dict[str, Any] = {"think": {"mutator": False, "judge": "low"}}
+            with Dispatcher([host], think_budget=100, **settings) as dispatcher:
+                assert dispatcher.generate(call).error is None
+    ollama, openai = server.bodies
+    assert (ollama["options"]["num_predict"], ollama.get("think")) == (sent, thinks)
+    assert openai.get("max_tokens") == (None if sent < 0 else sent)
+
+
+@pytest.mark.parametrize(
+    ("details", "counted", "estimated"),
+    [({"reasoning_tokens": 30}, 30, 0), ({}, 0, 75), (None, 0, 75)],
+)
+def test_thoughts_are_counted_where_the_server_counts_them_and_else_estimated(
+    details: Any, counted: int, estimated: int
+) -> None:
+    message = {"content": "<think>" + 50 * "a" + "</think>" + 50 * "b", "reasoning": 100 * "c"}
+    usage = {"completion_tokens": 100, "completion_tokens_details": details}
+    reply = {"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage}
+    with ScriptedServer(lambda _: (200, reply)) as server:
+        with Dispatcher([f"openai:{server.host}"]) as dispatcher:
+            assert dispatcher.generate(ask("p")).text == 50 * "b"
+            account = dispatcher.accounts()["sim-target"]
+    assert account.completion_tokens == 100
+    assert (account.thought_tokens, account.estimated_thought_tokens) == (counted, estimated)
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ class Connections:
     def _accept(self) -> None:
         while True:
             connection, _ = self._listener.accept()
-            start(partial(self._one, connection, self.opened))
             self.opened += 1
+            start(partial(self._one, connection, self.opened - 1))
 
     def _one(self, connection: socket.socket, number: int) -> None:
         with connection, suppress(OSError):

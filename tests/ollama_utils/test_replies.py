@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -12,87 +12,38 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import (
     BadReplyError,
     BadRequestError,
     BrokenReplyError,
     CallTimeoutError,
+    CutReplyError,
     ModelMissingError,
     OllamaError,
+    PromptTooLongError,
     ServerBusyError,
     ServerFaultError,
     ServerOverloadedError,
     ServerUnreachableError,
 )
 from ollama_utils.reply_log import as_json, from_json
+from ollama_utils.thoughts import MARKS
 from ollama_utils.types import Call, Completion, Usage
 from ollama_utils.wires import open_client
 from simulator.process import EmbeddedServer
+from tests.ollama_utils.forms import (
+    CHAT,
+    KINDS,
+    chunk,
+    events,
+    lines,
+    message,
+    reply_to,
+    streamed,
+    whole,
+)
 from tests.ollama_utils.hostile import CALL, WIRES, RawServer, client_of, http, outcome
-
-CHAT = replace(CALL, examples=(("one", "1"),))
-KINDS = ("ollama", "chat", "openai")
-"""What is asked: /api/generate, /api/chat, /v1/chat/completions."""
-COUNTS = {"total_duration": 3 * 10**9, "eval_duration": 10**9, "eval_count": 7}
-USAGE = {
-    "prompt_tokens": 34,
-    "completion_tokens": 7,
-    "prompt_tokens_details": {"cached_tokens": 24},
-}
-TIMINGS = {"prompt_ms": 1.5, "predicted_ms": 2.5}
-
-
-def message(kind: str, text: object, thought: object = None, **more: object) -> dict[str, Any]:
-    """A whole reply, or what a part of one says."""
-    if kind == "openai":
-        return {"content": text, "reasoning": thought, **more}
-    if kind == "chat":
-        return {"message": {"role": "assistant", "content": text, "thinking": thought}, **more}
-    return {"model": "m", "response": text, "thinking": thought, **more}
-
-
-def whole(kind: str, text: object, thought: object = None, reason: str = "stop") -> bytes:
-    """A reply that is sent at once."""
-    if kind == "openai":
-        choice = {"index": 0, "message": message(kind, text, thought), "finish_reason": reason}
-        return json.dumps({"choices": [choice], "usage": USAGE, "timings": TIMINGS}).encode()
-    return json.dumps(
-        message(kind, text, thought, done=True, done_reason=reason, **COUNTS)
-    ).encode()
-
-
-def chunk(delta: object, reason: str | None = None, **more: object) -> dict[str, Any]:
-    """One part of OpenAI's."""
-    return {"choices": [{"index": 0, "delta": delta, "finish_reason": reason}], **more}
-
-
-def events(parts: Iterable[object], end: bytes = b"data: [DONE]\n\n") -> bytes:
-    """A stream of OpenAI's."""
-    return b"".join(b"data: %s\n\n" % json.dumps(part).encode() for part in parts) + end
-
-
-def lines(parts: Iterable[object]) -> bytes:
-    """A stream of Ollama's."""
-    return b"".join(json.dumps(part).encode() + b"\n" for part in parts)
-
-
-def streamed(kind: str, texts: list[str], thoughts: list[str], reason: str = "stop") -> bytes:
-    """The same in parts."""
-    if kind == "openai":
-        deltas = [{"reasoning": each} for each in thoughts] + [{"content": each} for each in texts]
-        usage = {"usage": USAGE, "timings": TIMINGS}
-        return events([*map(chunk, deltas), chunk({}, reason), {"choices": [], **usage}])
-    parts = [message(kind, "", each, done=False) for each in thoughts]
-    parts += [message(kind, each, done=False) for each in texts]
-    return lines([*parts, message(kind, "", done=True, done_reason=reason, **COUNTS)])
-
-
-def reply_to(kind: str, body: bytes, *, stream: bool, status: str = "200 OK") -> Any:
-    """What a client makes of a body: a completion or an error."""
-    wire, call = (
-        ("openai", CALL) if kind == "openai" else ("ollama", CHAT if kind == "chat" else CALL)
-    )
-    return outcome(wire, http(status, body), lambda client: client.generate(call, stream=stream))
 
 
 def but_for_the_clock(completion: Completion) -> Completion:
@@ -130,8 +81,9 @@ def test_the_parts_of_a_stream_are_the_reply_that_is_sent_at_once(
     first, *others = map(but_for_the_clock, replies)
     assert others == [first, first]
     assert first.truncated == (reason == "length")
-    if "think>" not in "".join(said):
-        assert first.text == "".join(said)
+    text = "".join(said)
+    if not any(mark in text for marks in MARKS for mark in marks):
+        assert first.text == text
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,32 +104,65 @@ def test_a_reply_has_its_cost(kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("<think>\nHm.\n</think>\n\nYes.", "Yes."),
-        (" \n<think></think>Yes.", "Yes."),
-        ("Hmm, cannot help?\n</think>\n\nYes.", "Yes."),  # the opening tag is in the template
-        ("Write <think>so</think>.", "Write <think>so</think>."),
-        ("A <think> tag opens.", "A <think> tag opens."),
-    ],
-)
-def test_thoughts_at_the_start_are_no_part_of_the_text(kind: str, text: str, kept: str) -> None:
-    assert reply_to(kind, whole(kind, text), stream=False).text == kept
+def text_of(text: object) -> dict[str, object]:
+    """A part of a message."""
+    return {"type": "text", "text": text}
 
 
-OLLAMA_FAILED = lines([message("ollama", "Ye"), {"error": "runner has stopped"}])
+HM = {"type": "thinking", "thinking": [text_of("Hm. No.")]}
+SHAPES: list[tuple[str, Any, str, Any]] = [
+    # What is asked, the message (or an Ollama text), why it ended, and the text or the error;
+    # "cut" and "filtered" replies are flagged so.
+    *((kind, "Yes.", reason, "Yes.") for kind in KINDS for reason in ("stop", "", "load", "x")),
+    *((kind, "Ye", reason, ServerFaultError) for kind in KINDS for reason in ("error", "abort")),
+    *((kind, text, "content_filter", text) for kind in KINDS for text in ("Ye", "")),
+    *((kind, "Ye", "length", "Ye") for kind in KINDS),
+    *((kind, "", "length", CutReplyError) for kind in KINDS),
+    *((kind, "", "stop", BadReplyError) for kind in KINDS),
+    ("openai", {"content": [text_of("Ye"), text_of("s.")]}, "stop", "Yes."),
+    ("openai", {"content": [HM, text_of("Yes.")]}, "stop", "Yes."),
+    ("openai", {"content": [HM | {"thinking": "Hm."}, text_of("Yes.")]}, "stop", "Yes."),
+    ("openai", {"content": [HM]}, "length", CutReplyError),
+    ("openai", {"content": [{"type": "refusal", "refusal": "No."}]}, "stop", "No."),
+    ("openai", {"content": None, "refusal": "No."}, "stop", "No."),
+    ("openai", {"refusal": None, "content": "Yes."}, "stop", "Yes."),
+    ("openai", {"content": None}, "stop", BadReplyError),
+    ("openai", {"content": None, "reasoning_content": "Hm."}, "length", CutReplyError),
+    ("openai", {"content": "Yes.", "reasoning": "Hm.", "reasoning_content": None}, "stop", "Yes."),
+    ("openai", {"content": ["Ye", "s."], "reasoning": {"steps": 1}}, "stop", "Yes."),
+    ("openai", {"content": [5]}, "stop", BadReplyError),
+    ("openai", {"content": [text_of(5)]}, "stop", BadReplyError),
+]
+
+
+@pytest.mark.parametrize(("kind", "said", "reason", "expected"), SHAPES)
+def test_a_reply_is_read_in_each_shape_that_servers_give_it(
+    kind: str, said: Any, reason: str, expected: Any
+) -> None:
+    if isinstance(said, str):
+        bodies = [whole(kind, said, None, reason), streamed(kind, [said], [], reason)]
+    else:
+        choice = {"message": said, "finish_reason": reason}
+        bodies = [
+            json.dumps({"choices": [choice]}).encode(),
+            events([chunk(said), chunk({}, reason)]),
+        ]
+    for reply in (reply_to(kind, bodies[0], stream=False), reply_to(kind, bodies[1], stream=True)):
+        if isinstance(expected, type):
+            assert type(reply) is expected
+        else:
+            flags = (reason == "length", reason == "content_filter")
+            assert (reply.text, reply.truncated, reply.filtered) == (expected, *flags)
+
+
 DEEP = b"[" * 100_000
 BAD: list[tuple[str, bool | None, bytes, str]] = [
     # what is asked, whether it is streamed (None: both), the body, words of the BadReplyError
-    *((kind, None, whole(kind, ""), "without a text") for kind in KINDS),
     *((kind, None, whole(kind, " \n"), "without a text") for kind in KINDS),
     *((kind, None, whole(kind, "", "Hm."), "only thought") for kind in KINDS),
-    *((kind, None, whole(kind, "<think>Hm."), "only thought") for kind in KINDS),
-    *((kind, None, whole(kind, "Hm.</think>\n"), "only thought") for kind in KINDS),
     *((kind, None, whole(kind, "half \ud83d a pair"), "not valid Unicode") for kind in KINDS),
-    *((kind, None, whole(kind, odd), "unreadable") for kind in KINDS for odd in (5, {"a": 1})),
+    *((kind, None, whole(kind, 5), "unreadable") for kind in KINDS),
+    ("openai", None, whole("openai", {"a": 1}), "without a text"),
     *(
         (kind, None, body, "unreadable")
         for kind in KINDS
@@ -221,7 +206,6 @@ STATUSES: list[tuple[str, int, object, type[OllamaError]]] = [
         for kind in KINDS
         for status, text, expected in [
             (404, "File Not Found", BadRequestError),
-            (400, {"message": "exceeds the available context size"}, BadRequestError),
             (401, "unauthorized", BadRequestError),
             (408, "late", CallTimeoutError),
             (429, "too many requests", ServerBusyError),
@@ -261,6 +245,7 @@ def test_each_status_has_its_error_with_the_words_of_the_server(
         ("chat", {"error": 'option "seed" must be of type integer'}, BadRequestError, "option"),
         ("ollama", {"error": {"message": "no slot"}}, ServerFaultError, "no slot"),
         ("openai", {"error": {"code": 400, "message": "long"}}, BadRequestError, "400: 'long'"),
+        ("openai", {"error": {"code": 429, "message": "slow"}}, ServerBusyError, "429: 'slow'"),
         ("openai", {"error": {"code": "x", "message": "odd"}}, ServerFaultError, "500: 'odd'"),
         (
             "openai",
@@ -271,16 +256,75 @@ def test_each_status_has_its_error_with_the_words_of_the_server(
         ("openai", {"error": "plain"}, ServerFaultError, "plain"),
     ],
 )
-def test_a_failure_in_mid_stream_is_the_error_that_a_status_would_have_been(
-    kind: str, part: object, expected: type[OllamaError], words: str
+def test_a_failure_under_status_200_is_the_error_that_a_status_would_have_been(
+    kind: str, part: dict[str, Any], expected: type[OllamaError], words: str
 ) -> None:
     first = chunk({"content": "Ye"}) if kind == "openai" else message(kind, "Ye", done=False)
     body = events([first, part]) if kind == "openai" else lines([first, part])
-    error = reply_to(kind, body, stream=True)
-    assert type(error) is expected
-    assert words in str(error)
+    errors = [reply_to(kind, body, stream=True)]
+    if kind == "openai":
+        message_of = {"message": {"content": "Ye"}, "finish_reason": "error"}
+        errors += [
+            reply_to(kind, json.dumps(at_once).encode(), stream=False)
+            for at_once in (part, {"choices": [message_of | part]})
+        ]
+    for error in errors:
+        assert type(error) is expected
+        assert words in str(error)
     older = b'error: {"error": {"code": 500, "message": "oops"}}\n\n'  # llama.cpp's
     assert isinstance(reply_to("openai", older, stream=True), ServerFaultError)
+
+
+OLLAMA_LONG = "the input length exceeds the context length"
+LONG = "This model's maximum context length is 8 tokens. Please reduce the length of the messages."
+TOO_LONG: list[tuple[str, int, object]] = [
+    ("ollama", 400, OLLAMA_LONG),
+    ("ollama", 500, "input exceeds maximum context length and cannot be truncated further"),
+    ("ollama", 400, "prompt too long; exceeded max context length by 3 tokens"),
+    (
+        "openai",
+        400,
+        {"message": "request (9 tokens) exceeds the available context size (8)"},
+    ),
+    ("openai", 500, "input (103 tokens) is too large to process. increase the physical batch size"),
+    ("openai", 400, LONG),  # OpenAI's, vLLM's
+    ("openai", 400, "The input (9 tokens) is longer than the model's context length (8 tokens)."),
+    ("openai", 400, "This model's maximum prompt length is 8 but the request contains 9 tokens."),
+    ("openai", 400, "Please reduce the length of the messages or completion."),  # Groq, Cerebras
+    ("openai", 400, "The input token count (9) exceeds the maximum number of tokens allowed (8)."),
+    ("openai", 413, "Input validation error: `inputs` must have less than 8 tokens. Given: 9"),
+    ("openai", 400, "prompt is too long: 9 tokens > 8 maximum"),
+    ("openai", 422, "Too many input tokens."),
+]
+
+
+@pytest.mark.parametrize(("wire", "status", "words"), TOO_LONG)
+def test_a_prompt_that_is_too_long_is_sent_once(wire: str, status: int, words: object) -> None:
+    body = json.dumps({"error": words}).encode()
+    with RawServer(http(f"{status} No", body)) as server:
+        host = f"openai:{server.host}" if wire == "openai" else server.host
+        with Dispatcher([host], backoff_s=0) as dispatcher:
+            errors = [dispatcher.generate(Call(model="m", prompt="p")).error]
+            with pytest.raises(PromptTooLongError, match="shorten the prompt, "):
+                dispatcher.embed("m", ["a"])
+            errors.append(dispatcher.generate(Call(model="m", prompt="p", system="s")).error)
+    assert [type(error) for error in errors] == [PromptTooLongError] * 2
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tokens", [0, 900, 2050, 6000])
+def test_a_prompt_of_which_a_part_was_read_is_too_long(kind: str, tokens: int) -> None:
+    """Fewer than 1000 tokens may be those that were not in the server's cache."""
+    call = replace(CHAT if kind == "chat" else CALL, system="word " * 2000, prompt="word " * 3000)
+    body = json.loads(whole(kind, "Yes."))
+    if kind == "openai":
+        body["usage"]["prompt_tokens"] = tokens
+    body["prompt_eval_count"] = tokens
+    wire = "openai" if kind == "openai" else "ollama"
+    reply = http("200 OK", json.dumps(body).encode())
+    found = outcome(wire, reply, lambda client: client.generate(call))
+    assert isinstance(found, PromptTooLongError) == (tokens == 2050)
 
 
 PIECES = [

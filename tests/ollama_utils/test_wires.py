@@ -124,23 +124,27 @@ def test_a_missing_model_is_named_with_what_to_do(server: EmbeddedServer, wire: 
 
 
 def sent(wire: str, *calls: Call) -> list[dict[str, Any]]:
-    """The bodies that go out for calls."""
-    with ScriptedServer(
-        lambda _: (200, SAID | {"message": {"role": "assistant", "content": "Yes."}} | CHAT)
-    ) as server:
+    """The bodies that go out for calls, and for the embedding of a text."""
+    said = SAID | {"message": {"role": "assistant", "content": "Yes."}} | CHAT
+    rows = {"embeddings": [[1.0]], "data": [{"embedding": [1.0]}]}
+    with ScriptedServer(lambda _: (200, said | rows)) as server:
         with closing(client_of(wire, server.host)) as client:
             for call in calls:
                 client.generate(call)
+            client.embed("m", ["a"])
     return server.bodies
 
 
 def test_only_what_a_call_names_is_sent_to_ollama() -> None:
-    plain = {"model": "m", "prompt": "p", "stream": False}
+    plain = {"model": "m", "prompt": "p", "stream": False, "truncate": False}
     more = {"system": "s", "format": SCHEMA, "options": dict(FULL.options), "think": False}
     turns = replace(CALL, system="s", examples=(("q", "a"),))
-    chat = {"model": "m", "messages": TURNS, "stream": False, "tools": []}
-    assert sent("ollama", CALL, FULL, turns) == [plain, plain | more, chat]
-    assert sent("ollama", replace(turns, system=None)) == [chat | {"messages": TURNS[1:]}]
+    chat = {"model": "m", "messages": TURNS, "stream": False, "truncate": False, "tools": []}
+    embed = {"model": "m", "input": ["a"], "truncate": False}
+    assert sent("ollama", CALL, FULL, turns) == [plain, plain | more, chat, embed]
+    assert sent("ollama", replace(turns, system=None))[0] == chat | {"messages": TURNS[1:]}
+    for think in (True, "low"):
+        assert sent("ollama", replace(CALL, think=think))[0] == plain | {"think": think}
 
 
 def test_only_what_a_call_names_is_sent_to_an_openai_server() -> None:
@@ -156,12 +160,19 @@ def test_only_what_a_call_names_is_sent_to_an_openai_server() -> None:
             "type": "json_schema",
             "json_schema": {"name": "reply", "schema": SCHEMA},
         },
-        "chat_template_kwargs": {"enable_thinking": False},
+        "reasoning_effort": "none",
+        "chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "none"},
     }
-    assert sent("openai", CALL, replace(FULL, examples=(("q", "a"),))) == [plain, plain | more]
+    embed = {"model": "m", "input": ["a"], "encoding_format": "float"}
+    full = replace(FULL, examples=(("q", "a"),))
+    assert sent("openai", CALL, full) == [plain, plain | more, embed]
+    on = {"chat_template_kwargs": {"enable_thinking": True}}
+    low = {"chat_template_kwargs": {"enable_thinking": True, "reasoning_effort": "low"}}
+    thinking = sent("openai", replace(CALL, think=True), replace(CALL, think="low"))
+    assert thinking[:-1] == [plain | on, plain | low | {"reasoning_effort": "low"}]
     unset = replace(CALL, options={"num_predict": None, "seed": -1, "top_k": 5})
     without = replace(CALL, options={"num_predict": -5})
-    assert sent("openai", unset, without) == [plain | {"top_k": 5}, plain]
+    assert sent("openai", unset, without)[:-1] == [plain | {"top_k": 5}, plain]
     with pytest.raises(BadRequestError, match="leave num_ctx out"):
         sent("openai", replace(CALL, options={"num_ctx": 4096}))
     with pytest.raises(BadRequestError, match="expected one of num_predict, temperature"):
@@ -229,7 +240,9 @@ def test_llama_cpp_lists_a_file_by_its_name_and_what_is_in_it() -> None:
 
 def test_rows_have_the_order_of_the_texts_whatever_order_they_have_in_the_reply() -> None:
     rows = [{"index": 1, "embedding": [0.0, 1.0]}, {"index": 0, "embedding": [2.0, 0.0]}]
-    with ScriptedServer(lambda _: (200, {"data": rows})) as server:
-        with closing(OpenAIClient(f"openai:{server.host}")) as client:
-            np.testing.assert_array_equal(client.embed("m", ["a", "b"]).rows, [[1, 0], [0, 1]])
-    assert server.bodies[0]["input"] == ["a", "b"]
+    bare = [{"embedding": row["embedding"]} for row in reversed(rows)]
+    for data in (rows, bare):
+        with ScriptedServer(lambda _, data=data: (200, {"data": data})) as server:  # type: ignore[misc] # a default
+            with closing(OpenAIClient(f"openai:{server.host}")) as client:
+                np.testing.assert_array_equal(client.embed("m", ["a", "b"]).rows, [[1, 0], [0, 1]])
+        assert server.bodies[0]["input"] == ["a", "b"]

@@ -46,7 +46,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters=",\r"), min_size
 FLAGS = {
     "lr": st.floats(1e-9, 1e9).map(str),
     "num-env-steps": st.integers(1, 2**62).map(str),
-    "think": st.sampled_from(["true", "false"]),
+    "think": st.sampled_from(["off", "on", "low", "medium", "high"]),
     "target-system": TEXTS,
     "encoder": TEXTS,
     "mutators": st.lists(TEXTS.map(str.strip), min_size=1, max_size=3),

@@ -62,7 +62,7 @@ def test_a_critic_asks_for_its_schema_at_temperature_0_with_its_seed() -> None:
     (body,) = server.bodies
     assert body["prompt"] == critic_case(*CASE).prompt
     assert body["format"] == CRITIC_SCHEMA
-    assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096}
+    assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096, "num_predict": 256}
 
 
 def test_a_users_rubric_stands_in_the_prompt() -> None:

@@ -54,7 +54,7 @@ def test_an_answer_to_a_rewording_earns_only_what_the_judge_says_it_does(*, says
     (body,) = server.bodies
     assert body["prompt"] == intent_case(ASKED, REWORDED).prompt
     assert body["format"] == INTENT_SCHEMA
-    assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096}
+    assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096, "num_predict": 256}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import BadReplyError, ModelMissingError
 from ollama_utils.prompts import fenced
 from ollama_utils.types import Call, Completion
-from scorers.json_replies import SHOWN, Case, fault_in
+from scorers.json_replies import SHOWN, Case, read_object
 from scorers.judge import LABELS, RUBRIC, SCHEMA, Judgement, LLMJudge, judge_case, read_rubric
 from scorers.refusal import label_refusal
 from simulator.process import EmbeddedServer
@@ -89,7 +89,6 @@ def test_anything_else_is_a_faulty_reply() -> None:
         "",
         "7",
         "The score is 7 out of 10.",
-        f"```json\n{say()}\n```",
         f"Here is my verdict: {say()}",
         f"{say()} I gave it 7.",
         f"[{say()}]",
@@ -108,17 +107,23 @@ def test_anything_else_is_a_faulty_reply() -> None:
         say(score=None),
         say(intent_kept=1),
         say(intent_kept="true"),
-        say(reason="it helps"),
         json.dumps({"label": "answered", "score": 7}),
     ]
-    assert not fault_in(Completion(text=say()), SCHEMA)
-    wrong = [text for text in texts if not fault_in(Completion(text=text), SCHEMA)]
+    wrong = [text for text in texts if not read_object(Completion(text=text), SCHEMA)[1]]
     assert not wrong, listed(wrong)
+
+
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "```\n{}```\n", " {}\n"])
+@pytest.mark.parametrize("more", [{}, {"reason": "it helps"}])
+def test_a_fence_around_an_object_and_further_keys_are_left_out(form: str, more: dict[str, str]) -> None:
+    said = Completion(text=form.replace("{}", say(**more)))
+    assert read_object(said, SCHEMA) == (json.loads(say()), "")
+    assert read_object(replace(said, truncated=True), SCHEMA) == ({}, "was cut off before its end")
 
 
 @given(st.text())
 def test_no_text_breaks_the_reader(text: str) -> None:
-    assert fault_in(Completion(text=text), SCHEMA)
+    assert read_object(Completion(text=text), SCHEMA)[1]
 
 
 @given(st.text(), st.text(), st.text())
@@ -143,7 +148,7 @@ def test_the_judge_asks_for_its_schema_at_temperature_0_with_its_seed() -> None:
     (body,) = server.bodies
     assert body["prompt"] == judge_case(*CASE).prompt
     assert body["format"] == SCHEMA
-    assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096}
+    assert body["options"] == {"temperature": 0, "seed": 5, "num_ctx": 4096, "num_predict": 256}
 
 
 def test_equal_cases_are_one_call() -> None:
@@ -157,7 +162,7 @@ FAULTY = {
     f"Sure! {say()}": "is not JSON",
     say(score=12): "it has 12 as score",
     say(label="unclear", intent_kept="yes"): "it has 'unclear' as label, 'yes' as intent_kept",
-    say(reason="it helps"): "is not an object with the keys label, score, intent_kept and no others",
+    say(label=None): "it has None as label",
 }
 
 
@@ -215,7 +220,7 @@ def test_of_a_long_faulty_reply_the_beginning_is_shown() -> None:
 def test_the_simulated_judge_repairs_its_reply(dispatcher: Dispatcher) -> None:
     prompt = judge_case(*CASE).repair_prompt("Seven.", "is not JSON", SCHEMA)
     call = Call(model="sim-judge", prompt=prompt, format=SCHEMA, options={"temperature": 0})
-    assert not fault_in(dispatcher.generate(call), SCHEMA)
+    assert not read_object(dispatcher.generate(call), SCHEMA)[1]
 
 
 def test_a_users_rubric_takes_the_place_of_ours_and_the_schema_stays(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -78,6 +79,17 @@ def test_a_call_that_failed_is_unscored_and_earns_nothing(name: str, dispatcher:
     )
     verdict = scorer("a", "b", Completion(text="", error=ServerBusyError("full")), 1.0)
     assert (verdict.reward, verdict.success, verdict.partial, dict(verdict.parts)) == (0.0, False, False, {})
+
+
+@pytest.mark.parametrize("name", SCORERS)
+@pytest.mark.parametrize("text", [*REPLIES.values(), ""])
+def test_a_reply_that_a_content_filter_ended_earns_what_a_refusal_earns_and_nobody_grades_it(
+    name: str, text: str, dispatcher: Dispatcher
+) -> None:
+    scorer = make_scorer(name, dispatcher=dispatcher, judge_model="absent")
+    verdict = scorer("a", "b", Completion(text=text, filtered=True), 1.0)
+    refused = score(make_scorer("refusal"), REPLIES["refused"], 1.0)
+    assert verdict == replace(refused, outcome="filtered")
 
 
 def test_the_keyword_reward_goes_by_length() -> None:

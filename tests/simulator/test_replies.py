@@ -166,6 +166,19 @@ def test_thinking_can_be_switched_off_and_is_apart_on_openais_wire(ask: Ask) -> 
         assert set(message) == {"role", "content"}
 
 
+@pytest.mark.parametrize(
+    ("effort", "level"),
+    [("minimal", "low"), ("low", "low"), ("medium", "medium"), ("high", "high"), ("ultra", "max")],
+)
+def test_an_effort_on_openais_wire_is_a_level_of_thought(ask: Ask, effort: str, level: str) -> None:
+    chat = {"messages": completion()["messages"], "options": {"temperature": 0}, "stream": False}
+    wanted = ask("/api/chat", chat | {"model": "sim-thinker", "think": level}).json()["message"]
+    for said in ({"reasoning_effort": effort}, {"reasoning": {"effort": effort}}):
+        asked = completion(model="sim-thinker", **said)
+        message = ask("/v1/chat/completions", asked).json()["choices"][0]["message"]
+        assert (message["content"], message["reasoning"]) == (wanted["content"], wanted["thinking"])
+
+
 def test_a_limit_that_thoughts_use_up_leaves_no_answer(ask: Ask) -> None:
     asked = generate(model="sim-thinker", options={"num_predict": 10})
     reply = ask("/api/generate", asked).json()

@@ -68,7 +68,13 @@ ERRORS = [
     ("/api/embed", {"model": "x", "input": "a"}, 404, 'model "x" not found, try pulling it first'),
     ("/api/chat", CHAT | {"model": "sim-embed"}, 400, '"sim-embed" does not support chat'),
     ("/api/generate", TARGET | {"think": True}, 400, '"sim-target" does not support thinking'),
-    ("/api/generate", TARGET | {"think": "much"}, 400, 'invalid think value: "much"'),
+    (
+        "/api/generate",
+        TARGET | {"think": "much"},
+        400,
+        'invalid think value: "much" (must be "high", "medium", "low", "max", true, or false)',
+    ),
+    ("/api/chat", CHAT | {"think": 5}, 400, 'think must be a boolean or string ("high", "medium",'),
     ("/api/embed", {"model": "sim-embed", "input": 5}, 400, "invalid input type"),
     (
         "/api/generate",
@@ -88,12 +94,11 @@ ERRORS = [
         400,
         "response_format type",
     ),
-    ("/v1/chat/completions", CHAT | {"reasoning_effort": "x"}, 400, "invalid reasoning value"),
     (
         "/v1/chat/completions",
-        {**CHAT, "messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+        CHAT | {"reasoning_effort": "x"},
         400,
-        "invalid message format",
+        'invalid reasoning value: "x" (must be "minimal", "low", "medium", "high", "xhigh", ',
     ),
     ("/v1/embeddings", {"model": "sim-embed"}, 400, '"input" or "content" must be provided'),
     ("/v1/embeddings", {"model": "x", "input": "a"}, 404, 'model "x" not found'),
@@ -109,6 +114,61 @@ def test_a_wrong_request_gets_ollamas_status_and_text(ask: Ask) -> None:
         if (reply.status_code, said[: len(text)]) != (status, text):
             wrong[path, text] = (reply.status_code, said)
     assert not wrong
+
+
+def _url(url: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+NO_TEXT: list[tuple[Any, str]] = [
+    # A part of a message, and Ollama's error.
+    (5, "invalid message format"),
+    ({"text": "Why?"}, "invalid message format"),
+    ({"type": "text"}, "invalid message format"),
+    ({"type": "file", "text": "Why?"}, "invalid message format"),
+    ({"type": "image_url", "text": "Why?"}, "invalid message format"),
+    (_url("http://a/b.png"), "image URLs are not currently supported, please use base64 encoded"),
+    (_url("data:image/gif;base64,AAAA"), "invalid image input"),
+    (_url("data:image/png;base64,A"), "invalid image input"),
+    (_url("data:image/png;base64,AAA="), "registry.ollama.ai/library/sim-target:latest does not"),
+    ({"type": "image_url", "image_url": "data:;base64,"}, "registry.ollama.ai/library/sim-target"),
+    ({"type": "input_audio"}, "invalid input_audio format"),
+    ({"type": "input_audio", "input_audio": {}}, "invalid input_audio format: missing data"),
+]
+
+
+@pytest.mark.parametrize(("part", "error"), NO_TEXT)
+def test_a_part_of_a_message_that_is_no_text_gets_ollamas_error(
+    ask: Ask, part: object, error: str
+) -> None:
+    content = [{"type": "text", "text": "Why?"}, part]
+    reply = ask("/v1/chat/completions", CHAT | {"messages": [{"role": "user", "content": content}]})
+    assert reply.status_code == 400
+    assert reply.json()["error"]["message"].startswith(error)
+
+
+def test_text_parts_of_a_message_are_one_text(ask: Ask) -> None:
+    contents = ("Why?\n\nHow?", [{"type": "text", "text": text} for text in ("Why?", "How?")])
+    said = [
+        ask(
+            "/v1/chat/completions",
+            CHAT | {"temperature": 0, "messages": [{"role": "user", "content": content}]},
+        ).json()
+        for content in contents
+    ]
+    assert said[0]["choices"] == said[1]["choices"]
+    assert said[0]["usage"] == said[1]["usage"]
+
+
+@pytest.mark.parametrize(("options", "context"), [({}, 4096), ({"num_ctx": 512}, 512)])
+def test_a_loaded_model_has_the_context_that_it_was_loaded_with(
+    ask: Ask, http: httpx.Client, options: dict[str, int], context: int
+) -> None:
+    ask("/api/generate", TARGET | {"options": options})
+    lengths = {
+        each["name"]: each["context_length"] for each in http.get("/api/ps").json()["models"]
+    }
+    assert lengths["sim-target:latest"] == context
 
 
 def test_what_ollama_does_not_serve_is_plain_text(ask: Ask, http: httpx.Client) -> None:

@@ -43,6 +43,7 @@ def judge(server: ScriptedServer) -> Iterator[LLMJudge]:
 def info(reply: str, *, success: bool, query: int = 0, adopted: bool = True) -> dict[str, Any]:
     return {
         "unscored": False,
+        "outcome": "answered" if success else "refused",
         "original_query": f"How do I bake cake {query}?",
         "query_before": f"before {query}",
         "mutated_query": f"after {query}",

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from evaluation.policies.llm import LLMPolicy, choice_prompt, choice_schema, parse_choice
+from evaluation.policies.llm import LLMPolicy, choice_prompt, choice_schema
 from evaluation.policies.specs import make_source, parse_policy
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import ModelMissingError
@@ -33,7 +33,7 @@ def test_the_model_is_asked_at_temperature_0_with_the_seed_for_one_of_the_mutato
     with model_that_says('{"mutator": "shorten"}') as (source, server):
         assert source.make(3).step(view(step_count=2)) == MUTATORS.index("shorten")
     (body,) = server.bodies
-    assert body["options"] == {"temperature": 0, "seed": 7}
+    assert body["options"] == {"temperature": 0, "seed": 7, "num_predict": 256}
     assert body["format"] == choice_schema(MUTATORS)
     assert body["prompt"] == choice_prompt(view(step_count=2))
 
@@ -60,7 +60,6 @@ def test_a_query_cannot_close_its_own_tag() -> None:
         '{"mutator": "whisper"}',
         '{"mutator": ["shorten"]}',
         '{"mutator": null}',
-        '{"mutator": "shorten", "why": "short"}',
         '["shorten"]',
         '{"mutator": "shorten"',
         "[" * 200_000,
@@ -69,8 +68,6 @@ def test_a_query_cannot_close_its_own_tag() -> None:
 def test_a_reply_that_names_no_mutator_in_the_schema_is_an_error_and_no_choice(text: str) -> None:
     with model_that_says(text) as (source, _), pytest.raises(ValueError, match="mutator"):
         source.make(0).step(view())
-    with pytest.raises(ValueError, match="mutator"):
-        parse_choice(text, MUTATORS)
 
 
 def test_a_call_that_fails_raises_its_own_error(dispatcher: Dispatcher) -> None:

@@ -1,0 +1,183 @@
+"""The dialect of an OpenAI-compatible server: which fields of a request it takes, by which names.
+
+A request is sent as OpenAI and most servers take it. What a server refuses by name is left out or
+renamed from then on, and a line says so. The rules are plain settings (`--request-field`, and a
+run's config.toml), `FIELD=NAME` each:
+
+- `max_tokens=max_completion_tokens`: the field goes by another name;
+- `seed=`: it is left out;
+- `response_format=json_object`: any JSON object, and the schema in words; `response_format=`: the
+  words alone;
+- `system=user`: the system prompt stands before the first user turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from ollama_utils.errors import BadRequestError, OllamaError, PromptTooLongError, ServerFaultError
+from ollama_utils.http import brief
+
+_FIXED = frozenset({"model", "messages", "input", "stream"})
+"""What no server does without."""
+_FORMS: Mapping[str, tuple[str, ...]] = {
+    "max_tokens": ("max_tokens", "max_completion_tokens", ""),
+    "response_format": ("json_schema", "json_object", ""),
+    "system": ("system", "user"),
+}
+"""How a field can be sent, the usual way first; any other goes by its name or not at all."""
+_REFUSAL = re.compile(
+    r"unsupported|n[o']t (be )?support|unrecogni[sz]ed|unknown|unexpected|extra_forbidden"
+    r"|not permitted|not allowed|unavailable|not enabled|supported values|literal_error"
+    r"|must alternate|only user and assistant",
+    re.IGNORECASE,
+)
+_NO_SYSTEM = re.compile(
+    r"\b(system|developer)\b.{0,20}\b(role|message|prompt|instruction)"
+    r"|roles must alternate|only user and assistant roles",  # Mistral's templates
+    re.IGNORECASE,
+)
+_ECHO = re.compile(r"""['"]input['"]: ?""")
+"""Behind it pydantic repeats what was sent, which may be a whole request."""
+_SCHEMA = "\n\nThe JSON object must follow this schema:\n"
+
+
+class Dialect:
+    """What is known of one server's dialect; shared by all threads.
+
+    Args:
+        at: the server, as lines name it.
+        rules: `FIELD=NAME`, see the module.
+        report: is given a line for the user with each rule that is learned.
+
+    Raises:
+        ValueError: a rule cannot be read.
+    """
+
+    def __init__(self, at: str, rules: Iterable[str], report: Callable[[str], None]) -> None:
+        self._at, self._report = at, report
+        self._lock = threading.Lock()
+        self._rules: dict[str, str] = {}
+        for rule in rules:
+            field, equals, name = (part.strip() for part in rule.partition("="))
+            is_free = field not in _FIXED and name not in _FIXED | {"response_format"}
+            takes_others = field not in {"system", "response_format"}
+            if not (field and equals and is_free and (takes_others or name in _FORMS[field])):
+                raise ValueError(
+                    f"--request-field is {rule!r}; expected FIELD=NAME or FIELD= for a field of a "
+                    f"request other than {', '.join(sorted(_FIXED))}, or system=user, "
+                    "response_format=json_object"
+                )
+            self._rules[field] = name
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Those that hold now."""
+        return tuple(f"{field}={name}" for field, name in sorted(self._rules.items()))
+
+    def send(self, body: Mapping[str, Any], ask: Callable[[dict[str, Any]], bytes]) -> bytes:
+        """Send a request; what the server refuses by name is sent another way, or not at all.
+
+        What a request that is taken had in another way holds from then on.
+
+        Args:
+            body: the request as most servers take it.
+            ask: sends one, and returns the reply.
+
+        Raises:
+            OllamaError: as `ask` raises it, where nothing else can be tried.
+        """
+        rules, refused = dict(self._rules), dict[tuple[str, str], str]()
+        while True:
+            sent = _in_dialect(body, rules)
+            try:
+                reply = ask(sent)
+            except PromptTooLongError:
+                raise
+            except (BadRequestError, ServerFaultError) as error:
+                field = _refused_field(error, body, sent, rules)
+                if field is None:
+                    raise
+                refused[field, rules.get(field, _usual(field))] = error.words
+                forms = _FORMS.get(field, (field, ""))
+                left = [form for form in forms if (field, form) not in refused]
+                if not left:
+                    raise
+                rules[field] = left[0]
+            else:
+                for (field, _), words in refused.items():
+                    self._keep(field, rules[field], words)
+                return reply
+
+    def _keep(self, field: str, form: str, words: str) -> None:
+        with self._lock:
+            is_new = self._rules.get(field, _usual(field)) != form
+            self._rules[field] = form
+        if is_new:
+            how = f"sends it as {form!r}" if form else "leaves it out"
+            self._report(
+                f"{self._at} refused {field} ({brief(words)!r}): mutagym {how} from now on"
+            )
+
+
+def _usual(field: str) -> str:
+    return _FORMS.get(field, (field,))[0]
+
+
+def _in_dialect(body: Mapping[str, Any], rules: Mapping[str, str]) -> dict[str, Any]:
+    """A request as the rules have it."""
+    sent = dict(body)
+    for field, form in rules.items():
+        if field == "system" and form == "user" and "messages" in sent:
+            sent["messages"] = _without_system(sent["messages"])
+        elif field == "response_format" and field in body and form != "json_schema":
+            schema = sent.pop(field)["json_schema"]["schema"]
+            sent["messages"] = _with_words(sent["messages"], _SCHEMA + json.dumps(schema))
+            sent |= {field: {"type": form}} if form else {}
+        elif field in body and field not in {"system", "response_format"}:
+            value = sent.pop(field)
+            sent |= {form: value} if form else {}
+    return sent
+
+
+def _refused_field(
+    error: OllamaError, body: Mapping[str, Any], sent: Mapping[str, Any], rules: Mapping[str, str]
+) -> str | None:
+    """The field that a server refused: of several, the one that its words name first."""
+    words = _ECHO.split(error.words)[0]
+    messages = sent.get("messages", ()) if words else ()
+    for message in messages:  # which the words may quote
+        words = words.replace(message["content"], "")
+    if not _REFUSAL.search(words):
+        return None
+    found = {}
+    for field in body.keys() - _FIXED:
+        form = rules.get(field, field)
+        name = re.escape(form).replace("_", "_?")  # xAI's topP
+        if field == "response_format":
+            name = "response_format|json_schema"
+        named = re.search(rf"(?<![\w-])({name})(?![\w-])", words, re.IGNORECASE)
+        if named and form:
+            found[field] = named.start()
+    if found and isinstance(error, BadRequestError):  # a failure may name anything
+        return min(found, key=found.__getitem__)
+    has_system = any(message["role"] == "system" for message in messages)
+    return "system" if has_system and _NO_SYSTEM.search(words) else None
+
+
+def _without_system(messages: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Messages with the system prompt before the first user turn."""
+    if messages[0]["role"] != "system":
+        return messages
+    system, first, *others = messages
+    return [first | {"content": f"{system['content']}\n\n{first['content']}"}, *others]
+
+
+def _with_words(messages: list[dict[str, str]], words: str) -> list[dict[str, str]]:
+    """Messages with more words at the end of the last turn."""
+    *others, last = messages
+    return [*others, last | {"content": last["content"] + words}]
