@@ -210,16 +210,16 @@ def _begin(
     connection: Connection,
     stack: ExitStack,
 ) -> ReplyLog:
-    """Write down what the evaluation is, and keep its replies from here on."""
+    """Keep replies from here on, check that the models answer, and write down what the evaluation is."""
+    from envs.preflight import ask_first, check_lengths
+
     digests = digests_of(missions, list(models_asked(inputs.teams)), connection)
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
-    from envs.look import check_lengths, look
-
     for mission in missions:
         texts, given = mission.queries.of_episodes, mission.spec.given
         check_lengths(mission.answerer.encoder, texts, given.query_set)
-        look(mission.answerer, _played(inputs.teams, mission.context.rules.mutators), texts)
+        ask_first(mission.answerer, _played(inputs.teams, mission.context.rules.mutators), texts)
     dialect = connection.resolve(inputs.config.server).request_field
     server = replace(inputs.config.server, ollama_host=connection.hosts, request_field=dialect)
     config = replace(inputs.config, server=server)
@@ -234,7 +234,7 @@ def _begin(
         f"run folder {folder.path}: {len(missions)} missions, {len(inputs.teams)} teams, "
         f"{sum(len(mission.queries.played) for mission in missions)} queries"
         + (f", {guard} guard queries" if guard else "")
-        + f", {counted(inputs.most_calls + connection.dispatcher.completions)}"  # those of the look
+        + f", {counted(inputs.most_calls + connection.dispatcher.completions)}"  # of the preflight
     )
     return replies
 

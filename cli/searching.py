@@ -282,7 +282,7 @@ class SearchSession:
         """
         replies = [self.connection.dispatcher.generate(call) for call in search.first]
         for reply in replies:
-            check_reply("target", reply, write_stderr, alone=len(replies) == 1)
+            check_reply("target", reply, write_stderr, required=len(replies) == 1)
         self.interrupt.allow(allowed=False)  # until it can be said how to go on
         self._begin(search)
         began_s = time.monotonic()
@@ -343,8 +343,8 @@ class SearchSession:
         folder.begin(resolved(config), simulated=self.connection.simulated)
         folder.go_on = resume_line(self.command, folder.path, config)
         folder.write_json("parts.json", fingerprints)
-        looked = self.connection.dispatcher.completions
-        cost = "" if search.most_calls is None else f", {counted(search.most_calls + looked)}"
+        preflight = self.connection.dispatcher.completions
+        cost = "" if search.most_calls is None else f", {counted(search.most_calls + preflight)}"
         write_stderr(f"run folder {folder.path}: {search.says}{cost}")
 
     def _searched(self, search: Search) -> Found:

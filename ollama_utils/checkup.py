@@ -36,7 +36,7 @@ _LOAD_S, _LOAD_SHARE = 0.1, 0.1
 
 
 def check_reply(
-    role: Role, reply: Completion, report: Callable[[str], None], *, alone: bool = True
+    role: Role, reply: Completion, report: Callable[[str], None], *, required: bool = True
 ) -> None:
     """Say what is wrong with the first reply of a role.
 
@@ -44,13 +44,17 @@ def check_reply(
         role: the model's.
         reply: to its first question.
         report: is given a line for the user.
-        alone: whether nothing can come of the run without this model.
+        required: whether nothing can come of the run without this model.
 
     Raises:
         UserError: so it is: there is no such model, or the server wants another key.
     """
     error = reply.error
-    if error and alone and (isinstance(error, ModelMissingError) or error.status in UNAUTHORIZED):
+    if (
+        error
+        and required
+        and (isinstance(error, ModelMissingError) or error.status in UNAUTHORIZED)
+    ):
         raise UserError(str(error))
     if error:
         report(f"the first call to the {role} failed: {type(error).__name__}: {error}")
@@ -77,7 +81,7 @@ def check_context(
     first_tokens = reply.usage.prompt_tokens if reply.usage else 0
     more_bytes = len(longest.encode()) - (len(call.prompt.encode()) if first_tokens else 0)
     tokens = first_tokens + more_bytes // _BYTES_A_TOKEN
-    most = dispatcher.filled(call).options["num_predict"]
+    most = dispatcher.with_defaults(call).options["num_predict"]
     model = short_name(call.model)
     for server in dispatcher.servers.all:
         try:

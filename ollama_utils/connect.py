@@ -14,7 +14,7 @@ import difflib
 import os
 import textwrap
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -494,7 +494,7 @@ def _check_pulled(
     models: Sequence[str], available: Mapping[str, Sequence[str]], hosts: Sequence[str]
 ) -> None:
     """Raise UserError where the hosts do not have one of these models, but for an open list."""
-    is_open = _is_open(list(available)) and not _can_pull(hosts)
+    is_open = _is_open(available) and not _can_pull(hosts)
     for model in models:
         if short_name(model) in available or is_open:
             continue
@@ -508,7 +508,7 @@ def _check_pulled(
         raise UserError(f"model {model!r} {is_not} {', '.join(hosts)}: {' '.join(hints)}")
 
 
-def _is_open(available: Sequence[str]) -> bool:
+def _is_open(available: Collection[str]) -> bool:
     """Whether a list says nothing, so that whoever names a model is believed."""
     return not available or any("*" in name for name in available)
 

@@ -263,7 +263,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
             OutageError: no server was there for too long.
             ModelChangedError: a model is not what it was when the run began.
         """
-        call = self.filled(call)
+        call = self.with_defaults(call)
         try:
             question = question_of(call)
         except BadRequestError as error:
@@ -288,7 +288,7 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
         """
         if not call.repeatable:
             return None
-        call = self.filled(call)
+        call = self.with_defaults(call)
         try:
             question = question_of(call)
         except BadRequestError:
@@ -363,8 +363,8 @@ class Dispatcher(AbstractContextManager["Dispatcher"]):
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def filled(self, call: Call) -> Call:
-        """A call with what it leaves open: whether the model thinks, and a limit on its tokens."""
+    def with_defaults(self, call: Call) -> Call:
+        """A call with what it leaves out: whether the model thinks, and a limit on its tokens."""
         think = self._think.get(call.role) if call.think is None else think_of(call.think)
         most = call.options.get("num_predict", MOST_TOKENS[call.role])
         if think and isinstance(most, int) and most > 0:

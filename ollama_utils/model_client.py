@@ -74,7 +74,7 @@ is one token at least: where there are fewer tokens than words, some were cut of
 left alone: some servers do not count what they had in their cache."""
 _ENDS_BADLY = frozenset({"error", "abort", "aborted", "cancelled"})
 _FILTERED = "content_filter"
-THINK_FLAGS = {"target": "--think", "mutator": "--mutator-think", "judge": "--judge-think"}
+_THINK_FLAGS = {"target": "--think", "mutator": "--mutator-think", "judge": "--judge-think"}
 _CONTEXTS_TOO_LARGE = "Context size has been exceeded"
 """What llama.cpp's server says (500) when it drops all generations: their contexts do not fit."""
 _UNREADABLE = (TypeError, AttributeError, LookupError, ValueError, OverflowError, RecursionError)
@@ -403,7 +403,7 @@ def _words_of(body: bytes) -> str:
 
 def _about_thoughts(call: Call) -> str:
     """What to do where a reply was nothing but thoughts."""
-    flag = THINK_FLAGS[call.role]
+    flag = _THINK_FLAGS[call.role]
     if call.think is False:
         return (
             f"it thinks although {flag} is off; pass {flag} low or on, and a larger --think-budget"

@@ -269,7 +269,7 @@ def _prepare(
         _copy_log(path, folder.path)
         return folder
 
-    run = prepare(config, open_folder, queries, connection, interrupt, stack, looks=False)
+    run = prepare(config, open_folder, queries, connection, interrupt, stack, preflight=False)
     # A limit that stopped the run stands in its record; and where it was resumed, failures counted anew.
     return replace(run, config=replace(run.config, max_unscored=1.0))
 

@@ -183,7 +183,7 @@ def prepare(
     stack: ExitStack,
     encoder: Encoder | None = None,
     *,
-    looks: bool = True,
+    preflight: bool = True,
 ) -> TrainingRun:
     """Make and check all that a run needs, then write down what it is, config.toml first.
 
@@ -197,7 +197,7 @@ def prepare(
         interrupt: how it is stopped.
         stack: closes what was opened.
         encoder: one that is open already; None: the one that the config names.
-        looks: whether each model is asked its first question.
+        preflight: whether the queries' lengths are checked, and each model is asked its first question.
 
     Raises:
         UserError: a part cannot be made, or is not what the run that is gone on with began with.
@@ -209,13 +209,13 @@ def prepare(
     keep_replies(replies, config.cache, connection, digests, stack)
     env = _environment(config, queries, connection, encoder)
     stack.callback(env.close, terminate=True)
-    if looks:
-        from envs.look import check_lengths, look
+    if preflight:
+        from envs.preflight import ask_first, check_lengths
 
         answerer = env.envs[0].answerer
         texts = [query.text for query in (*queries.train, *queries.held_out, *queries.kept)]
         check_lengths(answerer.encoder, texts, config.mission.query_set)
-        look(answerer, env.envs[0].rules.mutators, texts)
+        ask_first(answerer, env.envs[0].rules.mutators, texts)
     interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
     found = fingerprints(config, queries, env, digests)
     saved = _begin(config, folder, queries, connection, found)

@@ -9,7 +9,7 @@ from typing import Any
 from evaluation.policies.policy import View
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.prompts import fenced_with_note
-from ollama_utils.types import Call, Think
+from ollama_utils.types import Call
 from scorers.json_replies import object_schema, read_object
 
 _PROMPT = """\
@@ -45,8 +45,6 @@ class LLMPolicy:
     """Of every call: the same for all agents, so that equal views are one call."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of Ollama's options (`num_ctx`); `temperature` and `seed` are set here."""
-    think: Think | None = None
-    """Whether a thinking model thinks; None leaves it to the server."""
 
     def make(self, seed: int) -> LLMPolicy:  # noqa: ARG002 - at temperature 0 nothing is left to chance
         """The policy itself: it remembers nothing."""
@@ -65,7 +63,6 @@ class LLMPolicy:
             prompt=choice_prompt(view),
             format=schema,
             options={**self.options, "temperature": 0, "seed": self.seed},
-            think=self.think,
             role="judge",
         )
         completion = self.dispatcher.generate(call)

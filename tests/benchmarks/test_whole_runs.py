@@ -27,7 +27,7 @@ def test_the_calls_of_a_run_are_read_back_from_its_replies(simulator: EmbeddedSe
         dispatcher.keep_in(log)
         for call in (*CALLS, CALLS[0]):  # the last is answered from memory
             dispatcher.generate(call)
-        assert requests_of(file) == list(map(dispatcher.filled, CALLS))
+        assert requests_of(file) == list(map(dispatcher.with_defaults, CALLS))
 
 
 def test_what_was_timed_is_not_done_again_and_what_was_killed_begins_anew(tmp_path: Path) -> None:

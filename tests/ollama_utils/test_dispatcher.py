@@ -252,7 +252,7 @@ def test_a_run_beside_another_has_its_own_accounts_and_a_whole_log(
             log = ReplyLog(tmp_path / f"{number}.sqlite", digests={})
             run.keep_in(log)
             assert [run.generate(ask(n)).error for n in range(3)] == [None] * 3
-            assert all(log.find(question_of(run.filled(ask(n)))) for n in range(3))
+            assert all(log.find(question_of(run.with_defaults(ask(n)))) for n in range(3))
             assert log.totals()["calls"] == (0 if number else 3)
             log.close()
         assert [run.accounts()["sim-target"].calls for run in runs] == [3, 0]

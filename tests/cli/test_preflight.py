@@ -1,4 +1,4 @@
-"""The look before a run: its own first questions, a line for what is wrong, and what it learns kept."""
+"""The preflight checks of a run: its own questions, a line for what is wrong, and what they teach is kept."""
 
 from __future__ import annotations
 

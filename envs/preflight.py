@@ -1,4 +1,4 @@
-"""A look before a run costs: its longest query, and the first question to each of its models.
+"""The preflight checks of a run: its longest queries, and the first question to each of its models.
 
 What is wrong is a line in the first seconds. The replies stand in the run's log like all others: what the run
 asks in the same words is not asked again, and nothing is by a run that is gone on with.
@@ -64,7 +64,7 @@ def check_lengths(encoder: Encoder, queries: Sequence[str], config: QueryConfig)
     )
 
 
-def look(
+def ask_first(
     answerer: Answerer,
     mutators: Sequence[Mutator],
     queries: Sequence[str],
