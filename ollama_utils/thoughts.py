@@ -30,7 +30,8 @@ _AROUND_ANSWERS: tuple[Marks, ...] = (
     ("", "<|return|>"),
 )
 """What some of these models put around the answer that follows."""
-_QUOTES = frozenset("'\"`()*\u201c\u201d\u2018\u2019\u300c\u300d")
+_QUOTES = dict(zip("'\"`*(\u201c\u2018\u300c", "'\"`*)\u201d\u2019\u300d", strict=True))
+"""What stands before and behind a mark that an answer speaks of."""
 
 
 def read_marks(texts: Iterable[str]) -> tuple[Marks, ...]:
@@ -99,7 +100,7 @@ def _partition(text: str, mark: str) -> tuple[str, str, str]:
 def _is_quoted(before: str, after: str) -> bool:
     """Whether an answer speaks of the mark between the two, in prose, quotes or code."""
     is_in_prose = before[-1:] == " " and after[:1] == " "
-    is_in_quotes = before[-1:] in _QUOTES and after[:1] in _QUOTES
+    is_in_quotes = _QUOTES.get(before[-1:], "no mark") == after[:1]
     is_in_code = any(before.count(fence) % 2 for fence in ("```", "~~~"))
     return is_in_prose or is_in_quotes or is_in_code
 
