@@ -232,7 +232,7 @@ class OpenAIClient(HttpModelClient):
             if error.status in UNAUTHORIZED:
                 raise
             return []
-        except ValueError:  # a page, or nothing
+        except (ValueError, RecursionError):  # a page, or nothing
             return []
         if isinstance(found, dict):
             found = found.get("data") or found.get("models")

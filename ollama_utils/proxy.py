@@ -193,7 +193,7 @@ class ProxyServer:
         try:
             body = parse_json(raw)
             json.dumps(body, allow_nan=False)  # a number that could not be written again
-        except ValueError:  # the server says what is wrong with it
+        except (ValueError, RecursionError):  # the server says what is wrong with it
             body = None
         place = _user_text(path, body)
         if place is None:

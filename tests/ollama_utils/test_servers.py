@@ -156,6 +156,7 @@ def test_calls_outlast_an_outage_and_get_the_replies_that_they_would_have_had(
         wait_until(lambda: len(lines) == 1)
         own.end_outage()
         assert [reply.text for reply in found.result(PATIENCE_S)] == expected[: len(calls)]
+        wait_until(lambda: len(lines) == 2)
     assert "is away" in lines[0]
     assert "(--max-outage)" in lines[0]
     assert "answers again" in lines[1]
