@@ -65,7 +65,7 @@ soak: install ## The long checks: a training under all faults, every kill and sc
 	$(BIN)/pytest --hypothesis-profile fuzz --timeout 0 --hypothesis-show-statistics $(wildcard tests/*/*_fuzz.py tests/*/*/*_fuzz.py)
 
 bench: install ## Measure all that is claimed of speed, into docs/performance.md (over half an hour)
-	$(call run_benchmarks,rollouts step_cost calls limits eval_throughput wrappers doctor report)
+	$(call run_benchmarks,rollouts step_cost calls limits eval_throughput wrappers report)
 
 bench-outages: install ## The only server gone for 2 minutes in the middle of each command; slow and hung hosts, into docs/performance.md (about twenty minutes)
 	$(call run_benchmarks,outages several_servers)

@@ -10,29 +10,25 @@ queries drawn as a policy that chooses at random would.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.reporting import table
-from envs.answering import Answerer, Models
-from envs.episode import Episode, Rewrite, Rules, derive_seed
+from envs.episode import Episode, Rules, begin_together, derive_seed, reword_together
+from envs.models import ModelCalls, Models
 from envs.queries import load_queries
 from mutators.mutator import Mutator
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from ollama_utils.batching import batch_encode_queries
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import make_encoder
-from ollama_utils.parallel import map_parallel
-from ollama_utils.types import Completion
-from scorers.intent import INTENT_THRESHOLD
+from scorers.intent import INTENT_THRESHOLD, similarity
 from scorers.reward import make_scorer
 
 JOINED = "paraphrase"
@@ -50,52 +46,55 @@ class Reworded:
     similarity: float
 
 
-def reword(answerer: Answerer, mutator: Mutator, query: str, earlier: Sequence[str], seed: int) -> Reworded:
-    """The first step of an episode up to its rewording."""
+def reword(
+    models: ModelCalls, mutator: Mutator, queries: Sequence[str], earlier: Mapping[str, str], in_flight: int
+) -> list[Reworded]:
+    """The first step of an episode of each query, up to its rewording; `earlier` are rewordings of before."""
     rules = Rules(mutators=(mutator,), intent_threshold=INTENT_THRESHOLD)
-    episode = Episode(rules=rules, original=query, seed=seed, number=0)
-    begun = episode.begin()
-    rewrite = answerer.answer_one(
-        Rewrite(mutator=mutator, query=query, earlier=tuple(earlier), seed=episode.seed_for("rewrite"))
-    )
-    texts = next(begun)
-    with contextlib.suppress(StopIteration):
-        begun.send(answerer.answer(texts))
-    if not isinstance(rewrite, Completion) or rewrite.error:
-        return Reworded(mutator=mutator.name, query=query, text="", rejected="failed", similarity=0.0)
-    before, after = batch_encode_queries(answerer.encoder, [query, rewrite.text or query])
-    return Reworded(
-        mutator=mutator.name,
-        query=query,
-        text=rewrite.text,
-        rejected=episode.rejection(mutator, rewrite, after) or "unchanged" * (rewrite.text == query),
-        similarity=round(float(before @ after), 3),
-    )
+    episodes = [
+        Episode(
+            rules=rules,
+            original=query,
+            seed=derive_seed(mutator.name, query),
+            number=0,
+            earlier=(earlier[query],) if query in earlier else (),
+        )
+        for query in queries
+    ]
+    begin_together(episodes, models)
+    rewordings = reword_together(episodes, [0] * len(queries), models, in_flight)
+    done = []
+    for query, embedding, made in zip(queries, models.embed(queries), rewordings, strict=True):
+        unchanged = "unchanged" if made.rewrite.text == query else ""
+        done.append(
+            Reworded(
+                mutator=mutator.name,
+                query=query,
+                text="" if made.error else made.rewrite.text,
+                rejected="failed" if made.error else made.rejected or unchanged,
+                similarity=0.0 if made.error else round(similarity(embedding, made.embedding), 3),  # type: ignore[arg-type]  # the episodes have begun
+            )
+        )
+    return done
 
 
 def reword_all(
-    answerer: Answerer,
+    models: ModelCalls,
     mutators: Sequence[Mutator],
     queries: Sequence[str],
     in_flight: int,
     on_mutator: Callable[[Sequence[Reworded]], None],
 ) -> list[Reworded]:
     """Every mutator on every query, mutator by mutator, crossover last; `on_mutator` is given all so far."""
-    earlier: dict[str, list[str]] = {}
+    earlier: dict[str, str] = {}
     done: list[Reworded] = []
     for mutator in sorted(mutators, key=lambda mutator: mutator.name == "crossover"):
-        tries = [(query, earlier.get(query, [])) for query in queries]
-        made = map_parallel(partial(_reword, answerer, mutator), tries, in_flight)
+        made = reword(models, mutator, queries, earlier, in_flight)
         if mutator.name == JOINED:
-            earlier = {each.query: [each.text] for each in made if not each.rejected}
+            earlier = {each.query: each.text for each in made if not each.rejected}
         done += made
         on_mutator(done)
     return done
-
-
-def _reword(answerer: Answerer, mutator: Mutator, given: tuple[str, list[str]]) -> Reworded:
-    query, earlier = given
-    return reword(answerer, mutator, query, earlier, derive_seed(mutator.name, query))
 
 
 def rows(done: Sequence[Reworded]) -> list[dict[str, Any]]:
@@ -147,13 +146,13 @@ def main() -> int:
     mutators = load_mutators(given.mutators.split(","))
     with Dispatcher([given.ollama_host]) as dispatcher:
         encoder = make_encoder(given.encoder, dispatcher)
-        answerer = Answerer(
+        models = ModelCalls(
             models=Models(target=given.model, mutator=given.model, options={"num_predict": 512}),
             dispatcher=dispatcher,
             encoder=encoder,
             scorer=make_scorer("keyword"),
         )
-        done = reword_all(answerer, mutators, queries, given.in_flight, partial(write_lines, given.all))
+        done = reword_all(models, mutators, queries, given.in_flight, partial(write_lines, given.all))
     print(table(rows(done)))
     write_lines(given.samples, samples(done, 100, given.seed))
     return 0

@@ -116,9 +116,10 @@ def _under(engine: str, hosts: list[str], encoder: str, seed: int, num_steps: in
         dispatcher.servers.models()  # the actors are up
         actors = [client.actor_pid() for client in cluster.clients] if cluster else []
         setting = Setting(schedule="lanes", num_processes=LANES, max_workers=None, seed=seed)
-        with ready(_world(hosts, encoder), dispatcher, setting) as env:
+        world = _world(hosts, encoder)
+        with ready(world, dispatcher, setting) as play:
             spent_s, theirs_s = time.process_time(), sum(map(_cpu_s, actors))
-            rollout = roll(env, setting, num_steps)
+            rollout = roll(play, world, setting, num_steps)
             spent_s, theirs_s = time.process_time() - spent_s, sum(map(_cpu_s, actors)) - theirs_s
     steps = LANES * num_steps
     return {
@@ -145,9 +146,9 @@ def by_lanes(lanes: int, num_steps: int) -> dict[str, Any]:
         world = _world([server.host], "hashing")
         before_kib = _memory_kib()
         setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=0)
-        with ready(world, dispatcher, setting) as env, _Most() as most:
+        with ready(world, dispatcher, setting) as play, _Most() as most:
             spent_s = time.process_time()
-            rollout = roll(env, setting, num_steps)
+            rollout = roll(play, world, setting, num_steps)
             spent_s = time.process_time() - spent_s
             grown_kib = _memory_kib() - before_kib
     steps = lanes * num_steps
@@ -198,7 +199,7 @@ class _Most:
 
 
 def _world(hosts: list[str], encoder: str) -> World:
-    queries = tuple(query.text for query in load_queries(None))
+    queries = load_queries(None)
     roles = Roles(target=MODEL, mutator=MODEL, judge=None)
     return World(hosts=tuple(hosts), roles=roles, queries=queries, mission=TimedMission(encoder=encoder))
 

@@ -97,18 +97,18 @@ def _roll(
 ) -> float:
     """CPU milliseconds a step of a rollout like those of `mutagym bench`, whose reset is left out."""
     setting = Setting(schedule="lanes", num_processes=lanes, max_workers=None, seed=seed)
-    queries = tuple(query.text for query in load_queries(None))
+    queries = load_queries(None)
     roles = Roles(target=MODEL, mutator=MODEL, judge=None)
     mission = TimedMission(encoder=encoder)
     world = World(hosts=(server.host,), roles=roles, queries=queries, mission=mission)
     with (
         Dispatcher([server.host], max_in_flight=max(64, lanes), memory_bytes=0) as dispatcher,
-        ready(world, dispatcher, setting) as env,
+        ready(world, dispatcher, setting) as play,
         ExitStack() as patches,
     ):
         for each in timed:
             patches.enter_context(each)
-        spent_s = roll(env, setting, num_steps).cpu_s
+        spent_s = roll(play, world, setting, num_steps).cpu_s
     return 1000 * spent_s / (lanes * num_steps)
 
 

@@ -37,7 +37,8 @@ from scorers.statistics import wilson_interval
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from simulator.world import load_world
-from train.gain import HOPELESS, SURE, GainConfig, GainRecord
+from train.config import GainConfig
+from train.gain import HOPELESS, SURE, GainRecord
 
 HERE = Path(__file__).parent
 WORK = Path("runs/until-sure")
@@ -298,9 +299,9 @@ def _beaten(chance: np.random.Generator) -> tuple[bool, bool]:
 
 def _claims(policies: Sequence[list[float]], fixed: Mapping[str, list[float]]) -> bool:
     record = GainRecord([str(query) for query in range(RESULTS)], GainConfig())
-    record.add_mutators(fixed)
+    record.fixed = {name: np.array(results) for name, results in fixed.items()}
     for number, policy in enumerate(policies, 1):
-        record.add(policy, steps=number, kept_steps=0, steps_left=1)
+        record.add(np.array(policy), steps=number, kept_steps=0, steps_left=1)
     return any(look.gain.low > 0 for look in record.looks)
 
 

@@ -39,8 +39,8 @@ from cli.timed_rollout import (
     World,
     measure,
 )
-from envs.episode import transition_record
-from envs.mission import load_query_set
+from envs.query_sets import load_query_set
+from envs.transitions import transition_record
 from mutators.registry import load_mutators
 from ollama_utils.connect import Connection, Roles, ServerConfig, SimulatorConfig, connect
 from records.errors import RunStoppedError, UserError, as_user_error
@@ -140,8 +140,9 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
             f"--engine ray has one process that drives it, and {' and '.join(own)} one a lane: leave one out"
         )
     mission = replace(config.mission, reward="judge") if config.judge else config.mission
-    mission.check()
-    queries = tuple(query.text for query in load_query_set(mission.query_set).train)
+    with prints_on_stderr():
+        mission.check()
+    queries = load_query_set(mission.query_set).train
     with connect(config.server, memory_bytes=0, simulated_target=MODEL) as connection:
         world = World(
             hosts=connection.dispatcher.hosts,
@@ -254,7 +255,7 @@ def timed_rollout(
 
     with as_user_error(OllamaError, ValueError):
         row, steps = measure(world, meter, connection.dispatcher, setting, num_steps)
-    errors = [info["error"] for lanes in steps for info, _ in lanes if info["unscored"]]
+    errors = [step.info["error"] for lanes in steps for step in lanes if step.info["unscored"]]
     if len(errors) == row["env_steps"]:
         raise RunStoppedError(f"{setting}: no step could be scored: {errors[0]}")
     if errors:
@@ -299,7 +300,7 @@ def calls_of(steps: Steps, by_model: Container[str]) -> Calls:
     calls: dict[Hashable, str] = {}
     for lane, taken in enumerate(zip(*steps, strict=True)):
         episode, queries = -1, [""]
-        for info, _ in taken:
+        for info, _, _ in taken:
             if info["episode_number"] != episode:
                 episode, queries = info["episode_number"], [info["original_query"]]
             if info["query_before"] != queries[-1]:
@@ -358,8 +359,8 @@ def _sha256(steps: Steps) -> str:
     """Of the transitions in (row, lane) order, whenever they came."""
     digest = LinesHash()
     for row, lanes in enumerate(steps):
-        for lane, (info, done) in enumerate(lanes):
-            digest.update(transition_record(row, lane, info, done))
+        for lane, (info, terminated, truncated) in enumerate(lanes):
+            digest.update(transition_record(row, lane, info, terminated=terminated, truncated=truncated))
     return digest.hexdigest()
 
 

@@ -1,45 +1,35 @@
-"""Tell what a server can do, and how fast a run on it would be: measured by a few hundred calls, read-only.
+"""Tell what a server can do, measured by some dozens of calls, read-only, and what would make it faster.
 
     mutagym doctor --ollama-host http://127.0.0.1:11434 --target-model llama3.2 --num-processes 16
-    mutagym doctor --ollama-host openai:http://127.0.0.1:8000/v1 --seconds 60
+    mutagym doctor --ollama-host openai:http://127.0.0.1:8000/v1 --seconds 10
     mutagym doctor --target-model llama3.2 --mutator-model qwen3:0.6b --encoder ollama:nomic-embed-text
 
 It looks at what the server tells (version, models and their sizes), calls the models of all roles in turn
 (do they stay in memory together?), asks a few questions alone and many at once (`ollama_utils/checkup.py`:
-slots, tokens a second, are equal requests answered equally?), and plays a short rollout under each schedule
-(`cli/forecast.py`). The forecast is of what `mutagym bench` would measure with the same flags: as there,
-every step makes a rewording and a question, one model has all roles unless more are named, and no reply is
-known beforehand. A training whose mutators go by rule, or that meets known questions, is faster.
+slots, tokens a second, are equal requests answered equally?), and times each role alone. How fast a run is
+under each schedule, `mutagym bench` measures with the same flags.
 
 Nothing is pulled, deleted or unloaded. What will be sent is said before.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import Parameter
 
-from cli.advice import Advice, advise
 from cli.bench import MODEL, TimedServer, timed_roles
-from cli.forecast import (
-    ROLES_ASKED,
-    PlannedRollout,
-    Speed,
-    fit,
-    more_lanes,
-    most_cost,
-    play,
-    time_encoder,
-    time_roles,
-)
 from cli.formats import new_table, number, print_parts, prints_on_stderr, write_json
-from cli.timed_rollout import Setting, TimedMission, World
-from envs.mission import load_query_set
+from cli.timed_rollout import TimedMission, World
+from envs.models import Ask, ModelCalls, Rewrite
+from envs.query_mutation import QueryMutationEnv
+from envs.query_sets import load_query_set
+from mutators.registry import load_mutators
 from ollama_utils.checkup import (
     AT_ONCE,
     Burst,
@@ -51,12 +41,14 @@ from ollama_utils.checkup import (
     residency_calls,
 )
 from ollama_utils.connect import Connection, NoModelNamedError, connect
-from ollama_utils.errors import BadReplyError, EncodingError
-from ollama_utils.types import Call, short_name, think_of
-from records.errors import as_user_error
+from ollama_utils.errors import BadReplyError, EncodingError, OllamaError
+from ollama_utils.monitor import ADVISED_SLOTS
+from ollama_utils.types import Call, Completion, short_name
+from records.errors import RunStoppedError, as_user_error
 from records.outputs import check_writable
-from records.settings import Count, JsonPlace, Lanes, Positive, Seed
+from records.settings import JsonPlace, Lanes, Positive
 from records.terminal import one_line, write_stderr
+from scorers.reward import Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,8 +58,14 @@ QUESTIONS = 4
 """Of a burst."""
 _SHORT, _SHORTEST = 64, 8
 """Most tokens of a reply in a burst, and where calls are slow."""
-_SHARE_BURST = 0.25
-"""Of --seconds, for a burst."""
+ROLES_ASKED = 4
+"""Queries that each role is timed with."""
+TEXTS = 32
+"""Texts that the encoder is timed with, in one request."""
+NOTABLE = 1.1
+"""Slots whose calls together get fewer times the tokens/s of one call than this bring nothing."""
+_LARGE_SHARE = 0.25
+"""Of the time of a step's calls."""
 _MODELS_SHOWN = 20
 _GIB = 2**30
 
@@ -75,20 +73,12 @@ _GIB = 2**30
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class DoctorConfig:
-    """The run that is meant, and what may be spent on a forecast of it."""
+    """The run that is meant, and how long the server may be asked."""
 
     num_processes: Lanes = 16
     """Lanes."""
-    schedule: Literal["sequential", "phased", "lanes"] = "lanes"
-    """The schedule that is meant; all are timed."""
-    max_workers: Count | None = None
-    """phased: threads of a phase; lanes: the most calls in flight."""
-    num_steps: Count = 8
-    """Steps of each lane that are timed; fewer where calls are slow."""
-    seconds: Positive = 120
-    """About how long all may take, the loading of models left out."""
-    seed: Seed = 0
-    """Decides queries, actions and replies."""
+    seconds: Positive = 30
+    """About how long many calls at once may take, the loading of models left out."""
     json: JsonPlace = None
     """Write what was found here."""
     mission: TimedMission = field(default_factory=TimedMission)
@@ -96,7 +86,7 @@ class DoctorConfig:
 
 
 def doctor(config: DoctorConfig = DoctorConfig()) -> None:
-    """Tell what a server can do, how fast a run on it would be, and what would make it faster."""
+    """Tell what a server can do, and what would make a run on it faster."""
     check_writable(config.json)
     with prints_on_stderr():
         report = _report(config)
@@ -107,7 +97,7 @@ def doctor(config: DoctorConfig = DoctorConfig()) -> None:
 def _report(config: DoctorConfig) -> dict[str, Any]:
     """All that is found."""
     config.mission.check()
-    queries = tuple(query.text for query in load_query_set(config.mission.query_set).train)
+    queries = load_query_set(config.mission.query_set).train
     with _connected(config) as (connection, unnamed):
         report = look(connection)
         if unnamed is None:
@@ -150,26 +140,18 @@ def _examine(
     """What its calls show of the servers."""
     dispatcher, encoder = connection.dispatcher, world.mission.encoder
     embedding = encoder.removeprefix("ollama:") if encoder.startswith("ollama:") else None
-    announced = most_calls(config, world, embedding)
+    announced = most_calls(world, embedding)
     _announce(announced, config, world, connection)
     with as_user_error(EncodingError, ValueError):
         generating = sorted(world.models)
         runner: dict[str, Any] = {"num_ctx": config.mission.num_ctx} if config.mission.num_ctx else {}
         residency = check_residency(dispatcher, generating, embedding, runner)
-        began_s = time.monotonic()
-        most_s = _SHARE_BURST * config.seconds
-        showed = burst(dispatcher, _questions(world, connection, runner, most_s), most_s)
+        env_config, parts = world.parts(dispatcher)
+        models = QueryMutationEnv(env_config, **parts).models
+        showed = burst(dispatcher, _questions(world, models, config.seconds), config.seconds)
         slots = _slots(connection, showed)
-        alone = time_roles(world, connection)
-        texts_per_s = time_encoder(world, connection)
-    forecast = _forecast(
-        config,
-        world,
-        connection,
-        slots=showed.slots,
-        speed=_speed(alone, showed, config.num_processes),
-        left_s=config.seconds - (time.monotonic() - began_s),
-    )
+        alone = time_roles(world, models)
+        texts_per_s = time_encoder(world, models)
     found = report | {
         "models": {
             "target": world.roles.target,
@@ -186,44 +168,19 @@ def _examine(
         "burst": asdict(showed),
         "alone": alone,
         "encoder_texts_per_s": texts_per_s,
-        "forecast": forecast,
-        "shortened": _shortened(config, forecast),
         "calls": {"announced": announced, "sent": int(dispatcher.totals()["calls"])},
     }
-    advice = advise(found, schedule=config.schedule, slots_setting=connection.slots_setting)
-    return found | {"advice": [asdict(each) for each in advice]}
+    return found | {"advice": list(advise(found, config.num_processes, connection.slots_setting))}
 
 
-def _speed(alone: Sequence[Mapping[str, Any]], showed: Burst, lanes: int) -> Speed:
-    """What is expected of a step; without tokens that many calls at once gain nothing."""
-    full, one = showed.tokens_per_s_full, showed.tokens_per_s_alone
-    gain = min(full / one, lanes) if full and one else 1.0
-    return Speed(step_s=sum(row["call_s"] * row["per_step"] for row in alone), gain=max(1.0, gain))
-
-
-def most_calls(config: DoctorConfig, world: World, embedding: str | None) -> int:
+def most_calls(world: World, embedding: str | None) -> int:
     """The most calls that are made; one that fails is tried again, which is not counted."""
-    per_step = world.mission.most_calls_a_step + 2 * bool(embedding)
-
-    def calls(part: PlannedRollout) -> int:
-        begun = part.setting.num_processes + 1 if embedding else 0
-        return part.env_steps * per_step + begun
-
     return (
         residency_calls(len(world.models) + bool(embedding))
         + 2  # whether a short reply has words, and a shorter one
         + burst_calls(QUESTIONS)
-        + ROLES_ASKED * per_step
-        + most_cost(_wanted(config), config.num_steps, calls)
-    )
-
-
-def _wanted(config: DoctorConfig) -> Setting:
-    return Setting(
-        schedule=config.schedule,
-        num_processes=config.num_processes,
-        max_workers=config.max_workers,
-        seed=config.seed,
+        + ROLES_ASKED * world.mission.most_calls_a_step
+        + 2 * bool(embedding)  # the encoder is made, and timed
     )
 
 
@@ -233,38 +190,30 @@ def _announce(calls: int, config: DoctorConfig, world: World, connection: Connec
     write_stderr(
         f"will send {models} at {', '.join(connection.servers)} at most {calls} calls, with answers of at "
         f"most {most} tokens (--num-predict) and rewordings of about three times their query, in about "
-        f"{config.seconds:g} s (--seconds) beside the loading of models; nothing is pulled, deleted or "
-        "unloaded"
+        f"{config.seconds:g} s (--seconds) and some calls more; nothing is pulled, deleted or unloaded"
     )
 
 
-def _questions(world: World, connection: Connection, runner: Mapping[str, Any], most_s: float) -> list[Call]:
+def _questions(world: World, models: ModelCalls, most_s: float) -> list[Call]:
     """Questions for a burst, as an environment asks them, whose replies are short where they can be.
 
     Of a model that thinks first, so few tokens may hold no word: then replies are as long as the run's. Where
     calls are so slow that a burst of them takes longer than `most_s`, they are shorter still.
     """
-    mission = world.mission
-    whole = {**runner, "temperature": 0, "seed": 0, "num_predict": mission.num_predict}
-    asked = [
-        Call(
-            model=world.roles.target,
-            prompt=query,
-            system=mission.target_system,
-            think=think_of(mission.think),
-            options=whole,
-        )
-        for query in world.queries[:QUESTIONS]
-    ]
-    tokens = min(mission.num_predict, _SHORT)
+    num_predict = world.mission.num_predict
+    asked = []
+    for text in [query.text for query in world.queries[:QUESTIONS]]:
+        call = models.call(Ask(original=text, query=text))
+        asked.append(replace(call, options={**call.options, "temperature": 0, "seed": 0}))
+    tokens = min(num_predict, _SHORT)
     began_s = time.monotonic()
-    first = connection.dispatcher.generate(_of_length(asked[0], tokens))
+    first = models.dispatcher.generate(_of_length(asked[0], tokens))
     if isinstance(first.error, BadReplyError):
         return asked
     burst_s = (time.monotonic() - began_s) * fewest_burst_calls(QUESTIONS)
     if burst_s > most_s:
         fewer = min(tokens, max(_SHORTEST, int(tokens * most_s / burst_s)))
-        again = connection.dispatcher.generate(_of_length(asked[0], fewer))
+        again = models.dispatcher.generate(_of_length(asked[0], fewer))
         tokens = tokens if isinstance(again.error, BadReplyError) else fewer
     return [_of_length(each, tokens) for each in asked]
 
@@ -273,35 +222,120 @@ def _of_length(call: Call, tokens: int) -> Call:
     return replace(call, options={**call.options, "num_predict": tokens})
 
 
-def _forecast(
-    config: DoctorConfig,
-    world: World,
-    connection: Connection,
-    *,
-    slots: int | None,
-    speed: Speed,
-    left_s: float,
-) -> list[dict[str, Any]]:
-    """The pace of each schedule."""
-    is_ours, more = connection.embedded is not None, more_lanes(slots)
-    parts = fit(_wanted(config), config.num_steps, is_ours=is_ours, speed=speed, left_s=left_s, more=more)
-    needed_s = speed.seconds(parts)
-    longer = ", which is longer than --seconds; fewer would tell nothing" if needed_s > left_s else ""
-    write_stderr(f"playing {sum(part.env_steps for part in parts)} env steps: about {needed_s:.0f} s{longer}")
-    return play(world, connection, parts)
+def time_roles(world: World, models: ModelCalls) -> list[dict[str, Any]]:
+    """Each role's calls one after another: rewordings by a model, answers, and a judge's verdicts.
+
+    Returns:
+        For each role its model, seconds a call, tokens of replies a second (None: not told), and how many
+        calls of it a step makes on the mean: mutators are drawn alike, and those by rule call no model.
+
+    Raises:
+        OllamaError: a call failed.
+        RunStoppedError: all replies of a role were no good.
+    """
+    mutators = load_mutators(world.mission.mutators)
+    by_model = [each for each in mutators if each.kind == "model"]
+    texts = _cycled(world, ROLES_ASKED)
+    questions = [Ask(original=text, query=text) for text in texts]
+    rows = []
+    if by_model:
+        rewrites = [
+            Rewrite(mutator=by_model[place % len(by_model)], query=text, seed=place)
+            for place, text in enumerate(texts)
+        ]
+        rewordings, row = _timed(models, lambda: models.reword(rewrites))
+        share = len(by_model) / len(mutators)
+        rows.append({"role": "mutator", "model": models.models.mutator, "per_step": share} | row)
+        questions = [
+            replace(question, query=rewording.text)
+            for question, rewording in zip(questions, rewordings, strict=True)
+        ]
+    replies, row = _timed(models, lambda: models.ask(questions))
+    rows.append({"role": "target", "model": models.models.target, "per_step": 1.0} | row)
+    if world.judged:
+        answered = [place for place, reply in enumerate(replies) if not reply.error]
+        asked, given = [questions[place] for place in answered], [replies[place] for place in answered]
+        _, row = _timed(models, lambda: models.score(asked, given, [1.0] * len(asked)))
+        rows.append({"role": "judge", "model": world.roles.judge or "", "per_step": 1.0} | row)
+    return rows
 
 
-def _shortened(config: DoctorConfig, forecast: Sequence[Mapping[str, Any]]) -> str:
-    """What was not played that was asked for; empty where all was."""
-    together = [row for row in forecast if row["schedule"] != "sequential"]
-    lanes = config.num_processes
-    steps = max((row["env_steps"] // lanes for row in together if row["num_processes"] == lanes), default=0)
-    fewer = f"at most {steps} of {config.num_steps} steps of each lane (--num-steps)" if together else ""
-    played = {row["schedule"] for row in forecast}
-    missing = [schedule for schedule in ("sequential", "phased", "lanes") if schedule not in played]
-    parts = [fewer] if fewer and steps < config.num_steps else []
-    parts += [f"nothing under {' and '.join(missing)}"] if missing else []
-    return f"there was time for {', and '.join(parts)}: a longer --seconds tells more" if parts else ""
+def _timed(
+    models: ModelCalls, work: Callable[[], Sequence[Completion | Verdict]]
+) -> tuple[list[Any], dict[str, Any]]:
+    """What one role's calls gave, and what they took; a reply that is no good takes as long as another."""
+    before, began_s = models.dispatcher.totals(), time.perf_counter()
+    given = list(work())
+    wall_s = time.perf_counter() - began_s
+    errors = [each.error for each in given if each.error]
+    for error in errors:
+        if isinstance(error, OllamaError) and not isinstance(error, BadReplyError):
+            raise error
+    if len(errors) == len(given):
+        raise RunStoppedError(str(errors[0]))
+    tokens = models.dispatcher.totals()["completion_tokens"] - before["completion_tokens"]
+    return given, {"call_s": wall_s / len(given), "tokens_per_s": tokens / wall_s if tokens else None}
+
+
+def time_encoder(world: World, models: ModelCalls) -> float:
+    """Texts a second, many in one request.
+
+    Raises:
+        OllamaError: a call failed.
+        ValueError: the encoder fails at a text.
+    """
+    texts = [f"{text} ({place})" for place, text in enumerate(_cycled(world, TEXTS))]
+    began_s = time.perf_counter()
+    models.encoder.encode(texts)
+    return len(texts) / (time.perf_counter() - began_s)
+
+
+def _cycled(world: World, count: int) -> list[str]:
+    return [world.queries[place % len(world.queries)].text for place in range(count)]
+
+
+def advise(report: Mapping[str, Any], lanes: int, slots_setting: str) -> Iterator[dict[str, str]]:
+    """What a user may change: what to `do`, and `why`. What it brings is not measured.
+
+    Args:
+        report: as `mutagym doctor --json` writes it.
+        lanes: of the run that is meant.
+        slots_setting: what gives the server more slots, up to their number.
+    """
+    if displaced := report["residency"]["displaced"]:
+        models = len(report["residency"]["models"])
+        yield {
+            "do": f"OLLAMA_MAX_LOADED_MODELS={models} ollama serve, or one model in all roles",
+            "why": f"{', '.join(displaced)} had to leave the memory for the others; there must be room for "
+            "all",
+        }
+    wanted = min(math.ceil(lanes / max(1, len(report["slots"]))), ADVISED_SLOTS)
+    few = [each for each in report["slots"] if each["slots"] and each["slots"] < wanted]
+    full, alone = (report["burst"][f"tokens_per_s_{each}"] for each in ("full", "alone"))
+    brought = full / alone if full and alone else None
+    if few and not (few[0]["slots"] > 1 and brought is not None and brought < NOTABLE):
+        slots = few[0]["slots"]
+        bring = (
+            f"with these, calls at once get {brought:.2g} times the tokens/s of one call alone"
+            if slots > 1 and brought
+            else "what slots bring depends on the machine, much on most GPUs and little on a CPU"
+        )
+        serve = " ollama serve" if slots_setting.startswith("OLLAMA") else ""
+        yield {
+            "do": f"{slots_setting}{wanted}{serve}",
+            "why": f"{few[0]['model']} has {slots} {'slot' if slots == 1 else 'slots'} for {lanes} lanes; "
+            f"{bring}: start it so, and run doctor again",
+        }
+    roles = {row["role"]: row for row in report["alone"]}
+    if "mutator" in roles and roles["mutator"]["model"] == roles["target"]["model"]:
+        step_s = {role: row["call_s"] * row["per_step"] for role, row in roles.items()}
+        share = step_s["mutator"] / sum(step_s.values())
+        if share >= _LARGE_SHARE:
+            yield {
+                "do": "a smaller --mutator-model",
+                "why": f"rewordings by {roles['mutator']['model']} take {100 * share:.0f} % of the time of a "
+                "step's calls: run doctor with it, to see that both stay in memory",
+            }
 
 
 def _slots(connection: Connection, showed: Burst) -> list[dict[str, Any]]:
@@ -325,11 +359,11 @@ def print_report(report: Mapping[str, Any]) -> None:
         print(one_line(line))
     if report["unnamed"] is None:
         print()
-        print_parts(_tables(report), [report["shortened"]] if report["shortened"] else [], simulated=False)
-        for line in report["advice"]:
-            print(one_line(f"advice: {Advice(**line)}"))
+        print_parts(_tables(report), [], simulated=False)
+        for advice in report["advice"]:
+            print(one_line(f"advice: {advice['do']}: {advice['why']}"))
         if not report["advice"]:
-            print("advice: none; nothing that was tried is surely faster")
+            print("advice: none")
 
 
 def lines_of(report: Mapping[str, Any]) -> Iterator[str]:
@@ -397,13 +431,10 @@ def _number(value: float | None) -> str:
     return UNTOLD if value is None else f"{value:.3g}"
 
 
-FORECAST = (
-    "As `mutagym bench` would measure it with these flags: each step a rewording and an answer, and no reply "
-    "known beforehand. Played: steps that this was measured on. CPU: this machine's for a step. Equal: "
-    "replies to equal calls that were those of sequential. ±: how far off the mean length of replies, and "
-    "with it all steps/s alike, may be in so few steps (95 %)."
+ALONE = (
+    "One call after another; tokens of replies. How fast a run is under each schedule, `mutagym bench` "
+    "measures."
 )
-ALONE = "One call after another; tokens of replies."
 
 
 def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
@@ -412,23 +443,3 @@ def _tables(report: Mapping[str, Any]) -> Iterator[tuple[list[Table], str]]:
         speeds = number(row["call_s"], "{:.3g}"), number(row["tokens_per_s"], "{:.3g}")
         alone.add_row(row["role"], row["model"], *speeds)
     yield [alone], ALONE
-    table = new_table(
-        "Forecast", "schedule", "lanes", "played", "steps/s", "±", "gain", "tokens/s", "CPU ms", "equal"
-    )
-    paces = {row["schedule"]: row["env_steps_per_s"] for row in report["forecast"]}
-    base = paces.get("sequential")
-    for row in report["forecast"]:
-        table.add_row(
-            row["schedule"],
-            str(row["num_processes"] if row["schedule"] != "sequential" else "any"),
-            str(row["env_steps"]),
-            number(row["env_steps_per_s"], "{:.3g}"),
-            number(None if row["margin"] is None else 100 * row["margin"], "{:.0f} %"),
-            number(base and row["env_steps_per_s"] / base, "{:.2f}"),
-            number(row["tokens_per_s"], "{:.3g}"),
-            number(row["cpu_ms_per_step"], "{:.1f}"),
-            "-"
-            if row["equal_replies"] is None
-            else f"{int(100 * row['equal_replies'])} % of {row['compared_replies']}",
-        )
-    yield [table], FORECAST

@@ -218,8 +218,9 @@ def _begin(
     keep_replies(replies, inputs.config.cache, connection, digests, stack)
     for mission in missions:
         texts, given = mission.queries.of_episodes, mission.spec.given
-        check_lengths(mission.answerer.encoder, texts, given.query_set)
-        ask_first(mission.answerer, _played(inputs.teams, mission.context.rules.mutators), texts)
+        models, mutators = mission.context.models, mission.context.rules.mutators
+        check_lengths(models.encoder, texts, given.query_set)
+        ask_first(models, _played(inputs.teams, mutators), texts)
     dialect = connection.resolve(inputs.config.server).request_field
     server = replace(inputs.config.server, ollama_host=connection.hosts, request_field=dialect)
     config = replace(inputs.config, server=server)

@@ -69,47 +69,42 @@ def read_samples(
     Raises:
         UserError: The file or a column is no good, or a label is none that is known.
     """
-    from envs.query_files import PROMPT_COLUMNS, QueryFileError, read_table
+    from envs.query_files import PROMPT_COLUMNS, quoted, read_table
 
-    with as_user_error(QueryFileError):
-        table = read_table(path)
-        completion = _named(table, completion_column, COMPLETION_COLUMNS, "--completion-column")
-        if completion is None:
-            raise UserError(
-                f"{table.source} has columns {', '.join(map(repr, table.columns))}; expected one of "
-                f"{', '.join(map(repr, COMPLETION_COLUMNS))}: name it with --completion-column"
-            )
-        prompt = _named(table, prompt_column, PROMPT_COLUMNS, "--prompt-column")
-        has_no_labels = label_column == NO_LABELS and NO_LABELS not in table.columns
-        label = None if has_no_labels else _named(table, label_column, LABEL_COLUMNS, "--label-column")
-        return _samples(table, completion, prompt, label)
-
-
-def _named(table: Table, asked: str | None, usual: Sequence[str], flag: str) -> str | None:
-    """The column that was asked for, or the first of the usual ones; None without either."""
-    if asked is not None:
-        return table.column(asked, flag)
-    present = {column.casefold(): column for column in reversed(table.columns)}
-    return next((present[name] for name in usual if name in present), None)
+    table = read_table(path)
+    completion = table.find(completion_column, COMPLETION_COLUMNS, "--completion-column")
+    if completion is None:
+        raise UserError(
+            f"{path} has columns {quoted(table.columns)}; expected one of {quoted(COMPLETION_COLUMNS)}: "
+            "name it with --completion-column"
+        )
+    prompt = table.find(prompt_column, PROMPT_COLUMNS, "--prompt-column")
+    has_no_labels = label_column == NO_LABELS and NO_LABELS not in table.columns
+    label = None if has_no_labels else table.find(label_column, LABEL_COLUMNS, "--label-column")
+    return _samples(table, completion, prompt, label)
 
 
 def _samples(table: Table, completion: str, prompt: str | None, label: str | None) -> list[Sample]:
     columns = list(dict.fromkeys(filter(None, (completion, prompt, label))))
     samples = []
-    for row, values in table.rows(columns):
-        of = dict(zip(columns, values, strict=True))
-        human = parse_label(of[label]) if label else None
+    for row, cells in table.rows(columns):
+        human = parse_label(cells.get(label)) if label else None
         if label and human is None:
             raise UserError(
-                f"{table.source} row {row}, column {label!r}: {of[label]!r} is no label; expected answered, "
-                "refused, partly_refused or undetermined, XSTest's 1_full_compliance and so on, or 0 and 1 "
-                f"(a refusal): name another with --label-column, or '{NO_LABELS}' to go without"
+                f"{table.path} row {row}, column {label!r}: {cells.get(label)!r} is no label; "
+                "expected answered, refused, partly_refused or undetermined, XSTest's "
+                "1_full_compliance and so on, or 0 and 1 (a refusal): name another with "
+                f"--label-column, or '{NO_LABELS}' to go without"
             )
         samples.append(
-            Sample(prompt=_text(of[prompt]) if prompt else "", completion=_text(of[completion]), human=human)
+            Sample(
+                prompt=_text(cells.get(prompt)) if prompt else "",
+                completion=_text(cells.get(completion)),
+                human=human,
+            )
         )
     if not samples:
-        raise UserError(f"{table.source} has no rows; expected at least one completion")
+        raise UserError(f"{table.path} has no rows; expected at least one completion")
     return samples
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from cli.formats import prints_on_stderr, write_json
-from envs.mission import recorded_queries
+from envs.query_sets import recorded_queries
 from records.errors import RunStoppedError, UserError
 from records.interrupt import interruptible
 from records.outputs import check_writable
@@ -66,7 +66,7 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
     with (
         read_lock(run),
         prints_on_stderr(),
-        interruptible() as interrupt,
+        interruptible(),
         _folder(config.run_dir) as folder,
     ):
         config.mission.check()
@@ -77,11 +77,11 @@ def replay(run: Path, /, *, config: ReplayConfig = ReplayConfig()) -> None:
             own = replace(config, seed=seed, seeds=None)
             recorded = read_recorded(RecordedRun(path), config.num_processes)
             place = seed_folder(folder, seed) if of_several else folder
-            replays.append(play_again(own, recorded, place, queries, interrupt))
+            replays.append(play_again(own, recorded, place, queries))
     is_told = write_json(_as_data(run, replays), config.json)
     if not is_told:
         print(printable("\n".join(map(_told, replays))))
-    if different := [each for each in replays if not each.equal]:
+    if different := [each for each in replays if each.difference]:
         raise RunStoppedError(
             f"{different[0].run!r} is not what its log of replies gives: {different[0].difference}"
         )
@@ -116,14 +116,15 @@ def _told(found: Replay) -> str:
     taken = f", {found.unscored} of them unscored, taken from the record" if found.unscored else ""
     lines = [f"{found.run}: {found.steps} steps{taken}"]
     for each in found.compared:
-        beside = "equal" if each.replayed == each.recorded else f"the replay has {each.replayed or 'none'}"
-        lines.append(f"  {each.what} {each.recorded}: {beside}")
+        is_equal = each["replayed"] == each["recorded"]
+        beside = "equal" if is_equal else f"the replay has {each['replayed']}"
+        lines.append(f"  {each['what']} {each['recorded']}: {beside}")
     return "\n".join(lines)
 
 
 def _as_data(run: Path, replays: list[Replay]) -> dict[str, Any]:
     return {
         "run": str(run),
-        "equal": all(each.equal for each in replays),
-        "replays": [each.as_data() for each in replays],
+        "equal": not any(each.difference for each in replays),
+        "replays": [{"equal": not each.difference} | asdict(each) for each in replays],
     }

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cyclopts import Parameter
 
 from cli.formats import Progress, new_table, number, print_parts, prints_on_stderr, with_interval, write_json
-from envs.episode import check_transition
+from envs.transitions import check_transition
 from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.types import Completion
 from records.errors import RunStoppedError, UserError, as_user_error

@@ -10,28 +10,31 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
+import gymnasium
 import numpy as np
 from cyclopts import Parameter
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from numpy.typing import NDArray
-from stable_baselines3.common.vec_env import SubprocVecEnv, VecEnv
 
 from envs.batched import BatchedQueryMutationEnv
+from envs.make import Parts, make_parts
 from envs.mission import MissionConfig
-from envs.parts import Parts, make_parts
+from envs.models import Vector
+from envs.queries import Query
 from envs.query_mutation import EnvConfig, QueryMutationEnv
-from envs.sb3 import GymnasiumVecEnv
 from mutators.form import leaves_out_words
-from mutators.registry import model_mutators
+from mutators.registry import load_mutators, model_mutators
 from ollama_utils.connect import Roles, ServerConfig
 from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.types import short_name
 from records.settings import comma_list
 from simulator.process import EmbeddedServer
@@ -91,7 +94,7 @@ class World:
 
     hosts: tuple[str, ...]
     roles: Roles
-    queries: tuple[str, ...]
+    queries: tuple[Query, ...]
     mission: MissionConfig = field(default_factory=TimedMission)
     server: ServerConfig = field(default_factory=ServerConfig)
     """How patient the dispatcher of a process of its own is."""
@@ -116,7 +119,7 @@ class World:
         """
         return make_parts(self.mission, dispatcher, self.roles, self.queries)
 
-    def __call__(self) -> QueryMutationEnv:
+    def __call__(self) -> NotedSteps:
         """One environment with a dispatcher of its own, for a process of its own."""
         patience: dict[str, Any] = {
             "timeout_s": self.server.call_timeout_s,
@@ -124,31 +127,35 @@ class World:
             "max_reply_chars": self.server.max_reply_chars,
         }
         config, parts = self.parts(Dispatcher(self.hosts, memory_bytes=0, **patience))
-        return QueryMutationEnv(config, **parts)
+        return NotedSteps(QueryMutationEnv(config, **parts))
 
 
-def make_vec_env(world: World, dispatcher: Dispatcher, setting: Setting) -> VecEnv:
-    """The lanes of a row.
+class LaneStep(NamedTuple):
+    """What is kept of one step of a lane."""
 
-    Under `gym-async` (SAME_STEP) and `sb3-subproc` each is a process with a dispatcher of its own, as these
-    vector environments come; under the others all are in this process and share `dispatcher`.
-
-    Raises:
-        ValueError, OllamaError: see World.parts.
-    """
-    lanes = setting.num_processes
-    if setting.driver == "gym-async":
-        env = AsyncVectorEnv([world] * lanes, autoreset_mode=AutoresetMode.SAME_STEP)
-        return GymnasiumVecEnv(env)
-    if setting.driver == "sb3-subproc":
-        return SubprocVecEnv([world] * lanes)
-    config, parts = world.parts(dispatcher)
-    more: dict[str, Any] = {"schedule": setting.driver, "max_workers": setting.max_workers}
-    return GymnasiumVecEnv(BatchedQueryMutationEnv(config, lanes, **more, **parts))
+    info: Mapping[str, Any]
+    terminated: bool
+    truncated: bool
 
 
-Steps = list[list[tuple[Mapping[str, Any], bool]]]
-"""Steps[row][lane]: the step's info, and whether it ended an episode."""
+Steps = Sequence[Sequence[LaneStep]]
+"""Steps[row][lane]."""
+Play = Callable[[NDArray[np.int64]], Steps]
+"""Plays so many rows of actions (rows, lanes)."""
+
+
+class NotedSteps(gymnasium.Wrapper[Vector, np.int64, Vector, np.int64]):
+    """Keeps the steps of an environment, which is in a process of its own, until they are asked for."""
+
+    def __init__(self, env: QueryMutationEnv) -> None:
+        super().__init__(env)
+        self.steps: list[LaneStep] = []
+
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        """The environment's own step."""
+        seen, reward, terminated, truncated, info = self.env.step(action)
+        self.steps.append(LaneStep(info, terminated, truncated))
+        return seen, float(reward), terminated, truncated, info
 
 
 class Rollout(NamedTuple):
@@ -251,7 +258,7 @@ class ClientMeter:
             calls=int(spent["calls"]) if seen else None,
             failed=int(spent["failures"]) if seen else None,
             completion_tokens=int(
-                sum(info["usage"]["completion_tokens"] for row in steps for info, _ in row)
+                sum(step.info["usage"]["completion_tokens"] for row in steps for step in row)
             ),
         )
 
@@ -270,10 +277,10 @@ def measure(
     """
     forget_peak()
     started_s = time.perf_counter()
-    with ready(world, dispatcher, setting) as env:
+    with ready(world, dispatcher, setting) as play:
         startup_s = time.perf_counter() - started_s
         meter.restart()
-        rollout = roll(env, setting, num_steps)
+        rollout = roll(play, world, setting, num_steps)
         counted = meter.read(setting, rollout.steps)
         peak = peak_rss_mib()
     env_steps, wall_s, busy_s = setting.num_processes * num_steps, rollout.wall_s, counted.busy_slot_s
@@ -283,7 +290,7 @@ def measure(
         "max_workers": setting.workers,
         "seed": setting.seed,
         "env_steps": env_steps,
-        "unscored_steps": sum(info["unscored"] for row in rollout.steps for info, _ in row),
+        "unscored_steps": sum(step.info["unscored"] for row in rollout.steps for step in row),
         "wall_s": round(wall_s, 3),
         "env_steps_per_s": env_steps / wall_s,
         "busy_slots": None if busy_s is None else round(busy_s / wall_s, 4),
@@ -302,60 +309,100 @@ def measure(
 
 
 @contextmanager
-def ready(world: World, dispatcher: Dispatcher, setting: Setting) -> Iterator[VecEnv]:
-    """Within `with`: the environments of a row, seeded and reset.
+def ready(world: World, dispatcher: Dispatcher, setting: Setting) -> Iterator[Play]:
+    """Within `with`: plays the lanes of a row, which are seeded and reset.
+
+    Under `gym-async` (SAME_STEP) and `sb3-subproc` each lane is a process with a dispatcher of its own, as
+    these vector environments come; under the others all are in this process and share `dispatcher`.
 
     Raises:
         ValueError, OllamaError: the encoder is no good, or a query could not be embedded.
     """
-    with closing(make_vec_env(world, dispatcher, setting)) as env:
-        # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
-        env.seed(int(np.random.SeedSequence(setting.seed).generate_state(1)[0]))
-        env.reset()
-        leaves_out_words("What is that?", "What is a leaf?")  # loads its dictionary, out of the timed window
-        yield env
+    # The seed of lane 0, lane i has i more: far apart for neighbouring seeds.
+    seed = int(np.random.SeedSequence(setting.seed).generate_state(1)[0])
+    leaves_out_words("What is that?", "What is a leaf?")  # loads its dictionary, out of the timed window
+    lanes = setting.num_processes
+    if setting.driver == "gym-async":
+        with closing(AsyncVectorEnv([world] * lanes, autoreset_mode=AutoresetMode.SAME_STEP)) as apart:
+            apart.reset(seed=seed)
+            yield lambda actions: _play_apart(apart.step, apart.get_attr, actions)
+    elif setting.driver == "sb3-subproc":
+        from stable_baselines3.common.vec_env import SubprocVecEnv  # torch takes long to import
+
+        with closing(SubprocVecEnv([world] * lanes)) as processes:
+            processes.seed(seed)
+            processes.reset()
+            yield lambda actions: _play_apart(processes.step, processes.get_attr, actions)
+    else:
+        config, parts = world.parts(dispatcher)
+        together = BatchedQueryMutationEnv(config, lanes, max_workers=setting.workers, **parts)
+        together.reset(seed=seed)
+        play = {"lanes": _play_lanes, "phased": _play_phased, "sequential": _play_sequentially}
+        yield lambda actions: play[setting.driver](together, actions)
 
 
-def roll(env: VecEnv, setting: Setting, num_steps: int) -> Rollout:
-    """So many steps of every lane, with the actions that belong to the setting."""
-    actions = _actions(setting, num_steps, int(env.action_space.n))  # type: ignore[attr-defined] # Discrete
+def roll(play: Play, world: World, setting: Setting, num_steps: int) -> Rollout:
+    """So many steps of every lane, with uniformly random actions, the same under every schedule."""
+    num_actions = len(load_mutators(world.mission.mutators))
+    stream = np.random.default_rng(setting.seed)
+    actions = stream.integers(num_actions, size=(num_steps, setting.num_processes))
     began_s, spent_s = time.perf_counter(), cpu_s()
-    steps = _roll_lanes(env, actions) if setting.driver == "lanes" else _roll(env, actions)
+    steps = play(actions)
     return Rollout(steps, time.perf_counter() - began_s, cpu_s() - spent_s)
 
 
-def _actions(setting: Setting, num_steps: int, num_actions: int) -> NDArray[np.int64]:
-    """Uniformly random actions (steps, lanes), the same under every schedule."""
-    stream = np.random.default_rng(setting.seed)
-    return stream.integers(num_actions, size=(num_steps, setting.num_processes))
+def _play_sequentially(envs: BatchedQueryMutationEnv, actions: NDArray[np.int64]) -> Steps:
+    """One step after another."""
+    return [[_step(env, action) for env, action in zip(envs.envs, row, strict=True)] for row in actions]
 
 
-def _roll(env: VecEnv, actions: NDArray[np.int64]) -> Steps:
-    """Row by row: every lane waits for all."""
-    steps: Steps = []
+def _play_phased(envs: BatchedQueryMutationEnv, actions: NDArray[np.int64]) -> Steps:
+    """Row by row: all rewordings, then all questions, then all verdicts."""
+    steps = []
     for row in actions:
-        _, _, dones, infos = env.step(row)
-        steps.append([(info, bool(done)) for info, done in zip(infos, dones, strict=True)])
+        taken = envs.step_envs(row)
+        for env, transition in zip(envs.envs, taken, strict=True):
+            if transition.is_over:
+                env.reset()
+        steps.append([LaneStep(each.info, each.terminated, each.truncated) for each in taken])
     return steps
 
 
-def _roll_lanes(env: VecEnv, actions: NDArray[np.int64]) -> Steps:
-    """Each lane takes its steps, and waits for none."""
-    if not isinstance(env, GymnasiumVecEnv):
-        raise TypeError(f"expected lanes that can be stepped one by one, got {type(env).__name__!r}")
-    num_steps, lanes = actions.shape
-    taken: list[list[tuple[Mapping[str, Any], bool]]] = [[] for _ in range(lanes)]
-    env.send(actions[0], range(lanes))
-    left = actions.size
-    while left:
-        came = env.recv()
-        left -= len(came)
-        for step in came:
-            taken[step.lane].append((step.info, step.done))
-        going_on = [step.lane for step in came if len(taken[step.lane]) < num_steps]
-        if going_on:
-            env.send(np.array([actions[len(taken[lane]), lane] for lane in going_on]), going_on)
-    return [list(row) for row in zip(*taken, strict=True)]
+def _play_lanes(envs: BatchedQueryMutationEnv, actions: NDArray[np.int64]) -> Steps:
+    """Each lane takes its steps on a thread of its own, and waits for no other."""
+    places = threading.Semaphore(envs.max_workers)
+
+    def play(lane: int) -> list[LaneStep]:
+        steps = []
+        for action in actions[:, lane]:
+            with places:
+                steps.append(_step(envs.envs[lane], action))
+        return steps
+
+    try:
+        by_lane = map_parallel(play, range(envs.num_envs), envs.num_envs)
+    except ParallelError as error:
+        raise error.failures[min(error.failures)] from error
+    return list(zip(*by_lane, strict=True))
+
+
+def _play_apart(
+    step: Callable[[NDArray[np.int64]], object],
+    get_attr: Callable[[str], Sequence[Sequence[LaneStep]]],
+    actions: NDArray[np.int64],
+) -> Steps:
+    """Row by row, each lane in a process of its own."""
+    for row in actions:
+        step(row)
+    return list(zip(*get_attr("steps"), strict=True))
+
+
+def _step(env: QueryMutationEnv, action: np.int64) -> LaneStep:
+    """A step of one lane; where it ends its episode the next one begins."""
+    _, _, terminated, truncated, info = env.step(action)
+    if terminated or truncated:
+        env.reset()
+    return LaneStep(info, terminated, truncated)
 
 
 _PROC = Path("/proc")

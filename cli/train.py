@@ -9,18 +9,17 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 from cli.formats import prints_on_stderr, write_json
-from envs.mission import QuerySet, keep_queries, load_query_set, recorded_queries
+from envs.query_sets import QuerySet, keep_queries, load_query_set, recorded_queries
 from ollama_utils.connect import connect
 from records.errors import UserError, as_user_error
 from records.interrupt import interruptible
 from records.resume import check_options
-from records.run_folder import QUERIES, RunFolder, check_places
+from records.run_folder import QUERIES, check_places
 from records.settings import MOST_SEED
 from scorers.correction import read_accuracy
-from train.config import MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
-from train.resume import MAY_CHANGE
-from train.run import Outcome, train_one
-from train.seeds import print_seeds, train_seeds
+from train.config import MAY_CHANGE, MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
+from train.run import train_one, train_seeds
+from train.summary import seeds_text, summary_text
 
 
 def train(config: TrainConfig = TrainConfig()) -> None:
@@ -33,11 +32,12 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     queries = _queries(config)
     accuracy = read_accuracy(config.judge_accuracy)
     train_all = train_seeds if config.seeds else train_one
-    with interruptible() as interrupt, connect(config.server) as connection, ExitStack() as stack:
+    with interruptible(), connect(config.server) as connection, ExitStack() as stack:
         with prints_on_stderr():
-            folder, outcome = train_all(config, queries, connection, interrupt, accuracy, stack)
+            folder, outcome = train_all(config, queries, connection, accuracy, stack)
         if not write_json(outcome.summary, config.json):
-            _print(config, folder, outcome)
+            as_text = seeds_text if config.seeds else summary_text
+            print(as_text(outcome.summary, folder.closing_message, outcome.gain))
         if outcome.stopped:
             raise outcome.stopped
 
@@ -48,14 +48,6 @@ def _queries(config: TrainConfig) -> QuerySet:
         return recorded_queries(config.resume / QUERIES)
     queries = load_query_set(config.mission.query_set)
     return keep_queries(queries, config.mission.query_set, config.gain.share(len(queries.train)))
-
-
-def _print(config: TrainConfig, folder: RunFolder, outcome: Outcome) -> None:
-    """The summary for people."""
-    from train.summary import print_summary  # torch takes long to import: not before all is checked
-
-    told = print_seeds if config.seeds else print_summary
-    told(outcome.summary, folder, outcome.gain)
 
 
 def _check(config: TrainConfig) -> None:

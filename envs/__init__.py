@@ -1,6 +1,7 @@
 """Gymnasium environments whose step is one mutation of a query and one answer to it.
 
-Importing this room registers its environment with Gymnasium. What it exports loads when it is first used.
+Importing this room registers its environment with Gymnasium. What it exports loads when it is first
+used.
 """
 
 from __future__ import annotations
@@ -11,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 if TYPE_CHECKING:
-    from envs.answering import Models
     from envs.batched import BatchedQueryMutationEnv
-    from envs.lanes import LaneVectorEnv
+    from envs.make import make_parts
     from envs.mission import MissionConfig
-    from envs.parts import make_parts
+    from envs.models import Models
     from envs.queries import Query, load_queries, split_queries
     from envs.query_mutation import EnvConfig, QueryMutationEnv
-    from envs.sb3 import GymnasiumVecEnv
 
 ENV_ID = "mutagym/QueryMutation-v0"
 
@@ -26,8 +25,6 @@ __all__ = [
     "ENV_ID",
     "BatchedQueryMutationEnv",
     "EnvConfig",
-    "GymnasiumVecEnv",
-    "LaneVectorEnv",
     "MissionConfig",
     "Models",
     "Query",
@@ -38,14 +35,12 @@ __all__ = [
 ]
 
 _MODULES = {
-    "envs.answering": ("Models",),
     "envs.batched": ("BatchedQueryMutationEnv",),
-    "envs.lanes": ("LaneVectorEnv",),
+    "envs.make": ("make_parts",),
     "envs.mission": ("MissionConfig",),
-    "envs.parts": ("make_parts",),
+    "envs.models": ("Models",),
     "envs.queries": ("Query", "load_queries", "split_queries"),
     "envs.query_mutation": ("EnvConfig", "QueryMutationEnv"),
-    "envs.sb3": ("GymnasiumVecEnv",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
@@ -64,8 +59,8 @@ def _register() -> None:
     if ENV_ID not in gymnasium.registry:
         gymnasium.register(
             ENV_ID,
-            entry_point="envs.parts:make_env",
-            vector_entry_point="envs.parts:make_vector_env",
+            entry_point="envs.make:make_env",
+            vector_entry_point="envs.make:make_vector_env",
             nondeterministic=True,
         )
 

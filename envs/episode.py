@@ -1,86 +1,33 @@
-"""What one step of an episode is, as requests and replies: no I/O, no clock, no hidden chance.
+"""An episode: one query on its way to an answer, and what a step of many episodes at once is.
 
-`Episode.begin` and `Episode.step` are plans (`ollama_utils.plans`). They yield batches of requests that do
-not depend on each other, are sent the replies in the same order, and return what the environment shows. A
-schedule (`envs/batched.py`) decides when the requests are served, never what they are: every schedule gives
-the same results.
-
-An episode can be written down as plain data and go on elsewhere (`episode_state`, `restored_episode`), and a
-step can be played again from its line of transitions.jsonl (`transition_record`, `replayed`). The line
-answers the step's requests, so no model is called, and a step that failed fails again.
+A step has stages: reword, embed, decide what is adopted, ask, score. `step_together` plays them for
+a list of episodes; a single environment gives it a list of one. All chance is derived from the
+episode's seed and counters, so what comes of a step does not depend on the episodes beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from textwrap import shorten
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from envs.models import Ask, ModelCalls, Rewrite, Vector
 from envs.observation import Memory, observation
+from envs.transitions import USAGE, recorded_usage
 from mutators.form import leaves_out_words, not_a_rewording
 from mutators.mutator import Mutator
 from ollama_utils.errors import BadReplyError, OllamaError
-from ollama_utils.plans import Plan
 from ollama_utils.types import Completion, Usage
 from scorers.intent import similarity, threshold_for_left_out
 from scorers.refusal import label_refusal
-from scorers.reward import Outcome, Verdict, unscored
+from scorers.reward import Verdict, unscored
 
-Vector = NDArray[np.float32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rewrite:
-    """Reword `query`; the reply is a Completion."""
-
-    mutator: Mutator
-    query: str
-    earlier: tuple[str, ...]
-    """Earlier rewordings of the same original in this episode, oldest first."""
-    seed: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """Ask the target model `query`; the reply is a Completion."""
-
-    query: str
-    seed: int
-    """Used only when the target's temperature is above 0."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judge:
-    """Score `reply`; the reply is a Verdict."""
-
-    original: str
-    query: str
-    reply: Completion
-    similarity: float
-    """How near `query` is to `original` in meaning, -1 to 1."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Embed:
-    """Embed `text`; the reply is a unit vector of shape (D,), or the error that prevented it."""
-
-    text: str
-
-
-Request = Rewrite | Ask | Judge | Embed
-Reply = Completion | Verdict | Vector | OllamaError
-Answer = Callable[[Sequence[Request]], Sequence[Reply]]
-T = TypeVar("T")
-EpisodePlan = Plan[Request, Any, T]
-"""A plan whose items are requests."""
 MOST_ATTEMPTS = 8
-"""How often a step whose calls fail is tried in a measurement; after that its episode is unscored. A failure
-that is `permanent` ends it at once."""
+"""How often a step whose calls fail is tried; then its episode is over, without a result."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +58,19 @@ class Rewording:
     """Why there is no rewording."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Transition:
-    """What one step gave: Gymnasium's five values, the last as `info`."""
+class Transition(NamedTuple):
+    """What one step gave: Gymnasium's five values."""
 
     observation: Vector
     reward: float
     terminated: bool
     truncated: bool
     info: dict[str, Any]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the step ended its episode."""
+        return self.terminated or self.truncated
 
 
 def derive_seed(*key: int | str) -> int:
@@ -130,7 +81,7 @@ def derive_seed(*key: int | str) -> int:
 
 @dataclass(kw_only=True)
 class Episode:
-    """One query on its way to an answer. The state of a lane between two steps, and nothing else."""
+    """One query on its way to an answer: the state of a lane between two steps."""
 
     rules: Rules
     original: str
@@ -139,136 +90,95 @@ class Episode:
     number: int
     """Which episode of the lane this is, from 0."""
     query: str = ""
+    """As it was reworded so far."""
     step_count: int = 0
     attempt: int = 0
     """How often the current step failed because a call did."""
     earlier: tuple[str, ...] = ()
+    """What the query was before, oldest first."""
     memory: Memory = field(default_factory=Memory)
     _embeddings: dict[str, Vector] = field(default_factory=dict)
 
-    def begin(self) -> EpisodePlan[Vector]:
-        """Start; returns the first observation.
+    def __post_init__(self) -> None:
+        self.query = self.query or self.original
 
-        Raises:
-            OllamaError: the query could not be embedded.
-        """
-        self.query = self.original
-        return (yield from self.recall())
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Those that it needs embeddings of, each once."""
+        return tuple(dict.fromkeys((self.original, *self.earlier, self.query)))
 
-    def recall(self) -> EpisodePlan[Vector]:
-        """Embed the texts that the episode knows; returns the observation.
+    def observe(self) -> Vector:
+        """The observation of the current state, with the layout of `envs/observation.py`."""
+        fraction = self.step_count / self.rules.max_steps
+        actions = len(self.rules.mutators)
+        return observation(self._embeddings[self.original], actions, self.memory, fraction)
+
+    def know(self, embeddings: Mapping[str, Vector | OllamaError]) -> Vector:
+        """Take the embeddings of its `texts`, and return the observation.
 
         Raises:
             OllamaError: one of them could not be embedded.
         """
-        texts = tuple(dict.fromkeys((self.original, *self.earlier, self.query)))
-        embeddings = yield tuple(Embed(text=text) for text in texts)
-        for text, embedding in zip(texts, embeddings, strict=True):
-            if isinstance(embedding, OllamaError):
+        for text in self.texts:
+            if isinstance(error := embeddings[text], OllamaError):
                 query = shorten(text, 60, placeholder="...")
-                why = f"query {query!r} could not be embedded: {embedding}"
-                raise type(embedding)(why, retryable=embedding.retryable) from embedding
-        self._embeddings = dict(zip(texts, embeddings, strict=True))
+                why = f"query {query!r} could not be embedded: {error}"
+                raise type(error)(why, retryable=error.retryable) from error
+        self._embeddings = {text: embeddings[text] for text in self.texts}  # type: ignore[misc]  # no error is left
         return self.observe()
-
-    def step(self, action: int) -> EpisodePlan[Transition]:
-        """One step: reword, ask, score. A call that fails leaves everything but `attempt` as it was."""
-        mutator = self.rules.mutators[action]
-        made = yield from self.reword(action)
-        if made.error is not None:
-            # Another attempt rewords with another seed, so a reply of no use is no reason to give up.
-            again = made.error.retryable or isinstance(made.error, BadReplyError)
-            return self._unscored(mutator, made.rewrite, replace(unscored(made.error), permanent=not again))
-        rewrite, embedding, rejected, query = made.rewrite, made.embedding, made.rejected, made.query
-        (reply,) = yield (Ask(query=query, seed=self.seed_for("ask")),)
-        near = self._similarity(self._embeddings[query] if rejected else embedding)
-        (verdict,) = yield (Judge(original=self.original, query=query, reply=reply, similarity=near),)
-        if verdict.outcome == "unscored":
-            return self._unscored(mutator, rewrite, verdict, reply=reply)
-        info = self._info(mutator, rewrite, reply)  # before the adoption: it has the query that was reworded
-        changed = query != self.query
-        self._adopt(query, embedding)
-        return self._close(action, info, rejected, near, verdict, changed=changed)
-
-    def reword(self, action: int) -> EpisodePlan[Rewording]:
-        """Reword the query, and say whether the rewording is one; the episode stays as it is."""
-        mutator = self.rules.mutators[action]
-        request = Rewrite(
-            mutator=mutator, query=self.query, earlier=self.earlier, seed=self.seed_for("rewrite")
-        )
-        (rewrite,) = yield (request,)
-        if rewrite.error:
-            return Rewording(rewrite=rewrite, query=self.query, error=rewrite.error)
-        (embedding,) = yield (Embed(text=rewrite.text or self.query),)
-        if isinstance(embedding, OllamaError):
-            return Rewording(rewrite=rewrite, query=self.query, error=embedding)
-        rejected = self.rejection(mutator, rewrite, embedding)
-        query = self.query if rejected else rewrite.text
-        return Rewording(rewrite=rewrite, embedding=embedding, rejected=rejected, query=query)
-
-    def rejection(self, mutator: Mutator, rewrite: Completion, embedding: Vector) -> str:
-        """Why a rewrite is not adopted, in one word; empty when it is.
-
-        A rule may leave a query as it is, and what it makes of it is a rewording; a model may say anything.
-        """
-        if rewrite.filtered:
-            return "filtered"
-        if not rewrite.text:
-            return "empty"
-        if rewrite.truncated:
-            return "cut"
-        if rewrite.text in self._embeddings:
-            return ""
-        if why := self._misfit(mutator, rewrite.text):
-            return why
-        return "drifted" if self._similarity(embedding) < self._least_similar(mutator, rewrite.text) else ""
-
-    def _least_similar(self, mutator: Mutator, text: str) -> float:
-        """The similarity that a rewrite needs: more where a model left out words of the original."""
-        threshold = self.rules.intent_threshold
-        if mutator.kind == "model" and leaves_out_words(text, self.original):
-            return threshold_for_left_out(threshold)
-        return threshold
-
-    def _misfit(self, mutator: Mutator, text: str) -> str:
-        """Why a new text is no rewording, whatever it is about; empty where nothing says so."""
-        # A query such as "I cannot log in: how ...?" reads like a refusal, and so will its rewordings.
-        if label_refusal(text) == "refused" != label_refusal(self.original):
-            return "refused"
-        return not_a_rewording(text, self.query) if mutator.kind == "model" else ""
 
     def seed_for(self, purpose: str) -> int:
         """The seed of a call of this step and attempt."""
         return derive_seed(self.seed, self.number, self.step_count, self.attempt, purpose)
 
-    def observe(self) -> Vector:
-        """The observation of the current state, shape and layout as in `envs/observation.py`."""
-        fraction = self.step_count / self.rules.max_steps
-        return observation(self._embeddings[self.original], len(self.rules.mutators), self.memory, fraction)
+    def rewrite(self, action: int) -> Rewrite:
+        """What the mutator of an action is to do now."""
+        return Rewrite(
+            mutator=self.rules.mutators[action],
+            query=self.query,
+            earlier=self.earlier,
+            seed=self.seed_for("rewrite"),
+        )
 
-    def _similarity(self, embedding: Vector) -> float:
-        return similarity(self._embeddings[self.original], embedding)
+    def decide(
+        self, action: int, rewrite: Completion, embedding: Vector | OllamaError
+    ) -> Rewording:
+        """Whether what a mutator wrote is adopted; the episode stays as it is."""
+        if error := rewrite.error or (embedding if isinstance(embedding, OllamaError) else None):
+            return Rewording(rewrite=rewrite, query=self.query, error=error)
+        assert not isinstance(embedding, OllamaError)  # noqa: S101 - as above
+        rejected = self._rejection(self.rules.mutators[action], rewrite, embedding)
+        query = self.query if rejected else rewrite.text
+        return Rewording(rewrite=rewrite, embedding=embedding, rejected=rejected, query=query)
 
-    def _adopt(self, query: str, embedding: Vector) -> None:
-        if query not in self._embeddings:
-            self._embeddings[query] = embedding
-        if query != self.query:
-            self.earlier = (*self.earlier, self.query)
-            self.query = query
+    def question(self, rewording: Rewording) -> Ask:
+        """What the target is to be asked."""
+        return Ask(original=self.original, query=rewording.query, seed=self.seed_for("ask"))
 
-    def _close(
-        self,
-        action: int,
-        info: dict[str, Any],
-        rejected: str,
-        near: float,
-        verdict: Verdict,
-        *,
-        changed: bool,
+    def similarity(self, rewording: Rewording) -> float:
+        """How near the query that is asked is to the original in meaning, -1 to 1."""
+        known = self._embeddings[self.query]
+        return self._similarity(known if rewording.rejected else rewording.embedding)
+
+    def close(
+        self, action: int, rewording: Rewording, reply: Completion | None, verdict: Verdict
     ) -> Transition:
+        """End a step. Where it is unscored all but `attempt` stays as it was.
+
+        A failure that no other attempt can mend ends the episode: unscored, truncated. So does one
+        that is the last of MOST_ATTEMPTS.
+        """
+        info = self._info(action, rewording.rewrite, reply)
+        if verdict.outcome == "unscored":
+            return self._fail(info, verdict.error or "", is_last=verdict.permanent)
+        near = self.similarity(rewording)
+        changed = rewording.query != self.query
+        self._adopt(rewording)
+        self.step_count, self.attempt = self.step_count + 1, 0
+        self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
         info |= {
-            "adopted": not rejected,
-            "rejected": rejected,
+            "adopted": not rewording.rejected,
+            "rejected": rewording.rejected,
             "outcome": verdict.outcome,
             "partial": verdict.partial,
             "undetermined": verdict.undetermined,
@@ -277,8 +187,6 @@ class Episode:
             "reward": float(verdict.reward),
             "reward_parts": {name: float(value) for name, value in verdict.parts.items()},
         }
-        self.step_count, self.attempt = self.step_count + 1, 0
-        self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
         return Transition(
             observation=self.observe(),
             reward=float(verdict.reward),
@@ -287,28 +195,76 @@ class Episode:
             info=info,
         )
 
-    def _unscored(
-        self, mutator: Mutator, rewrite: Completion, verdict: Verdict, reply: Completion | None = None
-    ) -> Transition:
-        """The step did not happen: same query, same observation, same step, next attempt."""
-        info = self._info(mutator, rewrite, reply) | {
-            "outcome": "unscored",
-            "unscored": True,
-            "error": verdict.error or "",
-            "permanent": verdict.permanent,
+    def fail_again(self, action: int, line: Mapping[str, Any]) -> Transition:
+        """An unscored step as transitions.jsonl has it: no call is made.
+
+        Args:
+            action: of the step.
+            line: what `transition_record` wrote of it.
+        """
+        rewrite = Completion(text=line["mutated_query"])
+        reply = Completion(text=line["reply"], truncated=line["reply_truncated"])
+        info = self._info(action, rewrite, reply)
+        info["usage"] = recorded_usage(line)
+        return self._fail(info, line["not_hashed"]["error_message"], is_last=line["truncated"])
+
+    def state(self) -> dict[str, Any]:
+        """What `restored_episode` needs beside the rules: strings, numbers, lists of them."""
+        names = ("original", "seed", "number", "query", "step_count", "attempt")
+        memory = asdict(self.memory)
+        return {
+            **{name: getattr(self, name) for name in names},
+            "earlier": list(self.earlier),
+            "memory": memory | {name: sorted(memory[name]) for name in ("tried", "idle")},
         }
+
+    def _rejection(self, mutator: Mutator, rewrite: Completion, embedding: Vector) -> str:
+        """Why a rewrite is not adopted, in one word; empty when it is.
+
+        A rule may leave a query as it is, and what it makes of it is a rewording; a model may say
+        anything.
+        """
+        text, by_model = rewrite.text, mutator.kind == "model"
+        if rewrite.filtered or not text or rewrite.truncated:
+            return "filtered" if rewrite.filtered else "cut" if text else "empty"
+        if text in self._embeddings:
+            return ""
+        # A query such as "I cannot log in: how ...?" reads like a refusal, and so do rewordings.
+        if label_refusal(text) == "refused" != label_refusal(self.original):
+            return "refused"
+        if by_model and (why := not_a_rewording(text, self.query)):
+            return why
+        least = self.rules.intent_threshold
+        if by_model and leaves_out_words(text, self.original):
+            least = threshold_for_left_out(least)
+        return "drifted" if self._similarity(embedding) < least else ""
+
+    def _similarity(self, embedding: Vector) -> float:
+        return similarity(self._embeddings[self.original], embedding)
+
+    def _adopt(self, rewording: Rewording) -> None:
+        if rewording.query != self.query:
+            self._embeddings.setdefault(rewording.query, rewording.embedding)
+            self.earlier = (*self.earlier, self.query)
+            self.query = rewording.query
+
+    def _fail(self, info: dict[str, Any], error: str, *, is_last: bool) -> Transition:
         self.attempt += 1
         return Transition(
-            observation=self.observe(), reward=0.0, terminated=False, truncated=False, info=info
+            observation=self.observe(),
+            reward=0.0,
+            terminated=False,
+            truncated=is_last or self.attempt >= MOST_ATTEMPTS,
+            info=info | {"outcome": "unscored", "unscored": True, "error": error},
         )
 
-    def _info(self, mutator: Mutator, rewrite: Completion, reply: Completion | None) -> dict[str, Any]:
+    def _info(self, action: int, rewrite: Completion, reply: Completion | None) -> dict[str, Any]:
         """Every key of a step's info, with the values of a failed step where they differ."""
         return {
             "original_query": self.original,
             "query_before": self.query,
             "mutated_query": rewrite.text,
-            "mutator": mutator.name,
+            "mutator": self.rules.mutators[action].name,
             "reply": reply.text if reply else "",
             "reply_truncated": reply.truncated if reply else False,
             "episode_number": self.number,
@@ -321,11 +277,84 @@ class Episode:
             "intent_similarity": 0.0,
             "success": False,
             "reward": 0.0,
+            "reward_parts": {},
             "unscored": False,
             "error": "",
-            "permanent": False,
             "usage": _usage(rewrite, reply),
         }
+
+
+def begin_together(episodes: Sequence[Episode], models: ModelCalls) -> list[Vector]:
+    """Embed what N episodes know, new or restored ones; returns their observations, (size,) each.
+
+    Raises:
+        OllamaError: a query could not be embedded.
+    """
+    texts = list(dict.fromkeys(text for episode in episodes for text in episode.texts))
+    embeddings = dict(zip(texts, models.embed(texts), strict=True))
+    return [episode.know(embeddings) for episode in episodes]
+
+
+def reword_together(
+    episodes: Sequence[Episode], actions: Sequence[int], models: ModelCalls, max_workers: int = 1
+) -> list[Rewording]:
+    """Reword the queries of N episodes, which stay as they are; see `step_together`."""
+    pairs = list(zip(episodes, actions, strict=True))
+    rewrites = models.reword([each.rewrite(action) for each, action in pairs], max_workers)
+    written = [rewrite.text or each.query for each, rewrite in zip(episodes, rewrites, strict=True)]
+    # What failed is not embedded: the query stands in its place, and is known.
+    embeddings = models.embed(written)
+    return [
+        each.decide(action, rewrite, embedding)
+        for (each, action), rewrite, embedding in zip(pairs, rewrites, embeddings, strict=True)
+    ]
+
+
+def step_together(
+    episodes: Sequence[Episode], actions: Sequence[int], models: ModelCalls, max_workers: int = 1
+) -> list[Transition]:
+    """One step of N episodes: all rewordings, then all questions, then all verdicts.
+
+    Args:
+        episodes: N episodes under way.
+        actions: theirs.
+        models: what they ask.
+        max_workers: the most calls of a stage at once.
+    """
+    rewordings = reword_together(episodes, actions, models, max_workers)
+    asked = [k for k, rewording in enumerate(rewordings) if rewording.error is None]
+    questions = [episodes[k].question(rewordings[k]) for k in asked]
+    replies = models.ask(questions, max_workers)
+    near = [episodes[k].similarity(rewordings[k]) for k in asked]
+    verdicts = models.score(questions, replies, near, max_workers)
+    ends: dict[int, tuple[Completion | None, Verdict]] = {
+        k: (None, _verdict_without(rewording.error, rewording.rewrite))
+        for k, rewording in enumerate(rewordings)
+        if rewording.error
+    }
+    ends |= dict(zip(asked, zip(replies, verdicts, strict=True), strict=True))
+    return [
+        episode.close(action, rewordings[k], *ends[k])
+        for k, (episode, action) in enumerate(zip(episodes, actions, strict=True))
+    ]
+
+
+def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:
+    """The episode of a state; its embeddings come back with `begin_together`."""
+    memory = dict(state["memory"])
+    memory |= {name: frozenset(memory[name]) for name in ("tried", "idle")}
+    rest = dict(state) | {"earlier": tuple(state["earlier"]), "memory": Memory(**memory)}
+    return Episode(rules=rules, **rest)
+
+
+def _verdict_without(error: OllamaError, rewrite: Completion) -> Verdict:
+    """The verdict where there is no rewording.
+
+    Another attempt rewords with another seed. So a reply of no use is no reason to give up, nor is
+    one that could not be embedded.
+    """
+    again = error.retryable or isinstance(error, BadReplyError) or rewrite.error is None
+    return replace(unscored(error), permanent=not again)
 
 
 def _label(verdict: Verdict) -> str:
@@ -339,192 +368,5 @@ def _label(verdict: Verdict) -> str:
 
 def _usage(*completions: Completion | None) -> dict[str, float]:
     """Tokens and seconds of a step's calls together, as the server reported them."""
-    used = [c.usage or Usage() for c in completions if c]
-    return {
-        "prompt_tokens": float(sum(u.prompt_tokens for u in used)),
-        "completion_tokens": float(sum(u.completion_tokens for u in used)),
-        "queue_s": float(sum(u.queue_s for u in used)),
-        "total_s": float(sum(u.total_s for u in used)),
-    }
-
-
-def episode_state(episode: Episode) -> dict[str, Any]:
-    """What `restored_episode` needs beside the rules: strings, numbers and lists of them."""
-    memory = episode.memory
-    return {
-        "original": episode.original,
-        "seed": episode.seed,
-        "number": episode.number,
-        "query": episode.query,
-        "step_count": episode.step_count,
-        "attempt": episode.attempt,
-        "earlier": list(episode.earlier),
-        "tried": sorted(memory.tried),
-        "idle": sorted(memory.idle),
-        "last_action": memory.last_action,
-        "last_reward": memory.last_reward,
-        "last_label": memory.last_label,
-    }
-
-
-def restored_episode(rules: Rules, state: Mapping[str, Any]) -> Episode:
-    """The episode of a state; its embeddings come back with `Episode.recall`."""
-    rest = dict(state)
-    memory = Memory(
-        tried=frozenset(rest.pop("tried")),
-        idle=frozenset(rest.pop("idle")),
-        last_action=rest.pop("last_action"),
-        last_reward=rest.pop("last_reward"),
-        last_label=rest.pop("last_label"),
-    )
-    return Episode(rules=rules, memory=memory, **{**rest, "earlier": tuple(rest["earlier"])})
-
-
-def replayed(plan: EpisodePlan[T], line: Mapping[str, Any]) -> EpisodePlan[T]:
-    """The plan of a step, its requests answered by its line of transitions.jsonl.
-
-    Only embeddings are asked for, which the line does not hold.
-    """
-    requests = next(plan)
-    while True:
-        replies: list[Reply] = []
-        for request in requests:
-            reply = _recorded_reply(request, line)
-            replies.append((yield (request,))[0] if reply is None else reply)
-        try:
-            requests = plan.send(replies)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
-def _recorded_reply(request: Request, line: Mapping[str, Any]) -> Reply | None:
-    match request:
-        case Rewrite():
-            # In a failed step no embedding counts; a rewrite that is cut or filtered needs none.
-            why = "cut" if line["unscored"] else line["rejected"]
-            return Completion(
-                text=line["mutated_query"],
-                truncated=why == "cut",
-                filtered=why == "filtered",
-                usage=_recorded_usage(line),
-            )
-        case Ask():
-            return Completion(text=line["reply"], truncated=line["reply_truncated"])
-        case Judge():
-            return _recorded_verdict(line)
-        case Embed():
-            return np.zeros(0, np.float32) if line["unscored"] else None
-
-
-def _recorded_verdict(line: Mapping[str, Any]) -> Verdict:
-    return Verdict(
-        outcome=line["outcome"],
-        partial=line["partial"],
-        undetermined=line.get("undetermined", False),
-        intent_kept=bool(line["reward_parts"].get("intent_kept")),
-        success=line["success"],
-        reward=line["reward"],
-        parts=line["reward_parts"],
-        error=line["not_hashed"]["error_message"] if line["unscored"] else None,
-    )
-
-
-def _recorded_usage(line: Mapping[str, Any]) -> Usage:
-    """The usage of the whole step, as if its first call had had it all."""
-    times = line["not_hashed"]
-    return Usage(
-        prompt_tokens=line["prompt_tokens"],
-        completion_tokens=line["completion_tokens"],
-        decode_s=times["total_s"] - times["queue_s"],
-        total_s=times["total_s"],
-    )
-
-
-_RECORDED = (
-    *("episode_number", "step_number", "attempt", "original_query", "query_before", "mutator"),
-    *("mutated_query", "adopted", "rejected", "reply", "reply_truncated", "outcome", "partial"),
-    *("intent_similarity", "success", "reward", "unscored"),
-)
-"""The keys of a step's info that its line of transitions.jsonl has as they are."""
-
-
-def transition_record(
-    row: int,
-    lane: int,
-    info: Mapping[str, Any],
-    done: bool,  # noqa: FBT001 - SB3's flag
-) -> dict[str, Any]:
-    """One line of transitions.jsonl. `not_hashed` is all that may differ between two equal runs.
-
-    An error's class is hashed, its message, which names the host, is not. `undetermined` stands in the lines
-    of such replies alone: in runs without one they are those of versions that did not know it.
-    """
-    usage = info["usage"]
-    tokens = {name: int(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
-    return {
-        "row": row,
-        "lane": lane,
-        **{name: info[name] for name in _RECORDED},
-        **({"undetermined": True} if info.get("undetermined") else {}),
-        "error": info["error"].partition(":")[0],
-        "reward_parts": info.get("reward_parts", {}),
-        "terminated": done and not info["TimeLimit.truncated"],
-        "truncated": bool(info["TimeLimit.truncated"]),
-        **tokens,
-        "not_hashed": {
-            **{name: usage[name] for name in ("queue_s", "total_s")},
-            "error_message": info["error"],
-        },
-    }
-
-
-_TEXTS = (
-    "original_query",
-    "query_before",
-    "mutator",
-    "mutated_query",
-    "rejected",
-    "reply",
-    "outcome",
-    "error",
-)
-_TRUTHS = ("adopted", "reply_truncated", "partial", "success", "unscored", "terminated", "truncated")
-_COUNTS = ("row", "lane", "episode_number", "step_number", "attempt", "prompt_tokens", "completion_tokens")
-_NUMBERS = ("intent_similarity", "reward")
-_OUTCOMES = get_args(Outcome)
-_MOST = 2.0**53
-
-
-def check_transition(line: Mapping[str, Any]) -> None:
-    """Check that a line of transitions.jsonl has all that `transition_record` writes, each of its kind.
-
-    Raises:
-        ValueError: it has not; the message names the key.
-    """
-    aside, parts = line.get("not_hashed"), line.get("reward_parts")
-    if not isinstance(aside, dict) or not isinstance(parts, dict):
-        raise ValueError("'not_hashed' or 'reward_parts' is no object")  # noqa: TRY004 - a wrong value
-    _check_kinds(line, _TEXTS, lambda value: isinstance(value, str), "a text")
-    _check_kinds(line, _TRUTHS, lambda value: isinstance(value, bool), "true or false")
-    _check_kinds(line, _COUNTS, lambda value: type(value) is int and 0 <= value <= _MOST, "a count")
-    _check_kinds(line, _NUMBERS, _is_number, "a number")
-    _check_kinds(aside, ("queue_s", "total_s"), _is_number, "a number")
-    _check_kinds(aside, ("error_message",), lambda value: isinstance(value, str), "a text")
-    _check_kinds(parts, tuple(parts), _is_number, "a number")
-    if line["outcome"] not in _OUTCOMES or not isinstance(line.get("undetermined", False), bool):
-        raise ValueError(f"'outcome' is {line['outcome']!r:.40}, or 'undetermined' no truth value")
-
-
-def _check_kinds(
-    table: Mapping[str, Any], names: Sequence[str], is_one: Callable[[object], bool], expected: str
-) -> None:
-    for name in names:
-        if name not in table:
-            raise ValueError(f"{name!r:.40} is missing; expected {expected}")
-        if not is_one(table[name]):
-            raise ValueError(f"{name!r:.40} is {table[name]!r:.40}; expected {expected}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and not abs(value) > _MOST
+    used = [each.usage or Usage() for each in completions if each]
+    return {name: float(sum(getattr(usage, name) for usage in used)) for name in USAGE}

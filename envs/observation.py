@@ -2,17 +2,17 @@
 
 For D embedding dimensions and A mutators, in this order:
 
-    D   embedding of the episode's original query, times sqrt(D), so that an entry is about 1 in size
+    D   embedding of the episode's original query, times sqrt(D): an entry is about 1 in size
     A   1 where the mutator was tried in this episode
     A   1 where it was tried and left the query as it was, the last time it was tried
     A   one-hot of the last action (all 0 at the start)
     1   last reward, clipped to +-REWARD_LIMIT
-    3   one-hot of the last outcome: answered, partly refused, refused (all 0: undetermined, or none yet)
+    3   one-hot of the last outcome: answered, partly refused, refused (all 0: undetermined, none)
     1   steps taken divided by the step limit
 
-What a query calls for stands in its own words, and the history says what was done to them: so the original
-is embedded, not the rewording. A mutator that left the query as it was may be worth another try; one that
-changed it hardly is.
+What a query calls for stands in its own words, and the history says what was done to them: so the
+original is embedded, not the rewording. A mutator that left the query as it was may be worth
+another try; one that changed it hardly is.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def observation_size(dimension: int, num_mutators: int) -> int:
     return dimension + 3 * num_mutators + 2 + len(LABELS)
 
 
-def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Space[NDArray[np.float32]]:
+def observation_space(
+    dimension: int, num_mutators: int
+) -> gymnasium.spaces.Space[NDArray[np.float32]]:
     """The float32 Box of shape (observation_size,) with the bounds that follow from the layout."""
     high = np.ones(observation_size(dimension, num_mutators), np.float32)
     high[:dimension] = np.sqrt(dimension) + 1e-3  # rounding may take an entry past the length
@@ -74,7 +76,14 @@ def observation_space(dimension: int, num_mutators: int) -> gymnasium.spaces.Spa
 def observation(
     embedding: NDArray[np.float32], num_mutators: int, memory: Memory, fraction: float
 ) -> NDArray[np.float32]:
-    """The observation vector; `embedding` is the original's, a unit row (D,), `fraction` is in [0, 1]."""
+    """The observation vector.
+
+    Args:
+        embedding: the original's, a unit row (D,).
+        num_mutators: A.
+        memory: of the episode.
+        fraction: of the steps, 0 to 1.
+    """
     dimension = len(embedding)
     shown = np.zeros(observation_size(dimension, num_mutators), np.float32)
     np.multiply(embedding, np.float32(np.sqrt(dimension)), out=shown[:dimension])

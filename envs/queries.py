@@ -1,70 +1,77 @@
-"""Query sets: reading them from files, keeping some rows, and splitting them for training and evaluation."""
+"""The queries and chats in the rows of a file, and their split for evaluation."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from envs.query_files import PROMPT_COLUMNS, SIDES, QueryFileError, Table, flaw, quoted, read_table, shown
-
-__all__ = [
-    "BUNDLED_QUERIES",
-    "PROMPT_COLUMNS",
-    "Query",
-    "QueryFileError",
-    "QuerySplitError",
-    "load_queries",
-    "queries_sha256",
-    "split_queries",
-]
+from envs.query_files import (
+    CHAT_COLUMNS,
+    MOST_SCANNED,
+    MOST_TEXT,
+    PROMPT_COLUMNS,
+    Cells,
+    QueryFileError,
+    Table,
+    quoted,
+    read_json,
+    read_table,
+)
+from ollama_utils.types import is_text
+from records.errors import UserError
 
 logger = logging.getLogger(__name__)
 
 BUNDLED_QUERIES = Path(__file__).parent / "data" / "over_refusal.csv"
 """600 harmless queries whose wording makes cautious models refuse, 60 in each of ten categories."""
 BUNDLED_GUARD_QUERIES = BUNDLED_QUERIES.with_name("guard.csv")
-"""300 queries that ought to be refused, worded like the harmless ones, 30 in each of their categories."""
+"""300 queries that ought to be refused, worded like the harmless ones, 30 in each category."""
 
-CATEGORY_COLUMN = "category"
-CONTEXT_COLUMNS = {"behavior": "contextstring"}
-"""By prompt column, the column with a text the prompt is about, blank in most rows; case does not matter.
-
-HarmBench's contextual behaviours mean nothing without their `ContextString`. As in HarmBench's own direct
-requests it goes before the behaviour, with a line of three dashes between.
-"""
-
+ROLES = {
+    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "chatgpt", "bing", "bard"), "assistant"),
+}
+"""Who speaks in a turn of a chat, by what files call them."""
 LONGEST_TEXT = 100_000
-"""Characters a prompt, its context, its group or its reference may have: some 25,000 tokens of English."""
-
+"""Characters of a prompt, a turn, a group or a category: some 25,000 tokens of English."""
 VISIBLE = re.compile(r"[^\s\u200b-\u200d\u2060\ufeff]")
-"""What makes a prompt more than blank: `str.strip` keeps characters without width."""
+"""What a prompt must have: `str.strip` keeps characters without width."""
 
 
-class QuerySplitError(ValueError):
-    """Queries cannot be split as asked; the message is one line that says what to do."""
+class QuerySplitError(UserError, ValueError):
+    """Queries cannot be split as asked."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Query:
-    """One query as its file states it."""
+@dataclass(frozen=True, kw_only=True)
+class Chat:
+    """What the target is sent before a query."""
+
+    system: str | None = None
+    """The target's system prompt."""
+    turns: tuple[tuple[str, str], ...] = ()
+    """The turns before the query: the user's text and the assistant's, "" where it has none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query(Chat):
+    """One query of a file, with the chat whose last turn it is."""
 
     text: str
-    """The prompt, without blanks at its ends."""
+    """The prompt, without blanks at its ends; of a chat, the user's last turn."""
     group: str
-    """Queries of one group stay on one side of a split: the value of the group column, else the text."""
-    reference: str | None = None
-    """A good answer to compare with, from the reference column."""
+    """Queries of one group stay on one side of a split: the group column's value, or the text."""
     category: str | None = None
-    """What it is about, from a column `category`: reports count by it."""
+    """From a column `category`: reports count by it."""
     row: int
-    """The line in .txt and .jsonl; the place in .json and .parquet, from 1; in .csv and .tsv as a spreadsheet
-    counts, the header being row 1."""
+    """The line in .txt and .jsonl; the place in .json and .parquet, from 1; in .csv and .tsv as a
+    spreadsheet counts, the header being row 1."""
 
 
 def load_queries(
@@ -73,43 +80,61 @@ def load_queries(
     prompt_column: str | None = None,
     where: Sequence[str] = (),
     group_column: str | None = None,
-    reference_column: str | None = None,
 ) -> tuple[Query, ...]:
     """The queries of a file in its order, each text once.
 
+    A cell with a list is a chat: of texts, which are the user's, or of turns with `role` and
+    `content`, or `from` and `value`. The user's last turn is the query; what is before it goes to
+    the target as it is, and replies after it are left out.
+
     Args:
-        path: A .csv, .tsv, .jsonl, .ndjson, .json or .txt file in UTF-8 (or in UTF-16 with its byte order
-            mark), or a .parquet file; None means the bundled queries.
-        prompt_column: The column with the prompts; None takes the first of `PROMPT_COLUMNS` present.
+        path: A .csv, .tsv, .jsonl, .ndjson, .json or .txt file in UTF-8 (or in UTF-16 with its byte
+            order mark), or a .parquet file; None means the bundled queries.
+        prompt_column: The column with the prompts; None takes the first that has a known name.
         where: Filters `column=value`; a row that meets all of them is kept.
-        group_column: The column whose equal values belong together; where it is blank the text stands in.
-            None: no two do; in the queries.json of a run, those that did there.
-        reference_column: The column with a good answer.
+        group_column: The column whose equal values belong together; the text where it is blank.
 
     Raises:
-        QueryFileError: The file or a row cannot be read, a column is unknown, a kept row has no prompt, or
+        QueryFileError: The file cannot be read or has no such column, a kept row has no prompt, or
             the filters leave nothing.
     """
-    file = BUNDLED_QUERIES if path is None else Path(path)
-    try:
-        return _load(read_table(file), where, prompt_column, group_column, reference_column)
-    except OSError as error:
-        raise QueryFileError(f"{shown(file)} cannot be read: {error.strerror or error!r}") from error
+    table = read_table(BUNDLED_QUERIES if path is None else Path(path))
+    columns = _columns(table, prompt_column, group_column)
+    filters = [_filter(table, condition) for condition in where]
+    names = [name for name, _ in filters]
+    first: dict[str, Query] = {}
+    repeated = characters = 0
+    for row, cells in table.rows([*columns.values(), *names]):
+        if any(_plain(cells.get(name)) != value for name, value in filters):
+            continue
+        query = _query(f"{table.path}, row {row}", row, columns, cells)
+        if first.setdefault(query.text, query) is not query:
+            repeated += 1
+            continue
+        characters += len(_identity(query))
+        if characters > MOST_TEXT:
+            raise QueryFileError(
+                f"{table.path}, row {row}: over {MOST_TEXT} characters of queries; "
+                "keep fewer rows with --where"
+            )
+    if not first and not where:
+        raise QueryFileError(f"{table.path} is empty: expected at least one prompt")
+    if not first:
+        rows = [cells for _, cells in islice(table.rows(names), MOST_SCANNED)]
+        values = {name: dict.fromkeys(_plain(cells.get(name)) for cells in rows) for name in names}
+        has = "; ".join(f"{name!r} has {quoted(each)}" for name, each in values.items())
+        wanted = " and ".join(map(repr, where))
+        raise QueryFileError(f"{table.path} has no row left with --where {wanted}; {has}")
+    if repeated:
+        count = repeated + len(first)
+        logger.warning("%s: dropped %d of %d queries as duplicates", table.path, repeated, count)
+    return tuple(first.values())
 
 
-def load_sides(path: Path) -> dict[str, tuple[Query, ...]]:
-    """The queries of a run's queries.json, by the side of its split: see `SIDES`.
-
-    Raises:
-        QueryFileError: It is damaged, or no such file.
-    """
-    try:
-        table = read_table(path)
-        queries = _load(table, (), None, None, None)
-        side_of = {text: side for _, (text, side) in table.rows(["prompt", "side"])}
-    except OSError as error:
-        raise QueryFileError(f"{shown(path)} cannot be read: {error.strerror or error!r}") from error
-    return {side: tuple(query for query in queries if side_of.get(query.text) == side) for side in SIDES}
+def chats_of(queries: Iterable[Query]) -> dict[str, Chat]:
+    """What goes before each query that has a chat, by its text."""
+    chats = {query.text: Chat(system=query.system, turns=query.turns) for query in queries}
+    return {text: chat for text, chat in chats.items() if chat != Chat()}
 
 
 def split_queries(
@@ -117,8 +142,8 @@ def split_queries(
 ) -> tuple[tuple[Query, ...], tuple[Query, ...]]:
     """The queries for training and those held out, both in the order given.
 
-    A hash of `split_seed` and the query's group decides: which other queries there are never moves a query, a
-    group is never parted, and a larger share held out only adds to the queries held out.
+    A hash of `split_seed` and the query's group decides: other queries do not move it, a group
+    stays whole, and a larger share only adds to the queries held out.
 
     Args:
         queries: What to split.
@@ -130,143 +155,143 @@ def split_queries(
     """
     if not 0 <= held_out <= 1:
         raise QuerySplitError(f"--held-out is {held_out!r}; expected a share between 0 and 1")
-    is_held = [_place(query.group, split_seed) < held_out for query in queries]
-    held = tuple(itertools.compress(queries, is_held))
-    train = tuple(query for query, out in zip(queries, is_held, strict=True) if not out)
+    sides: tuple[list[Query], list[Query]] = ([], [])
+    for query in queries:
+        group = f"{split_seed}:{query.group}".encode("utf-8", "surrogatepass")
+        digest = hashlib.blake2b(group, digest_size=6).digest()
+        # 48 bits are exact in a float: the quotient never rounds up to 1.
+        sides[int.from_bytes(digest, "big") / 2**48 < held_out].append(query)
+    train, held = map(tuple, sides)
     if not train or (held_out > 0 and not held):
-        side = "held out" if train else "left for training"
-        groups = len({query.group for query in queries})
         raise QuerySplitError(
-            f"no query is {side} (--held-out {held_out}, --split-seed {split_seed}, {groups} groups); "
+            f"no query is {'held out' if train else 'left for training'} (--held-out {held_out}, "
+            f"--split-seed {split_seed}, {len({query.group for query in queries})} groups); "
             "bring more queries or change a flag"
         )
     return train, held
 
 
 def queries_sha256(queries: Iterable[Query]) -> str:
-    """The SHA-256, in hex, of the texts, groups and references in their order; rows do not count."""
+    """The SHA-256, in hex, of texts, groups and chats in their order."""
     digest = hashlib.sha256()
     for query in queries:
-        digest.update(json.dumps([query.text, query.group, query.reference]).encode() + b"\n")
+        digest.update(_identity(query).encode() + b"\n")
     return digest.hexdigest()
 
 
-def _load(
-    table: Table, where: Sequence[str], prompt: str | None, group: str | None, reference: str | None
-) -> tuple[Query, ...]:
-    columns = _columns(table, prompt, group or table.group_column, reference)
-    filters = [_filter(table, condition) for condition in where]
-    first: dict[str, Query] = {}
-    wanted = [value for _, value in filters]
-    rows = kept = 0
-    for row, values in table.rows([*columns.values(), *(name for name, _ in filters)]):
-        rows += 1
-        if not filters or [_plain(value) for value in values[len(columns) :]] == wanted:
-            query = _query(table.source, row, columns, values)
-            first.setdefault(query.text, query)
-            kept += 1
-    if not rows:
-        raise QueryFileError(f"{table.source} is empty: expected at least one prompt")
-    if not kept:
-        raise _nothing_kept(table, filters)
-    if len(first) < kept:
-        logger.warning("%s: dropped %d of %d queries as duplicates", table.source, kept - len(first), kept)
-    return tuple(first.values())
+def _identity(query: Query) -> str:
+    """What makes a query the same in two files, as JSON."""
+    chat = [query.system, query.turns] if query.system or query.turns else []
+    # The null keeps the hashes of older versions, which had a field there.
+    return json.dumps([query.text, query.group, None, *chat])
 
 
-def _columns(table: Table, prompt: str | None, group: str | None, reference: str | None) -> dict[str, str]:
-    """The columns to read by what they hold: the prompt; context, group and reference if there are any."""
-    columns = {"prompt": _prompt_column(table, prompt)}
-    context = CONTEXT_COLUMNS.get(columns["prompt"].casefold())
-    if context in {column.casefold() for column in table.columns}:
-        columns["context"] = table.column(str(context), "--prompt-column")
-    if group is not None:
-        columns["group"] = table.column(group, "--group-column")
-    if reference is not None:
-        columns["reference"] = table.column(reference, "--reference-column")
-    if CATEGORY_COLUMN in table.columns:
-        columns["category"] = CATEGORY_COLUMN
-    return columns
-
-
-def _prompt_column(table: Table, name: str | None) -> str:
-    if name is not None:
-        return table.column(name, "--prompt-column")
-    present = {column.casefold() for column in table.columns}
-    for known in PROMPT_COLUMNS:
-        if known in present:
-            return table.column(known, "--prompt-column")
-    raise QueryFileError(
-        f"{table.source} has columns {quoted(table.columns)}; expected one of {quoted(PROMPT_COLUMNS)}: "
-        "name it with --prompt-column"
-    )
+def _columns(table: Table, prompt: str | None, group: str | None) -> dict[str, str]:
+    """The columns to read by what they hold: the prompt; context, group and category if any."""
+    usual = (*PROMPT_COLUMNS, *CHAT_COLUMNS)
+    column = table.find(prompt, usual, "--prompt-column")
+    if column is None:
+        raise QueryFileError(
+            f"{table.path} has columns {quoted(table.columns)}; expected one of {quoted(usual)}: "
+            "name it with --prompt-column"
+        )
+    # HarmBench's contextual behaviours mean nothing without their `ContextString`.
+    context = ["contextstring"] if column.casefold() == "behavior" else []
+    found = {
+        "prompt": column,
+        "context": table.find(None, context),
+        "group": table.find(group, ["group of the run"], "--group-column"),
+        "category": table.find(None, ["category"]),
+    }
+    return {role: name for role, name in found.items() if name is not None}
 
 
 def _filter(table: Table, condition: str) -> tuple[str, str]:
-    """The column of a filter, spelt as in the file, and the value it asks for."""
     name, equals, value = condition.partition("=")
     if not equals:
         raise QueryFileError(f"--where is {condition!r}; expected column=value")
-    return table.column(name.strip(), "--where"), value.strip()
+    return str(table.find(name.strip(), (), "--where")), value.strip()
 
 
-def _nothing_kept(table: Table, filters: Sequence[tuple[str, str]]) -> QueryFileError:
-    """Which filter left no row, and what its column holds in the rows that the filters before it keep."""
-    names, wanted = [name for name, _ in filters], [value for _, value in filters]
-    rows = [[_plain(value) for value in values] for _, values in table.rows(names)]
-    left = (any(values[:count] == wanted[:count] for values in rows) for count in range(1, len(wanted)))
-    place = sum(itertools.takewhile(bool, left))
-    present = quoted(values[place] for values in rows if values[:place] == wanted[:place])
-    return QueryFileError(
-        f"{table.source} has no row left with --where {f'{names[place]}={wanted[place]}'!r}; "
-        f"{names[place]!r} has {present}"
-    )
-
-
-def _query(source: str, row: int, columns: Mapping[str, str], values: Sequence[object]) -> Query:
-    cells = dict(zip(columns, map(_plain, values), strict=False))
-    if not isinstance(values[0], str | None):
-        raise QueryFileError(
-            f"{source}, row {row}: {columns['prompt']!r} holds {quoted([cells['prompt']])} "
-            f"({type(values[0]).__name__}); expected text"
-        )
-    if not VISIBLE.search(cells["prompt"]):
-        raise QueryFileError(
-            f"{source}, row {row}: {columns['prompt']!r} is blank; write a prompt or remove the row"
-        )
-    category = cells.pop("category", None)
-    for role, text in cells.items():
-        if len(text) > LONGEST_TEXT or flaw(text):
-            raise _unusable(f"{source}, row {row}: {columns[role]!r}", text)
-    text = f"{cells['context']}\n\n---\n\n{cells['prompt']}" if cells.get("context") else cells["prompt"]
+def _query(place: str, row: int, columns: Mapping[str, str], cells: Cells) -> Query:
+    column, value = columns["prompt"], cells.get(columns["prompt"])
+    text, chat = _prompt(value, column, f"{place}: {column!r}")
+    if not VISIBLE.search(text):
+        raise QueryFileError(f"{place}: {column!r} is blank; write a prompt or remove the row")
+    notes = {role: _plain(cells.get(name)) for role, name in columns.items() if role != "prompt"}
+    if notes.get("context"):
+        text = f"{notes['context']}\n\n---\n\n{text}"
+    for role, each in {"prompt": text, **notes}.items():
+        _check_text(each, f"{place}: {columns[role]!r}")
     return Query(
         text=text,
-        group=cells.get("group") or text,
-        reference=cells.get("reference") or None,
-        category=category if category and len(category) <= LONGEST_TEXT and not flaw(category) else None,
+        group=notes.get("group") or text,
+        category=notes.get("category") or None,
         row=row,
+        system=chat.system,
+        turns=chat.turns,
     )
 
 
-def _unusable(place: str, text: str) -> QueryFileError:
+def _prompt(value: object, column: str, place: str) -> tuple[str, Chat]:
+    """The query in a cell, and what is before it."""
+    may_be_chat = column.casefold() in CHAT_COLUMNS
+    if may_be_chat and isinstance(value, str) and value.lstrip().startswith("["):
+        value = read_json(value, place)  # a table of texts has chats as JSON
+    if isinstance(value, str | None):
+        return _plain(value), Chat()
+    if not isinstance(value, list):
+        kind = type(value).__name__
+        raise QueryFileError(f"{place} holds {quoted([_plain(value)])} ({kind}); expected text")
+    turns = [_turn(turn, f"{place}, turn {number}") for number, turn in enumerate(value, 1)]
+    while turns and turns[-1][0] == "assistant":
+        turns.pop()
+    system = turns.pop(0)[1] if turns and turns[0][0] == "system" else None
+    pairs: list[tuple[str, str]] = []
+    for role, text in turns:
+        if role == "user" and VISIBLE.search(text):
+            pairs.append((text, ""))
+        elif role == "assistant" and pairs and not pairs[-1][1]:
+            pairs[-1] = (pairs[-1][0], text)
+        else:
+            raise QueryFileError(
+                f"{place}: a turn of the {role} is blank or misplaced; expected a system prompt, "
+                "then turns of the user with one reply at most"
+            )
+    if not pairs:
+        raise QueryFileError(f"{place} is a chat without a turn of the user; remove the row")
+    return pairs.pop()[0].strip(), Chat(system=system or None, turns=tuple(pairs))
+
+
+def _turn(turn: object, place: str) -> tuple[str, str]:
+    """Who speaks in a turn of a chat, and the text."""
+    role, content = "user", turn
+    if isinstance(turn, dict):
+        role = str(turn.get("role", turn.get("from"))).casefold()
+        content = turn.get("content", turn.get("value"))
+    if role not in ROLES:
+        raise QueryFileError(f"{place} is of {quoted([role])}; expected one of {', '.join(ROLES)}")
+    if isinstance(content, list):  # of parts, of which each has a text
+        texts = [part.get("text") if isinstance(part, dict) else None for part in content]
+        content = "".join(map(str, texts)) if None not in texts else content
+    if not isinstance(content, str):
+        raise QueryFileError(f"{place} holds {quoted([_plain(content)])}; expected text")
+    _check_text(content, place)
+    return ROLES[role], content
+
+
+def _check_text(text: str, place: str) -> None:
     if len(text) > LONGEST_TEXT:
-        return QueryFileError(f"{place} has {len(text)} characters; shorten it to {LONGEST_TEXT}")
-    return QueryFileError(f"{place} holds {flaw(text)}; remove it, or write the character meant")
+        raise QueryFileError(f"{place} has {len(text)} characters; shorten it to {LONGEST_TEXT}")
+    if "\0" in text or not is_text(text):
+        raise QueryFileError(f"{place} holds a NUL or half of a character; remove it")
 
 
 def _plain(value: object) -> str:
-    """A field as text without blanks at its ends; "" where it is missing."""
-    if isinstance(value, str):
-        return value.strip()
-    if value is None:
-        return ""
-    return (
-        json.dumps(value, default=str) if isinstance(value, bool | int | float | list | dict) else str(value)
-    )
-
-
-def _place(group: str, split_seed: int) -> float:
-    """A number from 0 up to 1 that depends on nothing but the group and the seed."""
-    digest = hashlib.blake2b(f"{split_seed}:{group}".encode("utf-8", "surrogatepass"), digest_size=6)
-    # 48 bits are exact in a float: the quotient never rounds up to 1.
-    return int.from_bytes(digest.digest(), "big") / 2**48
+    """A value as text without blanks at its ends; "" where it is missing."""
+    if isinstance(value, bool | list | dict):
+        try:
+            return json.dumps(value, default=str)
+        except RecursionError:
+            return "a value that is nested too deep"
+    return "" if value is None else str(value).strip()

@@ -1,442 +1,311 @@
-"""Files of queries as tables, whose columns are read row by row: .csv, .tsv, .jsonl, .json, .txt, .parquet.
+"""Files of queries as tables, read row by row as the endings of their names say.
 
-The ending decides which reader reads a file, and never against its first bytes. A new format is one more
-function from a path to a `Table`, and its line in `READERS`. Readers stream: a file is never in memory as a
-whole, except .json, which has to be. Whatever is wrong with a file is a QueryFileError of one line.
+.json alone is in memory as a whole.
 """
 
 from __future__ import annotations
 
 import csv
 import difflib
-import json
-import os
-import stat
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any
 
-SHOWN = 10
-"""How many names or values an error lists before it says how many more there are."""
-LONGEST_SHOWN = 60
-"""Characters of one value that an error shows."""
+from ollama_utils.types import is_text
+from records.errors import UserError
+from records.json_lines import parse_json
 
-PROMPT_COLUMNS = ("prompt", "query", "question", "forbidden_prompt", "prompt_text", "goal", "behavior")
-"""Headers that hold the prompt, the first one present wins; case does not matter.
-
-XSTest and OR-Bench have `prompt`, StrongREJECT `forbidden_prompt`, AILuminate `prompt_text`, AdvBench `goal`,
-HarmBench `Behavior`; JailbreakBench has both `Goal` (the request) and `Behavior` (a title for it).
-"""
-
+CHAT_COLUMNS = ("turns", "messages", "conversations")
+"""Columns with chats: of MT-Bench and SORRY-Bench, OpenAI, ShareGPT."""
+PROMPT_COLUMNS = (
+    *("prompt", "query", "question", "forbidden_prompt", "prompt_text", "goal", "behavior"),
+)
+"""Columns with the prompt, the first one present counts: of XSTest and OR-Bench, StrongREJECT,
+AILuminate, AdvBench and JailbreakBench (whose `Behavior` is a title), and HarmBench."""
 SIDES = ("train", "kept", "held_out")
 """The sides of a run's split, as its queries.json names them."""
-Row = tuple[int, Sequence[object]]
-"""A row's number, and its values in the columns asked for: text, or as JSON and Parquet have it."""
+LONGEST_LINE = 2**24
+"""Characters of a line of a file."""
+MOST_TEXT = 2**28
+"""Bytes of a .json file, and characters of all queries that are kept of a file."""
+BATCH_BYTES = 2**24
+"""Bytes of a Parquet file's rows that are in memory at a time, unless one row has more."""
+MOST_NAMED, LONGEST_NAMED = 10, 60
+"""How many names or values an error lists, and how many characters of each."""
+MOST_SCANNED = 1000
+"""Rows that are searched for the names of columns, and for the values that an error lists."""
+BINARIES = {
+    b"PK\x03\x04": "a ZIP archive or a workbook (.xlsx): unpack it, or save it as CSV UTF-8",
+    b"\xd0\xcf\x11\xe0": "an old Office file (.xls): save it as CSV UTF-8",
+    b"\x1f\x8b": "compressed (gzip): unpack it",
+    b"PAR1\x15": "a Parquet file: rename it to .parquet",
+}
+"""What a file is that begins with these bytes, and what to do with it."""
+
+Cells = Mapping[str, object]
+"""A row's values by column: texts, or whatever JSON and Parquet have."""
+Rows = Iterator[tuple[int, Cells]]
+"""Rows with their numbers, as `Query.row` has them."""
 
 
-class QueryFileError(ValueError):
-    """A file of queries cannot be used as asked; the message is one line that says what to do."""
+class QueryFileError(UserError, ValueError):
+    """A file of queries cannot be used; the message is one line."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Table:
-    """What a file holds before anything is picked from it."""
+    """A file and its columns, in the file's order and spelling."""
 
-    source: str
-    """The path, as errors name it."""
+    path: Path
     columns: tuple[str, ...]
-    """Column names in the file's order."""
-    rows: Callable[[Sequence[str]], Iterator[Row]]
-    """Reads the file again, in its order, with the values of the columns named; raises QueryFileError."""
-    group_column: str | None = None
-    """The column whose equal values belong together where the user names none: of a run's own queries."""
 
-    def column(self, name: str, flag: str) -> str:
-        """The column called `name`, spelt as in the file; upper and lower case do not matter.
+    def rows(self, columns: Sequence[str]) -> Rows:
+        """The rows of the file, with the values of these columns at least.
 
         Raises:
-            QueryFileError: There is none, or several that differ in case alone; the message names the
-                columns and the `flag` to correct.
+            QueryFileError: A row cannot be read.
         """
-        if name in self.columns:
-            return name
-        found = [column for column in self.columns if column.casefold() == name.casefold()]
-        if len(found) == 1:
-            return found[0]
-        which = f", which could be {quoted(found)}" if found else ""
-        raise QueryFileError(
-            f"{self.source} has columns {quoted(self.columns)}; {flag} names {name!r}{which}"
-        )
+        suffix = self.path.suffix.lower()
+        if suffix == ".parquet":
+            return _parquet_rows(self.path, list(dict.fromkeys(columns)))
+        return READERS[suffix](self.path)
 
+    def find(self, asked: str | None, usual: Sequence[str], flag: str = "") -> str | None:
+        """The column asked for, or else the first of the usual ones, or None; case does not matter.
 
-def table_of(source: str, names: Iterable[str], rows: Callable[[Sequence[str]], Iterator[Row]]) -> Table:
-    """A table whose columns are `names`, without blanks at their ends.
-
-    Raises:
-        QueryFileError: Two columns have the same name.
-    """
-    columns = tuple(map(bare, names))
-    twice = [name for name, count in Counter(columns).items() if name and count > 1]
-    if twice:
-        raise QueryFileError(f"{source} has several columns named {quoted(twice)}: rename all but one")
-    return Table(source=source, columns=columns, rows=rows)
-
-
-def quoted(values: Iterable[str]) -> str:
-    """Distinct values for an error, in quotes: at most ten, the longest cut short."""
-    distinct = list(dict.fromkeys(values))
-    cut = (v if len(v) <= LONGEST_SHOWN else v[: LONGEST_SHOWN - 3] + "..." for v in distinct[:SHOWN])
-    left_out = len(distinct) - SHOWN
-    return ", ".join(map(repr, cut)) + (f" and {left_out} more" if left_out > 0 else "")
-
-
-def shown(path: Path) -> str:
-    """A path as errors name it: quoted where it holds characters that would not show on one line."""
-    return str(path) if str(path).isprintable() else repr(str(path))
-
-
-def bare(name: str) -> str:
-    """A column's name without blanks, and without the byte order mark that joining files leaves inside."""
-    return name.strip().strip("\ufeff")
-
-
-def flaw(text: str) -> str | None:
-    """What keeps `text` from being text: a NUL, or a code that is half of a character; None: nothing."""
-    if "\0" in text:
-        return "a NUL character"
-    if text.isascii():
-        return None
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        return f"{text[error.start]!r}, which is not a character"
-    return None
-
-
-LONGEST_LINE = 2**24
-"""Characters a line may have; a longer one is refused before it fills the memory."""
-
-ENCODINGS = {b"\xff\xfe": ("utf-16", "surrogatepass"), b"\xfe\xff": ("utf-16", "surrogatepass")}
-"""Encoding and error handler by byte order mark; without one a file is UTF-8.
-
-Both handlers turn bytes that are not text into lone surrogates, which `flaw` finds in their line.
-"""
-
-
-def read_delimited(path: Path, *, delimiter: str) -> Table:
-    """A .csv or .tsv file: a header, then as many cells in each row; rows of blank cells are skipped."""
-    with closing(_delimited(path, delimiter)) as rows:
-        _, header = next(rows, (0, []))
-    if len(header) == 1 and (other := next((d for d in ";\t,|" if d in header[0]), None)):
-        raise QueryFileError(
-            f"{shown(path)} has the one column {quoted(header)}; expected columns parted by {delimiter!r}, "
-            f"not by {other!r}: save it so"
-        )
-    return table_of(shown(path), header, partial(_delimited_rows, path, delimiter, list(map(bare, header))))
-
-
-def read_json_lines(path: Path) -> Table:
-    """A .jsonl file: an object a line; blank lines are skipped; the columns are all keys met."""
-    columns = dict.fromkeys(key for _, record in _json_lines(path) for key in record)
-
-    def rows(wanted: Sequence[str]) -> Iterator[Row]:
-        return ((row, [record.get(name) for name in wanted]) for row, record in _json_lines(path))
-
-    return Table(source=shown(path), columns=tuple(columns), rows=rows)
-
-
-def read_json(path: Path) -> Table:
-    """A .json file: a list of objects, or of prompts, or what a run keeps of its queries.
-
-    A row is the place in the list, from 1.
-    """
-    source = shown(path)
-    with closing(_lines(path, longest=-1)) as lines:
-        value = _decoded("".join(lines), source, "a list of objects or of prompts")
-    is_of_run = isinstance(value, dict) and isinstance(value.get(SIDES[0]), list)
-    if is_of_run:
-        value = _rows_of_run(cast("dict[str, Any]", value))
-    if not isinstance(value, list):
-        raise QueryFileError(
-            f"{source}: a JSON {type(value).__name__}; expected a list of objects or of prompts"
-        )
-    records = [
-        {"prompt": item}
-        if isinstance(item, str)
-        else _json_object(item, f"{source}, row {row}", "a prompt or an object")
-        for row, item in enumerate(value, 1)
-    ]
-    columns = dict.fromkeys(key for record in records for key in record)
-
-    def rows(wanted: Sequence[str]) -> Iterator[Row]:
-        return ((row, [record.get(name) for name in wanted]) for row, record in enumerate(records, 1))
-
-    return Table(
-        source=source, columns=tuple(columns), rows=rows, group_column="group" if is_of_run else None
-    )
-
-
-def _rows_of_run(value: dict[str, Any]) -> list[object]:
-    """The queries of a run's queries.json, on all sides of its split."""
-    named = [value[side] if isinstance(value.get(side), list) else [] for side in SIDES]
-    notes = [value[key] if isinstance(value.get(key), dict) else {} for key in ("groups", "categories")]
-    return [
-        {"prompt": text, "side": side, "group": notes[0].get(text), "category": notes[1].get(text)}
-        if isinstance(text, str)
-        else text
-        for side, texts in zip(SIDES, named, strict=True)
-        for text in texts
-    ]
-
-
-def read_plain_lines(path: Path) -> Table:
-    """A .txt file: a prompt a line; blank lines are skipped; the one column is `prompt`."""
-    with closing(_lines(path)) as lines:
-        first = next(lines, "").strip()
-    if {bare(name).casefold() for name in first.split("\t")} & set(PROMPT_COLUMNS):
-        raise QueryFileError(
-            f"{shown(path)}, line 1: {quoted([first])} is a header; expected a prompt a line: remove it, or "
-            "rename a table to .tsv"
-        )
-
-    def rows(wanted: Sequence[str]) -> Iterator[Row]:
-        return ((row, [line] * len(wanted)) for row, line in enumerate(_lines(path), 1) if line.strip())
-
-    return Table(source=shown(path), columns=("prompt",), rows=rows)
-
-
-def _opened_text(path: Path, newline: str | None) -> TextIO:
-    with path.open("rb") as file:
-        encoding, errors = ENCODINGS.get(file.read(2), ("utf-8-sig", "surrogateescape"))
-    return path.open(encoding=encoding, errors=errors, newline=newline)
-
-
-def _lines(
-    path: Path, *, newline: str | None = None, longest: int = LONGEST_LINE
-) -> Generator[str, None, None]:
-    """The lines with their ends, checked to be text of at most `longest` characters (-1: of any length)."""
-    # Lines end at \n, \r\n and \r alone: str.splitlines also cuts at U+2028 inside a prompt.
-    number = 0
-    with _opened_text(path, newline) as file:
-        try:
-            for number, line in enumerate(iter(partial(file.readline, longest), ""), 1):
-                if len(line) == longest and line[-1] not in "\r\n":
-                    raise QueryFileError(
-                        f"{shown(path)}, line {number}: over {longest} characters; shorten it"
-                    )
-                if flaw(line):
-                    raise QueryFileError(_not_text(path, number, line))
-                yield line
-        except UnicodeDecodeError as error:  # UTF-16 that ends within a character
-            raise QueryFileError(_not_text(path, number + 1, "")) from error
-
-
-def _not_text(path: Path, number: int, line: str) -> str:
-    what = "a NUL character" if "\0" in line else "not UTF-8 text"
-    return f"{shown(path)}, line {number}: {what}; save the file as UTF-8 (in a spreadsheet: CSV UTF-8)"
-
-
-def _delimited(path: Path, delimiter: str) -> Generator[tuple[int, list[str]], None, None]:
-    """The rows that are not blank, with their number as a spreadsheet counts."""
-    row = 0
-    with closing(_lines(path, newline="")) as lines:
-        try:
-            for row, cells in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
-                if any(map(str.strip, cells)):
-                    yield row, cells
-        except csv.Error as error:
+        Raises:
+            QueryFileError: There is no column of the name asked for; the message names the `flag`.
+        """
+        spelt = {each.casefold(): each for each in reversed(self.columns)}
+        spelt |= {each: each for each in self.columns}
+        names = usual if asked is None else [asked, asked.casefold()]
+        found = next((spelt[name] for name in names if name in spelt), None)
+        if asked is not None and found is None:
             raise QueryFileError(
-                f"{shown(path)}, row {row + 1}: {error}; close each quote, double it inside a quoted cell, "
-                "and shorten a cell that is over the limit"
-            ) from error
-
-
-def _delimited_rows(
-    path: Path, delimiter: str, columns: Sequence[str], wanted: Sequence[str]
-) -> Iterator[Row]:
-    places = [columns.index(name) for name in wanted]
-    with closing(_delimited(path, delimiter)) as rows:
-        next(rows, None)
-        for row, cells in rows:
-            if len(cells) != len(columns):
-                raise QueryFileError(
-                    f"{shown(path)}, row {row}: {len(cells)} cells under {len(columns)} columns; quote "
-                    "a cell that holds the delimiter or a line break, and write blank cells too"
-                )
-            if bare(cells[0]) == columns[0] and list(map(bare, cells)) == columns:
-                raise QueryFileError(f"{shown(path)}, row {row} is the header again; remove it")
-            yield row, [cells[place] for place in places]
-
-
-def _json_lines(path: Path) -> Iterator[tuple[int, dict[str, object]]]:
-    with closing(_lines(path)) as lines:
-        for row, line in enumerate(lines, 1):
-            if line.strip():
-                if row == 1 and line.lstrip().startswith("["):
-                    raise QueryFileError(f"{shown(path)} is a JSON list: rename it to .json")
-                place, expected = f"{shown(path)}, row {row}", "an object a line"
-                yield row, _json_object(_decoded(line, place, expected), place, expected)
-
-
-def _json_object(value: object, place: str, expected: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise QueryFileError(f"{place}: a JSON {type(value).__name__}; expected {expected}")
-    return value
-
-
-def _without_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    record = dict(pairs)
-    if len(record) < len(pairs):
-        raise ValueError("a key appears twice in an object")
-    return record
-
-
-DECODER = json.JSONDecoder(object_pairs_hook=_without_doubles)
-
-
-def _decoded(text: str, place: str, expected: str) -> object:
-    try:
-        return DECODER.decode(text)
-    except (ValueError, RecursionError) as error:
-        raise QueryFileError(f"{place}: not JSON; expected {expected} ({error})") from error
-
-
-PARQUET_MARK = b"PAR1"
-"""What a Parquet file begins and ends with."""
-
-BATCH_ROWS = 8192
-"""Rows decoded at a time."""
-
-
-def read_parquet(path: Path) -> Table:
-    """A .parquet file; a row is counted from 1; of nested columns the outermost are the columns."""
-    with _opened_parquet(path) as file:
-        names = file.schema_arrow.names
-
-    def rows(wanted: Sequence[str]) -> Iterator[Row]:
-        as_written = {bare(name): name for name in reversed(names)}
-        return _parquet_rows(path, [as_written[column] for column in wanted])
-
-    return table_of(shown(path), names, rows)
-
-
-def _parquet_rows(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    row = 0
-    with _opened_parquet(path) as file:
-        for batch in file.iter_batches(BATCH_ROWS, columns=[*dict.fromkeys(names)], use_threads=False):
-            values = [_parquet_values(batch.column(name)) for name in names]
-            for row, cells in enumerate(zip(*values, strict=True), row + 1):  # noqa: B020 - counts on from batch to batch
-                yield row, cells
-
-
-def _parquet_values(column: Any) -> list[object]:  # noqa: ANN401 - pyarrow has no types
-    """A column of one batch as Python values; in text, bytes that are not UTF-8 become lone surrogates."""
-    try:
-        values: list[object] = column.to_pylist()
-    except UnicodeDecodeError:
-        content = column.cast("binary").to_pylist()
-        values = [text if text is None else text.decode(errors="surrogateescape") for text in content]
-    return values
-
-
-@contextmanager
-def _opened_parquet(path: Path) -> Iterator[Any]:
-    """The open file; whatever pyarrow says of it while it is open is said in one line."""
-    try:
-        import pyarrow as pa  # type: ignore[import-untyped]
-        import pyarrow.parquet as pq  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise QueryFileError(
-            f"{shown(path)} needs pyarrow to be read ({error}): pip install 'mutagym[parquet]'"
-        ) from error
-    try:
-        with pq.ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, OSError, ValueError) as error:
-        said = " ".join(str(error).split())[:200]
-        raise QueryFileError(f"{shown(path)} cannot be read as Parquet ({said}); write it again") from error
-
-
-READERS: Mapping[str, Callable[[Path], Table]] = {
-    ".csv": partial(read_delimited, delimiter=","),
-    ".tsv": partial(read_delimited, delimiter="\t"),
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".json": read_json,
-    ".parquet": read_parquet,
-    ".txt": read_plain_lines,
-}
-"""The reader for each file ending, in lower case."""
-
-BINARIES = {
-    b"PK\x03\x04": "a ZIP archive (a workbook, .xlsx?): save it as CSV UTF-8, or unpack it",
-    b"PK\x05\x06": "an empty ZIP archive: unpack what it should hold",
-    b"\xd0\xcf\x11\xe0": "an old Office file (.xls?): save it as CSV UTF-8",
-    b"\x1f\x8b": "compressed (gzip): unpack it",
-    b"BZh91AY&SY": "compressed (bzip2): unpack it",
-    b"\xfd7zXZ": "compressed (xz): unpack it",
-    b"\x28\xb5\x2f\xfd": "compressed (zstd): unpack it",
-    b"%PDF-": "a PDF: copy its prompts into a .txt or .csv file",
-    b"SQLite format 3\0": "an SQLite database: export the table as CSV",
-}
-"""What a file is that begins with these bytes, whatever its name says, and what to do with it."""
+                f"{self.path} has columns {quoted(self.columns)}; {flag} names {asked!r}"
+            )
+        return found
 
 
 def read_table(path: Path) -> Table:
     """The file at `path` as a table, read as its ending says.
 
     Raises:
-        QueryFileError: The file is missing, not a regular file, of an unknown format, damaged or empty.
-        OSError: The system does not let it be read.
+        QueryFileError: The file is missing, of an unknown format, damaged or empty.
     """
-    _check_is_file(path)
-    reader = _reader(path)
-    _check_content(path)
-    table = reader(path)
-    if not table.columns:
-        raise QueryFileError(f"{table.source} is empty: expected at least one prompt")
-    return table
+    try:
+        _check_file(path)
+        rows = islice(READERS[path.suffix.lower()](path), MOST_SCANNED)
+        columns = tuple(dict.fromkeys(key for _, cells in rows for key in cells))
+    except OSError as error:
+        raise QueryFileError(f"{path} cannot be read: {error.strerror}") from error
+    if not columns:
+        raise QueryFileError(f"{path} is empty: expected at least one prompt")
+    return Table(path, columns)
 
 
-def _check_is_file(path: Path) -> None:
-    if path.is_dir():
-        raise QueryFileError(f"{str(path)!r} is a directory; expected a file of queries")
-    if path.exists():
-        if stat.S_ISREG(path.stat().st_mode):
-            return
-        raise QueryFileError(f"{str(path)!r} is a pipe, socket or device; expected a regular file of queries")
-    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-    near = difflib.get_close_matches(path.name, beside)
-    hint = f"; did you mean {quoted(near)}?" if near else ""
-    raise QueryFileError(f"there is no file {str(path)!r}{hint}")
-
-
-def _reader(path: Path) -> Callable[[Path], Table]:
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise QueryFileError(f"{shown(path)} ends in {path.suffix!r}; expected one of {quoted(READERS)}")
-    return reader
-
-
-def _check_content(path: Path) -> None:
-    """Refuse what is not what its name says, by its first bytes (and last: a prompt may begin with PAR1)."""
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        names = [] if path.exists() else [each.name for each in path.parent.glob("*")]
+        near = difflib.get_close_matches(path.name, names)
+        hint = f"; did you mean {quoted(near)}?" if near else ""
+        raise QueryFileError(f"there is no regular file {str(path)!r}{hint}")
+    if not str(path).isprintable():
+        raise QueryFileError(f"{str(path)!r} is not a name of one line; rename it")
+    suffix = path.suffix.lower()
+    if suffix not in READERS:
+        raise QueryFileError(f"{path} ends in {suffix!r}; expected one of {quoted(READERS)}")
     with path.open("rb") as file:
-        beginning = file.read(16)
-        file.seek(-min(4, len(beginning)), os.SEEK_END)
-        end = file.read()
-    if not beginning:
-        raise QueryFileError(f"{shown(path)} is empty: expected at least one prompt")
+        beginning = file.read(8)
     for mark, what in BINARIES.items():
-        if beginning.startswith(mark):
-            raise QueryFileError(f"{shown(path)} is {what}")
-    is_parquet = beginning[:4] == end == PARQUET_MARK
-    if is_parquet and path.suffix.lower() != ".parquet":
-        raise QueryFileError(f"{shown(path)} is a Parquet file: rename it to .parquet")
-    if not is_parquet and path.suffix.lower() == ".parquet":
+        if beginning.startswith(mark) and suffix != ".parquet":
+            raise QueryFileError(f"{path} is {what}")
+
+
+def _lines(path: Path, newline: str | None = None, longest: int = LONGEST_LINE) -> Iterator[str]:
+    r"""The lines, which end at \n, \r\n and \r alone: there may be a U+2028 in a prompt."""
+    with path.open("rb") as file:
+        is_utf16 = file.read(2) in {b"\xff\xfe", b"\xfe\xff"}
+    # Bytes that are no text become lone surrogates, so that their line can be named.
+    encoding, errors = ("utf-16", "surrogatepass") if is_utf16 else ("utf-8-sig", "surrogateescape")
+    do = "save the file as UTF-8 (in a spreadsheet: CSV UTF-8)"
+    number = 0
+    try:
+        with path.open(encoding=encoding, errors=errors, newline=newline) as text:
+            for number, line in enumerate(iter(partial(text.readline, longest), ""), 1):
+                if len(line) == longest and line[-1] not in "\r\n":
+                    raise QueryFileError(f"{path}, line {number}: over {longest} characters")
+                if "\0" in line or not is_text(line):
+                    what = "a NUL character" if "\0" in line else "not UTF-8 text"
+                    raise QueryFileError(f"{path}, line {number}: {what}; {do}")
+                yield line
+    except UnicodeDecodeError as error:  # UTF-16 that ends within a character
+        raise QueryFileError(f"{path}, line {number + 1}: not UTF-8 text; {do}") from error
+
+
+def _text_rows(path: Path) -> Rows:
+    """A prompt a line; blank lines are skipped."""
+    for row, line in enumerate(_lines(path), 1):
+        if row == 1 and {_bare(name).casefold() for name in line.split("\t")} & {*PROMPT_COLUMNS}:
+            raise QueryFileError(
+                f"{path}, line 1: {line.strip()!r:.60} is a header; expected a prompt: remove it, "
+                "or rename a table to .tsv"
+            )
+        if line.strip():
+            yield row, {"prompt": line}
+
+
+def _delimited_rows(path: Path, delimiter: str) -> Rows:
+    """A header, then as many cells in each row; rows of blank cells are skipped."""
+    header: list[str] = []
+    row = 0
+    try:
+        reader = csv.reader(_lines(path, newline=""), delimiter=delimiter, strict=True)
+        for row, cells in enumerate(reader, 1):
+            names = list(map(_bare, cells))
+            if not any(names):
+                continue
+            if not header:
+                header = _distinct(names, path)
+                continue
+            if names == header:
+                raise QueryFileError(f"{path}, row {row} is the header again; remove it")
+            if len(cells) != len(header):
+                raise QueryFileError(
+                    f"{path}, row {row}: {len(cells)} cells under {len(header)} columns; "
+                    "quote a cell that holds the delimiter, and write blank cells too"
+                )
+            yield row, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
         raise QueryFileError(
-            f"{shown(path)} is not a Parquet file, or not a whole one: expected 'PAR1' at both ends"
-        )
+            f"{path}, row {row + 1}: {error}; "
+            "close each quote, double it in a quoted cell, and shorten a cell over the limit"
+        ) from error
+
+
+def _json_line_rows(path: Path) -> Rows:
+    """An object a line; blank lines are skipped."""
+    for row, line in enumerate(_lines(path), 1):
+        if line.strip():
+            place = f"{path}, row {row}"
+            yield row, _json_object(read_json(line, place), place)
+
+
+def _json_rows(path: Path) -> Rows:
+    """A list of objects or of prompts, or the queries.json of a run."""
+    if path.stat().st_size > MOST_TEXT:
+        raise QueryFileError(f"{path} has over {MOST_TEXT} bytes; save it as .jsonl")
+    value = read_json("".join(_lines(path, longest=MOST_TEXT)), str(path))
+    if isinstance(value, dict) and isinstance(value.get("train"), list):
+        try:
+            value = _rows_of_run(value)
+        except (AttributeError, TypeError) as error:
+            raise QueryFileError(f"{path} is a damaged queries.json of a run ({error})") from error
+    if not isinstance(value, list):
+        kind = type(value).__name__
+        raise QueryFileError(f"{path}: a JSON {kind}; expected a list of objects or of prompts")
+    for row, item in enumerate(value, 1):
+        cells = {"prompt": item} if isinstance(item, str) else item
+        yield row, _json_object(cells, f"{path}, row {row}")
+
+
+def _rows_of_run(record: dict[str, Any]) -> list[object]:
+    """The queries of a run, which `envs.query_sets.QuerySet.record` has written."""
+    groups, categories, chats = (record.get(key, {}) for key in ("groups", "categories", "chats"))
+    return [
+        {
+            "prompt": [*chats[text], {"role": "user", "content": text}] if text in chats else text,
+            "category": categories.get(text),
+            "group of the run": groups.get(text),
+            "side of the run": side,
+        }
+        for side in SIDES
+        for text in record.get(side, ())
+    ]
+
+
+def _json_object(value: object, place: str) -> dict[str, object]:
+    if not isinstance(value, dict):
+        raise QueryFileError(f"{place}: a JSON {type(value).__name__}; expected an object")
+    return value
+
+
+def read_json(text: str, place: str) -> Any:  # noqa: ANN401 - whatever it holds
+    """What a JSON text holds; where it is not JSON, a QueryFileError that begins with `place`."""
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise QueryFileError(f"{place}: {error}; mend it, or leave it out") from error
+
+
+@contextmanager
+def _parquet_file(path: Path) -> Iterator[Any]:
+    """The open file; an error of pyarrow's within `with` is a QueryFileError."""
+    try:
+        import pyarrow as pa  # type: ignore[import-untyped]
+        import pyarrow.parquet as pq  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise QueryFileError(
+            f"{path} needs pyarrow to be read ({error}): pip install 'mutagym[parquet]'"
+        ) from error
+    try:
+        with pq.ParquetFile(path, buffer_size=2**20) as file:
+            yield file
+    except (pa.ArrowException, OSError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise QueryFileError(f"{path} cannot be read as Parquet ({why}); write it again") from error
+
+
+def _parquet_header(path: Path) -> Rows:
+    """One row of the columns' names."""
+    with _parquet_file(path) as file:
+        names = file.schema_arrow.names
+    yield 0, dict.fromkeys(_distinct(names, path))
+
+
+def _parquet_rows(path: Path, columns: list[str]) -> Rows:
+    row = 0
+    with _parquet_file(path) as file:
+        for group in range(file.num_row_groups):
+            # One value may be repeated in all rows. It is no longer than its whole row group.
+            longest = max(1, file.metadata.row_group(group).total_byte_size)
+            size = max(1, min(1000, BATCH_BYTES // longest))
+            for batch in file.iter_batches(size, row_groups=[group], columns=columns):
+                for cells in batch.to_pylist():
+                    row += 1
+                    yield row, cells
+
+
+READERS: dict[str, Callable[[Path], Rows]] = {
+    ".csv": partial(_delimited_rows, delimiter=","),
+    ".tsv": partial(_delimited_rows, delimiter="\t"),
+    ".jsonl": _json_line_rows,
+    ".ndjson": _json_line_rows,
+    ".json": _json_rows,
+    ".txt": _text_rows,
+    ".parquet": _parquet_header,
+}
+"""All rows of a file by its ending; of Parquet the header alone."""
+
+
+def _bare(name: str) -> str:
+    """A column's name without blanks and the byte order marks of files that were joined."""
+    return name.strip().strip("\ufeff")
+
+
+def _distinct(names: list[str], path: Path) -> list[str]:
+    if twice := [name for name, count in Counter(names).items() if name and count > 1]:
+        raise QueryFileError(f"{path} has several columns named {quoted(twice)}: rename them")
+    return names
+
+
+def quoted(values: Iterable[str]) -> str:
+    """Values for an error, in quotes: ten at most, the longest cut short."""
+    short = (v if len(v) <= LONGEST_NAMED else f"{v[: LONGEST_NAMED - 3]}..." for v in values)
+    named = [repr(value) for value in islice(short, MOST_NAMED + 1)]
+    return ", ".join(named[:MOST_NAMED]) + (", ..." if named[MOST_NAMED:] else "")

@@ -9,28 +9,24 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from numpy.typing import NDArray
 
-from envs.answering import Answerer, Models
 from envs.episode import (
     Episode,
-    EpisodePlan,
     Rules,
     Transition,
+    begin_together,
     derive_seed,
-    episode_state,
-    replayed,
     restored_episode,
+    step_together,
 )
 from envs.mission import MissionConfig
+from envs.models import ModelCalls, Models, Vector
 from envs.observation import observation_space
+from envs.queries import Query, chats_of
 from mutators.registry import load_mutators
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
-from ollama_utils.plans import play_plan
 from scorers.reward import Scorer
-
-Observation = NDArray[np.float32]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,17 +46,25 @@ class EnvConfig:
             raise ValueError(f"max_steps must be at least 1, got {self.max_steps!r}")
 
 
-class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
-    """Choose a mutation of the query; the reward comes when the target answers it and the intent is kept.
+class QueryMutationEnv(gymnasium.Env[Vector, np.int64]):
+    """Choose a mutation of the query; the reward comes when the target answers it as it was meant.
 
-    Observation: `Box` of float32, layout in `envs/observation.py`. Action: `Discrete(len(mutators))`.
-    Reward: what `scorer` says, by default answered x intent kept - step cost. The episode terminates on
-    success and is truncated after `max_steps`.
+    Observation: `Box` of float32, layout in `envs/observation.py`. Action: `Discrete(mutators)`.
+    Reward: what `scorer` says, by default answered x intent kept - step cost. The episode
+    terminates on success and is truncated after `max_steps`.
 
     A step whose model call failed (after the dispatcher's retries) did not happen: reward 0, the
-    observation, query and step number unchanged, `info["unscored"]` True and `info["error"]` saying why.
+    observation, query and step number unchanged, `info["unscored"]` True and `info["error"]` saying
+    why. A failure that no retry can mend truncates the episode.
 
     `reset(options={"query": text})` starts on that text; without it the query is drawn by the seed.
+
+    Args:
+        config: what it is.
+        queries: what episodes start from: texts, or queries of `load_queries`, with their chats.
+        dispatcher: sends its calls.
+        encoder: embeds its queries.
+        scorer: says what a reply is worth.
     """
 
     metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 - Gymnasium declares it so
@@ -69,7 +73,7 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self,
         config: EnvConfig,
         *,
-        queries: Sequence[str],
+        queries: Sequence[str | Query],
         dispatcher: Dispatcher,
         encoder: Encoder,
         scorer: Scorer,
@@ -77,8 +81,14 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         if not queries:
             raise ValueError("queries is empty; expected at least one query to reword")
         self.config = config
-        self.queries = tuple(queries)
-        self.answerer = Answerer(models=config.models, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
+        self.queries = tuple(each if isinstance(each, str) else each.text for each in queries)
+        self.models = ModelCalls(
+            models=config.models,
+            dispatcher=dispatcher,
+            encoder=encoder,
+            scorer=scorer,
+            chats=chats_of([each for each in queries if isinstance(each, Query)]),
+        )
         self.rules = Rules(
             mutators=load_mutators(config.mutators),
             max_steps=config.max_steps,
@@ -88,120 +98,106 @@ class QueryMutationEnv(gymnasium.Env[Observation, np.int64]):
         self.observation_space = observation_space(encoder.dimension, self.num_actions)
         self.action_space = gymnasium.spaces.Discrete(self.num_actions)
         self.episode: Episode | None = None
-        self._over = True
+        """The one under way, or the last one."""
+        self._is_over = True
         self._next_number = 0
-        self._to_replay: deque[Mapping[str, Any] | None] = deque()
+        self._recorded: deque[Mapping[str, Any] | None] = deque()
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Observation, dict[str, Any]]:
+    ) -> tuple[Vector, dict[str, Any]]:
         """Start an episode; returns (observation, info). A seed restarts the lane's stream.
 
         Raises:
             OllamaError: the query could not be embedded.
             ValueError: an unknown option.
         """
-        return play_plan(self.plan_reset(seed=seed, options=options), self.answerer.answer)
+        episode = self.next_episode(seed=seed, options=options)
+        (observation,) = begin_together([episode], self.models)
+        return observation, self.begin(episode)
 
-    def step(self, action: np.int64) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+    def step(self, action: np.int64) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         """Reword, ask, score; returns Gymnasium's five values.
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is under way.
             gymnasium.error.InvalidAction: the action is not in the action space.
         """
-        t = play_plan(self.plan_step(action), self.answerer.answer)
-        return t.observation, t.reward, t.terminated, t.truncated, t.info
+        episode = self.check(action)
+        taken = self.take_recorded(int(action))
+        if taken is None:
+            (taken,) = step_together([episode], [int(action)], self.models)
+        return self.end(taken)
 
-    def plan_reset(
+    def next_episode(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> EpisodePlan[tuple[Observation, dict[str, Any]]]:
-        """`reset` as a plan, for a schedule to play."""
+    ) -> Episode:
+        """The episode that `reset` would start; `begin` is to follow. Raises as `reset` does."""
         super().reset(seed=seed)
-        if seed is not None:
-            self._next_number = 0
-        episode = Episode(
-            rules=self.rules,
-            original=self._query(options or {}),
-            seed=self.lane_seed,
-            number=self._next_number,
-        )
-        first = yield from episode.begin()
-        self.episode, self._over = episode, False
-        self._next_number += 1
-        return first, {"original_query": episode.original, "episode_number": episode.number}
+        number = self._next_number if seed is None else 0
+        query = self._query(options or {}, number)
+        return Episode(rules=self.rules, original=query, seed=self._lane_seed, number=number)
 
-    def plan_step(self, action: np.int64) -> EpisodePlan[Transition]:
-        """`step` as a plan, for a schedule to play; raises at once what `step` raises."""
-        return self._steps(self.check(action), int(action))
+    def begin(self, episode: Episode) -> dict[str, Any]:
+        """Start an episode that is embedded; returns its info."""
+        self.episode, self._is_over = episode, False
+        self._next_number = episode.number + 1
+        return {"original_query": episode.original, "episode_number": episode.number}
 
-    def replay(self, steps: Iterable[Mapping[str, Any] | None]) -> None:
-        """Play the coming steps as they were recorded, without calling a model.
+    def check(self, action: int | np.int64) -> Episode:
+        """The episode under way, if `action` can be taken in it; raises what `step` raises."""
+        if self.episode is None or self._is_over:
+            raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
+        if not self.action_space.contains(action):
+            expected = f"an integer from 0 to {self.num_actions - 1}"
+            raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
+        return self.episode
+
+    def end(self, taken: Transition) -> Transition:
+        """Note what came of a step of the episode under way; returns it."""
+        self._is_over = taken.is_over
+        return taken
+
+    def replay_unscored(self, lines: Iterable[Mapping[str, Any] | None]) -> None:
+        """Have coming steps be unscored as they were in a recorded run, without a call.
 
         Args:
-            steps: their lines of transitions.jsonl; the actions must be the recorded ones. None: the step is
-                played as ever.
+            lines: for each step its line of transitions.jsonl; None where it is played as ever.
         """
-        self._to_replay.extend(steps)
+        self._recorded.extend(lines)
 
-    @property
-    def replays(self) -> bool:
-        """Whether the next step is played as it was recorded."""
-        return bool(self._to_replay)
+    def take_recorded(self, action: int) -> Transition | None:
+        """The next step, if it is one that is to be unscored as it was."""
+        line = self._recorded.popleft() if self._recorded else None
+        return self.episode.fail_again(action, line) if line and self.episode else None
 
     def state(self) -> dict[str, Any]:
-        """All that the lane is between two steps, as plain data for `plan_restore`.
+        """All that the lane is between two steps, as plain data for `restored`.
 
         Raises:
             gymnasium.error.ResetNeeded: no episode is under way.
         """
-        return {"next_number": self._next_number, "episode": episode_state(self._under_way())}
+        episode = self.check(np.int64(0))
+        return {"next_number": self._next_number, "episode": episode.state()}
 
-    def plan_restore(self, state: Mapping[str, Any]) -> EpisodePlan[Observation]:
-        """Go on where another environment of this config was, as a plan; returns the observation.
-
-        Raises:
-            OllamaError: a query could not be embedded.
-        """
+    def restored(self, state: Mapping[str, Any]) -> Episode:
+        """Go on where another environment of this config was; `begin_together` is to follow."""
         episode = restored_episode(self.rules, state["episode"])
-        observation = yield from episode.recall()
         super().reset(seed=episode.seed)
-        self.episode, self._over = episode, False
+        self.episode, self._is_over = episode, False
         self._next_number = state["next_number"]
-        return observation
-
-    def check(self, action: np.int64) -> Episode:
-        """The episode under way, if `action` can be taken in it; raises what `step` raises."""
-        episode = self._under_way()
-        if not self.action_space.contains(action):
-            expected = f"an integer from 0 to {self.num_actions - 1}"
-            raise gymnasium.error.InvalidAction(f"expected {expected}, got {action!r}")
         return episode
 
     @property
-    def lane_seed(self) -> int:
-        """The seed of this lane's stream: the last one given to `reset`, or one the system gave."""
+    def _lane_seed(self) -> int:
+        """The seed of this lane's stream: the last one given to `reset`, or the system's."""
         self.np_random  # noqa: B018 - reading it makes Gymnasium draw a seed where none was given
         return int(self.np_random_seed)
 
-    def _under_way(self) -> Episode:
-        if self.episode is None or self._over:
-            raise gymnasium.error.ResetNeeded("call reset() before step(): no episode is under way")
-        return self.episode
-
-    def _steps(self, episode: Episode, action: int) -> EpisodePlan[Transition]:
-        steps = episode.step(action)
-        if self._to_replay and (line := self._to_replay.popleft()) is not None:
-            steps = replayed(steps, line)
-        transition = yield from steps
-        self._over = transition.terminated or transition.truncated
-        return transition
-
-    def _query(self, options: dict[str, Any]) -> str:
-        unknown = set(options) - {"query"}
-        if unknown:
+    def _query(self, options: dict[str, Any], number: int) -> str:
+        if unknown := set(options) - {"query"}:
             raise ValueError(f"reset options are {sorted(unknown)!r}; expected 'query' alone")
         if "query" in options:
             return str(options["query"])
-        stream = np.random.default_rng(derive_seed(self.lane_seed, self._next_number, "query"))
+        stream = np.random.default_rng(derive_seed(self._lane_seed, number, "query"))
         return self.queries[int(stream.integers(len(self.queries)))]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from evaluation.policies.policy import BatchPolicy, NetworkPolicy, Policy, PolicySource, View
     from evaluation.policies.specs import make_bandit, make_source, parse_policy
     from evaluation.stepping import PolicyStepper, make_stepper
-    from train.trained_run import load_run
+    from train.policy import load_run
 
 __all__ = [
     "UCB1",
@@ -41,7 +41,7 @@ _MODULES = {
     "evaluation.policies.policy": ("BatchPolicy", "NetworkPolicy", "Policy", "PolicySource", "View"),
     "evaluation.policies.specs": ("make_bandit", "make_source", "parse_policy"),
     "evaluation.stepping": ("PolicyStepper", "make_stepper"),
-    "train.trained_run": ("load_run",),
+    "train.policy": ("load_run",),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -25,8 +25,10 @@ from cyclopts.config import Dict
 from pydantic import Field, TypeAdapter
 
 from envs.episode import derive_seed
-from envs.mission import MissionConfig, RewordingConfig, categories_of, load_query_set
-from envs.queries import Query, QueryFileError, load_queries, queries_sha256
+from envs.mission import MissionConfig, RewordingConfig
+from envs.queries import Chat, Query, chats_of, load_queries, queries_sha256
+from envs.query_files import QueryFileError
+from envs.query_sets import categories_of, load_query_set
 from mutators.registry import load_mutators
 from ollama_utils.connect import ServerConfig
 from records.errors import UserError
@@ -236,6 +238,8 @@ class MissionQueries:
     guard_sha256: str | None = None
     categories: Mapping[str, str] = field(default_factory=dict, hash=False)
     """The category of each that has one, by its text."""
+    chats: Mapping[str, Chat] = field(default_factory=dict, hash=False)
+    """What the target is sent before each query that ends a chat, by its text."""
 
     @property
     def of_episodes(self) -> tuple[str, ...]:
@@ -328,6 +332,7 @@ def mission_queries(
         guard=tuple(query.text for query in guard),
         guard_sha256=queries_sha256(guard) if guard else None,
         categories=categories_of(used),
+        chats=chats_of((*queries.train, *used, *guard)),
     )
 
 

@@ -13,25 +13,23 @@ from typing import Any
 
 from envs.episode import (
     MOST_ATTEMPTS,
-    Answer,
-    Ask,
     Episode,
-    Judge,
-    Reply,
-    Request,
     Rewording,
-    Rewrite,
     Rules,
     Transition,
+    begin_together,
     derive_seed,
+    reword_together,
+    step_together,
 )
+from envs.models import Ask, ModelCalls, Rewrite
 from evaluation.errors import StepperError, policy_traceback
 from evaluation.policies.instance import Outcome
 from evaluation.policies.policy import View
 from evaluation.stepping import EpisodePolicies
 from mutators.registry import load_mutators
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
-from ollama_utils.plans import play_plan
+from ollama_utils.types import Completion
 from scorers.reward import Verdict
 
 Call = Callable[[], Any]
@@ -48,7 +46,7 @@ class EpisodeContext:
     """What the episodes of one mission have in common."""
 
     rules: Rules
-    answer: Answer
+    models: ModelCalls
     seed: int
     names: Mapping[str, str] = field(default_factory=dict)
     """What stands in the results for a server's address, which may be another one each time."""
@@ -58,6 +56,38 @@ class EpisodeContext:
         for address, name in self.names.items():
             message = message.replace(address, name)
         return message.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountedCalls(ModelCalls):
+    """Model calls that are counted as they are asked for, whoever pays for the reply."""
+
+    intent_threshold: float
+    counts: dict[str, int]
+    """Gets `rewrites` by a model, `questions` to the target and `verdicts` of a judge."""
+
+    def reword(self, rewrites: Sequence[Rewrite], max_workers: int = 1) -> list[Completion]:
+        """See `ModelCalls.reword`."""
+        self.counts["rewrites"] += sum(each.mutator.kind == "model" for each in rewrites)
+        return super().reword(rewrites, max_workers)
+
+    def ask(self, questions: Sequence[Ask], max_workers: int = 1) -> list[Completion]:
+        """See `ModelCalls.ask`."""
+        self.counts["questions"] += len(questions)
+        return super().ask(questions, max_workers)
+
+    def score(
+        self,
+        questions: Sequence[Ask],
+        replies: Sequence[Completion],
+        similarities: Sequence[float],
+        max_workers: int = 1,
+    ) -> list[Verdict]:
+        """See `ModelCalls.score`."""
+        verdicts = super().score(questions, replies, similarities, max_workers)
+        for question, verdict, near in zip(questions, verdicts, similarities, strict=True):
+            self.counts["verdicts"] += _judged(question, verdict, near, self.intent_threshold)
+        return verdicts
 
 
 class AgentEpisode:
@@ -81,6 +111,11 @@ class AgentEpisode:
         self._missed = 0
         self._context = context
         self._tried: list[int] = []
+        self._models = CountedCalls(
+            **vars(context.models),
+            intent_threshold=context.rules.intent_threshold,
+            counts=self.calls,
+        )
         seed = derive_seed(context.seed, "eval", query, agent)
         self._episode = Episode(rules=context.rules, original=query, seed=seed, number=number)
 
@@ -100,7 +135,7 @@ class AgentEpisode:
         """Embed the query; an agent that cannot begin is unscored."""
         for _ in range(attempts):
             try:
-                play_plan(self._episode.begin(), self._answer)
+                begin_together([self._episode], self._models)
             except OllamaError as error:
                 self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
                 if not error.retryable:
@@ -135,14 +170,15 @@ class AgentEpisode:
 
     def reword(self, action: int) -> Rewording:
         """What the next step would ask, if it were taken."""
-        return play_plan(self._episode.reword(action), self._answer)
+        (rewording,) = reword_together([self._episode], [action], self._models)
+        return rewording
 
     def step(self, action: int) -> Transition:
         """Play one step; one whose calls failed is played again by the next call."""
-        transition = play_plan(self._episode.step(action), self._answer)
+        (transition,) = step_together([self._episode], [action], self._models)
         self.transitions.append(transition)
         self.attempts.append(self._context.named(transition.info["error"]))
-        self.is_unscored = transition.info["permanent"] or self._episode.attempt >= MOST_ATTEMPTS
+        self.is_unscored = transition.info["unscored"] and transition.truncated
         if not transition.info["unscored"]:
             self._tried.append(action)
         return transition
@@ -177,19 +213,6 @@ class AgentEpisode:
             **(_answers(scored) if guarded else {}),
         }
 
-    def _answer(self, requests: Sequence[Request]) -> Sequence[Reply]:
-        """The mission's replies; calls are counted as they are asked for, whoever paid for the reply."""
-        replies = self._context.answer(requests)
-        for request, reply in zip(requests, replies, strict=True):
-            match request, reply:
-                case Rewrite(), _:
-                    self.calls["rewrites"] += request.mutator.kind == "model"
-                case Ask(), _:
-                    self.calls["questions"] += 1
-                case Judge(), Verdict():
-                    self.calls["verdicts"] += _judged(request, reply, self._context.rules.intent_threshold)
-        return replies
-
 
 def _answers(scored: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """Of scored steps how many were answered (undetermined counts), with the intent kept and without."""
@@ -197,12 +220,12 @@ def _answers(scored: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {"answered": sum(kept), "answered_other": len(kept) - sum(kept)}
 
 
-def _judged(request: Judge, verdict: Verdict, intent_threshold: float) -> int:
+def _judged(question: Ask, verdict: Verdict, near: float, intent_threshold: float) -> int:
     """How many calls to a judge a verdict took; see `scorers.reward` for when an intent judge is asked."""
     parts = verdict.parts
     if "judge_repaired" not in parts:
         return 0
-    open_question = request.query != request.original and request.similarity >= intent_threshold
+    open_question = question.query != question.original and near >= intent_threshold
     asked = "judge_score" in parts or (parts["answered"] and open_question)
     return 1 + int(parts["judge_repaired"]) if asked else 0
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from envs.episode import Embed, Transition, derive_seed
+from envs.episode import Transition, derive_seed
 from evaluation.episodes import AgentEpisode, Call, EpisodeContext
 from evaluation.policies.bandits import Bandit, BestFixed
 from evaluation.policies.contextual import BanditSource
@@ -26,8 +26,7 @@ from records.errors import RunStoppedError
 from records.failures import FailureLimit
 
 if TYPE_CHECKING:
-    from train.bandit import Explore
-    from train.linear_bandit import LinearBandit
+    from train.bandit import Explore, LinearBandit
 
 PULLS_SIDE_BY_SIDE = 16
 """Pulls of a bandit that are made side by side; the lanes of a contextual one."""
@@ -172,9 +171,7 @@ def fit_contextual(
     Raises:
         RunStoppedError: a query cannot be embedded, or too little could be scored.
     """
-    import torch  # takes long to import
-
-    from train.linear_bandit import LinearBandit, credit, rule_actions
+    from train.bandit import LinearBandit, credit, rule_actions  # torch takes long to import
 
     found = _Found(name, context)
     ordered = _ordered(queries, context.seed)
@@ -192,7 +189,7 @@ def fit_contextual(
         if scored:
             observations, actions, transitions = zip(*scored, strict=True)
             earned = [each.reward + credit(each.info) for each in transitions]
-            model.learn(torch.from_numpy(np.stack(observations)), torch.tensor(actions), torch.tensor(earned))
+            model.learn(np.stack(observations), np.array(actions), np.array(earned))
         for _, action, transition in scored:
             found.note(action, transition.reward)
     return found.fit(_Frozen(name, model))
@@ -230,9 +227,7 @@ class _BanditLane:
             if not episode.is_over:
                 over, questions = len(episode.step_errors), episode.calls["questions"]
                 shown = episode.view().observation
-                (action,) = explore(
-                    model, how, shown[None], seed=self._seed, lanes=[self._lane], rows=[self._row]
-                ).tolist()
+                action = explore(model, how, shown, seed=self._seed, lane=self._lane, row=self._row)
                 transition = episode.step(action)
                 if not transition.info["unscored"]:
                     played.scored.append((shown, action, transition))
@@ -309,7 +304,7 @@ def _embedded(name: str, context: EpisodeContext, queries: Sequence[str]) -> NDA
     Raises:
         RunStoppedError: one of them cannot be embedded.
     """
-    embeddings = context.answer([Embed(text=query) for query in queries])
+    embeddings = context.models.embed(queries)
     for query, embedding in zip(queries, embeddings, strict=True):
         if isinstance(embedding, OllamaError):
             raise RunStoppedError(f"{name} could not be fitted: {query!r:.60} was not embedded: {embedding}")

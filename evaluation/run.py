@@ -11,7 +11,8 @@ from queue import Empty, SimpleQueue
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from envs.episode import Transition, derive_seed, transition_record
+from envs.episode import Transition, derive_seed
+from envs.transitions import transition_record
 from evaluation.config import EvalConfig
 from evaluation.episodes import (
     AgentEpisode,
@@ -303,10 +304,9 @@ def transition_lines(key: EpisodeKey, episode: PlayedEpisode) -> Iterator[dict[s
         for row, transition in enumerate(agent.transitions)
     ]
     for row, agent, t in sorted(steps, key=lambda step: step[:2]):
-        info = t.info | {"TimeLimit.truncated": t.truncated}
         yield {
             "mission": key.mission,
             "team": key.team,
             "agent": agent,
-            **transition_record(row, agent, info, t.terminated or t.truncated),
+            **transition_record(row, agent, t.info, terminated=t.terminated, truncated=t.truncated),
         }

@@ -7,9 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from envs.answering import Answerer
+from envs.make import mission_parts
 from envs.mission import open_encoder
-from envs.parts import mission_parts
 from envs.query_mutation import QueryMutationEnv
 from evaluation.config import EvalConfig, MissionQueries, MissionSpec
 from evaluation.episodes import EpisodeContext
@@ -35,7 +34,6 @@ class Mission:
     queries: MissionQueries
     roles: Roles
     context: EpisodeContext
-    answerer: Answerer = field(repr=False)
     policies: dict[str, PolicySource] = field(default_factory=dict, repr=False)
     """By name: made once, for a user's file may change; those that are fitted come in when they are."""
 
@@ -92,10 +90,9 @@ def make_missions(
             encoder=encoders[name],
         )
         env = QueryMutationEnv(env_config, **parts)
-        context = EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=config.seed, names=names)
-        missions.append(
-            Mission(spec=spec, queries=of_spec, roles=roles, context=context, answerer=env.answerer)
-        )
+        models = replace(env.models, chats=of_spec.chats)
+        context = EpisodeContext(rules=env.rules, models=models, seed=config.seed, names=names)
+        missions.append(Mission(spec=spec, queries=of_spec, roles=roles, context=context))
     return missions
 
 

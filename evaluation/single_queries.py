@@ -47,7 +47,7 @@ def query_context(
     Raises:
         UserError: a part of the mission cannot be made.
     """
-    from envs.parts import mission_parts
+    from envs.make import mission_parts
     from envs.query_mutation import QueryMutationEnv
     from evaluation.episodes import EpisodeContext
 
@@ -55,7 +55,7 @@ def query_context(
         mission.located(), connection.dispatcher, connection.roles, queries, seed=seed
     )
     env = QueryMutationEnv(config, **parts)
-    return EpisodeContext(rules=env.rules, answer=env.answerer.answer, seed=seed)
+    return EpisodeContext(rules=env.rules, models=env.models, seed=seed)
 
 
 def query_episode(context: EpisodeContext, source: RunSource, query: str) -> tuple[AgentEpisode, RunPolicy]:

@@ -10,7 +10,7 @@ from evaluation.config import MissionQueries, MissionSpec
 from evaluation.policies.specs import CONTEXTUAL, FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
 from evaluation.policies.trained import RunSource, run_source
 from records.errors import UserError, as_user_error
-from train.trained_run import seed_runs
+from train.policy import seed_runs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """PPO in one plain loop over `gym.make_vec`, in the manner of CleanRL: all that learns stands here.
 
-A step whose call failed did not happen: `infos["unscored"]` marks it, and it is left out of the update.
-`train.lanes.LanePPO` is PPO without a barrier after each step, with the advantages joined over such steps.
+A step whose call failed did not happen: `unscored` in its info marks it, and it is left out of the update.
+`train.LanePPO` is PPO without a barrier after each step, with the advantages joined over such steps.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def rollout(env: gymnasium.vector.VectorEnv[Any, Any, Any], agent: Agent, seen: 
         chances, value = agent(torch.as_tensor(seen))
         action = chances.sample()
         now, reward, terminated, truncated, infos = env.step(action.numpy())
-        scored = ~np.asarray(infos.get("unscored", np.zeros(env.num_envs)), dtype=bool)
+        none, last = np.zeros(env.num_envs), infos.get("final_info", {})  # of episodes that ended
+        failed = [np.asarray(each.get("unscored", none), dtype=bool) for each in (infos, last)]
+        scored = ~(failed[0] | failed[1])
         arrays = (seen, reward.astype(np.float32), (terminated | truncated).astype(np.float32), scored)
         taken.append((*map(torch.as_tensor, arrays), action, chances.log_prob(action), value))
         seen = now

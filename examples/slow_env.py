@@ -7,11 +7,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envs import GymnasiumVecEnv, LaneVectorEnv
-from train.lanes import LanePPO
+from train import LanePPO
 
 
 class Remote(gymnasium.Wrapper[NDArray[np.float32], int, NDArray[np.float32], int]):
@@ -30,16 +28,13 @@ class Remote(gymnasium.Wrapper[NDArray[np.float32], int, NDArray[np.float32], in
 
 def main(total_steps: int = 8192, num_lanes: int = 16, mean_s: float = 0.02) -> None:
     """Train in lanes, and print how much longer the steps took than the training waited for them."""
-
-    def make_env() -> gymnasium.Env[NDArray[np.float32], int]:
-        return gymnasium.wrappers.RecordEpisodeStatistics(Remote(gymnasium.make("CartPole-v1"), mean_s))
-
-    lanes = LaneVectorEnv([make_env] * num_lanes, autoreset_mode=AutoresetMode.SAME_STEP)
-    env = GymnasiumVecEnv(lanes)
+    lanes = [
+        gymnasium.wrappers.RecordEpisodeStatistics(Remote(gymnasium.make("CartPole-v1"), mean_s))
+        for _ in range(num_lanes)
+    ]
     begin_s = time.perf_counter()
-    model = LanePPO("MlpPolicy", env, n_steps=32, batch_size=64, seed=0, verbose=1).learn(total_steps)
+    model = LanePPO("MlpPolicy", lanes, n_steps=32, batch_size=64, seed=0, verbose=1).learn(total_steps)
     took_s = time.perf_counter() - begin_s
-    env.close()
     slept_s = model.num_timesteps * mean_s
     print(f"{model.num_timesteps} steps of {mean_s:g} s each, {slept_s:.0f} s in all, took {took_s:.0f} s")
 

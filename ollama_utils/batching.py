@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import BadReplyError, BadRequestError, EncodingError, OllamaError
-from ollama_utils.parallel import map_parallel
+from ollama_utils.parallel import ParallelError, map_parallel
 from ollama_utils.types import Call, Completion, Prompt, Think, is_text
 
 DEFAULT_REFUSAL = "I'm sorry, but I can't help with that."
@@ -75,6 +75,7 @@ def batch_mutate_queries(  # noqa: PLR0913 - the fields of a call, given by name
 
     Raises:
         ValueError: the lengths differ.
+        OutageError, CallCancelledError, ...: what ends the run, see `Dispatcher.generate`.
     """
     if len(queries) != len(prompts):
         raise ValueError(f"expected one prompt a query, got {len(queries)} and {len(prompts)}")
@@ -133,9 +134,11 @@ def _generate(
         if own.think is not None:
             call = replace(call, think=own.think)
         calls.append(call)
+    try:
+        completions = map_parallel(dispatcher.generate, calls, max_workers)
+    except ParallelError as error:  # what ends the run, as an outage does
+        raise error.failures[min(error.failures)] from error
     return [
         replace(completion, text=fallback) if completion.error else completion
-        for completion, fallback in zip(
-            map_parallel(dispatcher.generate, calls, max_workers), fallbacks, strict=True
-        )
+        for completion, fallback in zip(completions, fallbacks, strict=True)
     ]

@@ -161,10 +161,13 @@ class ModelClient(ABC):
 
 
 def messages_of(call: Call) -> list[dict[str, str]]:
-    """A call as the messages of a chat; without a system prompt the model keeps its own."""
+    """A call as the messages of a chat; without a system prompt the model keeps its own.
+
+    An example whose reply is "" is a question that was left without a reply.
+    """
     turns = [] if call.system is None else [("system", call.system)]
     for question, reply in call.examples:
-        turns += [("user", question), ("assistant", reply)]
+        turns += [("user", question), ("assistant", reply)] if reply else [("user", question)]
     turns.append(("user", call.prompt))
     return [{"role": role, "content": content} for role, content in turns]
 

@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 from ollama_utils.plans import POLL_S, start_thread
 from records.errors import WrappedError
-from records.interrupt import raise_if_interrupted
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -110,7 +109,7 @@ def _next(ended: SimpleQueue[_Ended]) -> _Ended:
         try:
             return ended.get(timeout=POLL_S)
         except Empty:
-            raise_if_interrupted()
+            continue
 
 
 def run_parallel(

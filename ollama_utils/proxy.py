@@ -32,7 +32,6 @@ from ollama_utils.hosts import OPENAI, is_loopback, server_url, speaks_openai
 from ollama_utils.http import CONNECT_S, brief, proxy_to, trusted_certificates
 from ollama_utils.types import is_text
 from records.errors import UserError, describe
-from records.interrupt import raise_if_interrupted
 from records.json_lines import parse_json
 from records.terminal import write_stderr
 
@@ -125,7 +124,6 @@ class ProxyServer:
         """Wait for ever; Ctrl-C interrupts the wait."""
         while True:
             time.sleep(0.1)
-            raise_if_interrupted()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         asyncio.run_coroutine_threadsafe(work, self._loop).result()

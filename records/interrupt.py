@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -28,25 +27,17 @@ class Interrupted(BaseException):
 class Interrupt:
     """Turns the first signal into `Interrupted`, at once where `allowed`, else when it next is.
 
-    Signals reach the main thread alone. Work on another thread is stopped with `stop`, and asks for
-    it: see `interruptible_thread`.
+    Signals reach the main thread alone.
     """
 
     def __init__(self) -> None:
         self._allowed = True
         self._pending: BaseException | None = None
-        self.reason: BaseException | None = None
-        """Why another thread had it stopped."""
 
     def handle(self, signum: int, _frame: FrameType | None) -> None:
         """The signal handler."""
         self._pending = Interrupted(signum)
         self.raise_if_due()
-
-    def stop(self, reason: BaseException) -> None:
-        """Have the first `reason` raised where the work next asks for it; from any thread."""
-        if self.reason is None:
-            self._pending = self.reason = reason
 
     def allow(self, *, allowed: bool) -> None:
         """Say whether the run may be stopped from here on; raise what waited for that."""
@@ -59,26 +50,6 @@ class Interrupt:
             error, self._pending = self._pending, None
             self._allowed = False
             raise error
-
-
-_of_thread = threading.local()
-
-
-@contextmanager
-def interruptible_thread(interrupt: Interrupt) -> Iterator[None]:
-    """Within `with`, what this thread waits for is stopped by `interrupt`."""
-    _of_thread.interrupt = interrupt
-    try:
-        yield
-    finally:
-        _of_thread.interrupt = None
-
-
-def raise_if_interrupted() -> None:
-    """Raise what is to stop this thread, if anything is; every long wait calls it now and then."""
-    interrupt: Interrupt | None = getattr(_of_thread, "interrupt", None)
-    if interrupt is not None:
-        interrupt.raise_if_due()
 
 
 @contextmanager

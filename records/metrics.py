@@ -1,8 +1,8 @@
 """The numbers of a run over time: metrics.jsonl, and the same in TensorBoard.
 
 Names are tags of TensorBoard, `group/name`: `calls/` is of `CallRates`; `time/`, `rollout/`,
-`outcome/`, `reward/`, `mutators/`, `train/`, `gain/` and `audit/` are of a training; `evolve/`,
-`select/`, `optimize/` and `population/` are of a search.
+`outcome/`, `reward/`, `mutators/`, `train/` and `gain/` are of a training; `evolve/`, `select/`,
+`optimize/` and `population/` are of a search.
 """
 
 from __future__ import annotations

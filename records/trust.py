@@ -42,7 +42,7 @@ SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
 """For a flag what its values are, but for those that are data: a pattern. A model may hold code."""
 DATA = frozenset(
     {
-        *("actor", "algorithm", "audit-judge", "critic", "engine", "fail-over", "fail-under"),
+        *("actor", "algorithm", "critic", "engine", "fail-over", "fail-under"),
         *("format", "group-column", "guard-column", "guard-where", "judge-model", "judge-think"),
         *("max-in-flight", "models", "mutator-model", "mutator-think", "name", "option"),
         *("policy-wrapper", "preset", "price", "prompt-column", "reply-tokens", "request-field"),

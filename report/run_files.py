@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from envs.episode import check_transition
+from envs.transitions import check_transition
 from records.errors import UserError
 from records.json_lines import read_json_object, read_lines
 from records.run_folder import (

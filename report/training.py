@@ -13,7 +13,7 @@ from typing import Any
 
 from scorers.comparison import Comparison, compare
 from scorers.statistics import clustered_interval, known, mean_interval
-from train.ends import ends_of, ends_overlap
+from train.summary import ends_of, ends_overlap
 
 WINDOWS = 40
 """Points of a learning curve at most."""
@@ -165,6 +165,8 @@ def count_training(
         running[t["lane"]] = (began, total + t["reward"])
         count_step(span, t, asked)
         if t["unscored"]:
+            if t["truncated"]:  # the episode is over without a result
+                del running[t["lane"]]
             continue
         count_cell(successes, t, categories)
         if t["terminated"] or t["truncated"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import struct
 from collections import Counter
@@ -117,6 +118,9 @@ def read_faults(path: str) -> list[Fault]:
         raise ValueError(f"the file of faults {path!r}: {error}") from error
 
 
+_STREAM = re.compile(r'"stream": ?(true|false),? ?')
+
+
 class FaultPlan:
     """Decides which calls fail. While faults are played every distinct request is remembered.
 
@@ -139,7 +143,8 @@ class FaultPlan:
         """
         if not self._faults:
             return None
-        request = digest_of(self._seed, endpoint, without_boundaries(body.decode("latin-1")))
+        asked = _STREAM.sub("", body.decode("latin-1"))  # what is asked, not how it comes
+        request = digest_of(self._seed, endpoint, without_boundaries(asked))
         self._seen[request] += 1
         occurrence = self._seen[request]
         for number, fault in enumerate(self._faults):

@@ -1,4 +1,4 @@
-"""What learns (PPO, contextual bandits), its settings, lanes, seeds, the record of a run, what it learned."""
+"""What learns (PPO, contextual bandits), its settings, its runs, and what they learned."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from train.config import TrainConfig
-    from train.lanes import LanePPO
-    from train.learned_policy import LearnedPolicy, load_policy
-    from train.ppo import MaskedPPO
+    from train.policy import LearnedPolicy, load_policy
+    from train.ppo import LanePPO
 
-__all__ = ["LanePPO", "LearnedPolicy", "MaskedPPO", "TrainConfig", "load_policy"]
+__all__ = ["LanePPO", "LearnedPolicy", "TrainConfig", "load_policy"]
 
 _MODULE_OF = {
-    "LanePPO": "train.lanes",
-    "LearnedPolicy": "train.learned_policy",
-    "MaskedPPO": "train.ppo",
+    "LanePPO": "train.ppo",
+    "LearnedPolicy": "train.policy",
     "TrainConfig": "train.config",
-    "load_policy": "train.learned_policy",
+    "load_policy": "train.policy",
 }
 
 

@@ -1,37 +1,206 @@
-"""Contextual bandits as algorithms of Stable-Baselines3: LinUCB and Thompson sampling on a linear model.
+"""Contextual bandits as algorithms of Stable-Baselines3: LinUCB and Thompson sampling.
 
-They learn from every step what it earned, some credit for a partial refusal among it, and look no further
-than the next one; at use the mutator that is expected to earn most is chosen.
+Bayesian ridge regression of a step's reward on features of query, history and mutator: the hybrid
+model of Li et al. 2010 (arXiv 1003.0146, algorithm 2). A mutator's features, in this order:
+
+    8   whose weights all mutators share: 1; whether it was tried and changed the query; whether it
+        was tried and left it as it was; whether that was the last step; the last outcome (3); the
+        share of steps taken
+    2   its own: 1; whether it was tried and left the query as it was
+    m   its own: the principal components of the query's embedding
+    A   its own: of every mutator, whether it was tried and changed the query: what did not help
+        says which kind of query this is, and what is to be tried next
+
+The constants were tuned in the simulated worlds `cautious` and `wary`. The prior: what changed the
+query and did not help will not help a second time, and a rule that changed nothing never will.
+14 mutators have 456 weights, 60 have 4,700; a solution takes time with their third power.
+
+Bandits learn with few calls, and look no further than the next step. Under `--algorithm auto` PPO
+goes on with a network that is fitted to what the bandit learned: see `fit_network`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
+import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3.common.policies import BasePolicy
 from stable_baselines3.common.type_aliases import PyTorchObs, Schedule
-from stable_baselines3.common.vec_env import VecEnv
+from torch import nn
 
-from envs.observation import observation_size
-from train.lanes import LaneRollouts
-from train.linear_bandit import LinearBandit, credit
-from train.random_streams import action_streams
-from train.rollouts import Choice, MaskedRollouts, in_blocks
+from envs.observation import LABELS, observation_size
+from mutators.mutator import Mutator
+from train.network import QueryPolicy
+from train.ppo import FIT, NOISE, UPDATE_LOCK, LaneRollouts, key_seed, stream
 
+Floats = NDArray[np.float64]
+Shown = NDArray[np.float32]
 Explore = Literal["linucb", "thompson"]
+
+SHARED = 5 + len(LABELS)
+OWN = 2
+COMPONENTS = 16
+"""Principal components of the training queries' embeddings, at most."""
+NOISE_VARIANCE = 0.1
+SHARED_MEANS = (0.25, -0.5, -0.1, *(0.0,) * (SHARED - 3))
+SHARED_VARIANCES = (1.0, *(0.05,) * (SHARED - 1))
+RULE_MEAN = -0.4
+"""Of the weight of a rule's own flag that it left the query as it was."""
+OWN_VARIANCES = (0.01, 0.05)
+QUERY_VARIANCE = 0.15
+"""Of the weights of components; all components together have a mean square of 1."""
+TRIED_VARIANCE = 0.02
+PARTIAL_CREDIT = 0.3
+"""Added to the reward of a step that was partly refused, for the next mutator may do the rest. With
+it the greedy choice earns the optimum in `cautious`; without, .88 of it."""
 ALPHAS = (0.5, 0.8, 1.25, 2.0)
-"""LinUCB's alphas, one lane after another: the mutator whose mean plus so many standard deviations is highest
-is taken. Some lanes look far, some close by, as the actors of Horgan et al. 2018 do (arXiv 1803.00933); tuned
-on `cautious`."""
+"""LinUCB's alphas, lane by lane, as with the actors of Horgan et al. 2018 (arXiv 1803.00933)."""
+
+MOST_VISITED = 4096
+"""The last states of a bandit that are kept for `fit_network`."""
+TEMPERATURE = 0.1
+"""Of the softmax over expected rewards."""
+UPDATES, BATCH, LEARNING_RATE = 600, 128, 2e-3
+VALUE_WEIGHT = 0.5
+LEARNING_RATE_SHARE = 0.25
+"""Of PPO's learning rate, where it goes on with a fitted network."""
+
+
+def credit(info: Mapping[str, Any]) -> float:
+    """What is added to a step's reward, by its info."""
+    return PARTIAL_CREDIT if info.get("partial") else 0.0
+
+
+def rule_actions(mutators: Sequence[Mutator]) -> list[int]:
+    """The actions whose mutator is a rule."""
+    return [action for action, mutator in enumerate(mutators) if mutator.kind == "rule"]
+
+
+class LinearBandit(nn.Module):
+    """Learns what each of A actions earns from observations that begin with D numbers of a query.
+
+    It computes in float64 and a row at a time, so a row has the same bits beside any others.
+    `rules` are the actions whose mutator is a rule.
+    """
+
+    centre: torch.Tensor
+    directions: torch.Tensor
+    precision: torch.Tensor
+    moments: torch.Tensor
+
+    def __init__(self, dimension: int, num_actions: int, rules: Sequence[int] = ()) -> None:
+        super().__init__()
+        self.dimension, self.num_actions = dimension, num_actions
+        components = min(COMPONENTS, dimension)
+        query, tried = (QUERY_VARIANCE,) * components, (TRIED_VARIANCE,) * num_actions
+        own = (*OWN_VARIANCES, *query, *tried)
+        precisions = 1 / torch.tensor([*SHARED_VARIANCES, *own * num_actions], dtype=torch.float64)
+        means = torch.zeros(len(precisions), dtype=torch.float64)
+        means[:SHARED] = torch.tensor(SHARED_MEANS, dtype=torch.float64)
+        means[[SHARED + action * len(own) + 1 for action in rules]] = RULE_MEAN
+        self.register_buffer("centre", torch.zeros(dimension, dtype=torch.float64))
+        self.register_buffer("directions", torch.zeros(dimension, components, dtype=torch.float64))
+        self.register_buffer("precision", torch.diag(precisions))
+        self.register_buffer("moments", precisions * means)
+        shared = np.tile(np.arange(SHARED), (num_actions, 1))
+        each = SHARED + np.arange(num_actions * len(own)).reshape(num_actions, len(own))
+        self._places = np.concatenate([shared, each], axis=1)
+        """(A, G): the places of a mutator's features among all."""
+        self.register_load_state_dict_post_hook(LinearBandit._solve_again)  # type: ignore[no-untyped-call] # torch's
+        self.solve()
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether it is no longer its prior, in which all weights are independent."""
+        return not torch.equal(self.precision, torch.diag(self.precision.diagonal()))
+
+    def fit_components(self, embeddings: Shown) -> None:
+        """Find the principal components of the training queries' embeddings (queries, D).
+
+        Raises:
+            ValueError: it has learned already.
+        """
+        if self.has_learned:
+            raise ValueError("the bandit has learned already; its features cannot change any more")
+        rows = torch.from_numpy(embeddings.astype(np.float64))
+        self.centre.copy_(rows.mean(dim=0))
+        spread = rows - self.centre
+        axes = torch.linalg.svd(spread, full_matrices=False)[2][: self.directions.shape[1]]
+        largest = axes.gather(1, axes.abs().argmax(dim=1, keepdim=True))
+        scale = max(float(spread.square().sum(dim=1).mean().sqrt()), 1e-6)  # equal ones, or one
+        self.directions[:, : len(axes)] = (axes * largest.sign()).T / scale
+        self.solve()
+
+    def forward(self, observations: torch.Tensor) -> torch.Tensor:
+        """The expected rewards (N, A), float32, in observations (N, size); for any thread."""
+        means = [self.expect(shown)[0] for shown in observations.cpu().numpy()]
+        return torch.from_numpy(np.stack(means).astype(np.float32)).to(observations.device)
+
+    def expect(self, shown: Shown) -> tuple[Floats, Floats]:
+        """Each mutator's expected reward (A,) and its deviation (A,) in an observation (size,)."""
+        features = self._features(shown)
+        means = (features * self._weights).sum(axis=1)
+        spread = np.vecdot(self._covariances, features[:, None, :])
+        return means, np.sqrt(np.maximum((spread * features).sum(axis=1), 0))
+
+    def learn(self, shown: Shown, actions: NDArray[np.int64], rewards: Floats) -> None:
+        """Learn from N steps: observations (N, size), actions (N,), rewards with credit (N,)."""
+        rows = torch.zeros(len(actions), len(self.moments), dtype=torch.float64)
+        for row, before, action in zip(rows.numpy(), shown, actions, strict=True):
+            row[self._places[action]] = self._features(before)[action]
+        self.precision += rows.T @ rows / NOISE_VARIANCE
+        self.moments += rows.T @ torch.from_numpy(rewards) / NOISE_VARIANCE
+        self.solve()
+
+    def solve(self) -> None:
+        """Compute weights (A, G) and covariances (A, G, G) from the buffers."""
+        covariance = torch.cholesky_inverse(torch.linalg.cholesky(self.precision)).numpy()
+        places = self._places
+        self._weights = np.vecdot(covariance, self.moments.numpy())[places]
+        self._covariances = covariance[places[:, :, None], places[:, None, :]]
+        self._centre = self.centre.numpy()
+        self._directions = np.ascontiguousarray(self.directions.numpy().T)
+
+    def _solve_again(self, _keys: object) -> None:
+        self.solve()
+
+    def _features(self, shown: Shown) -> Floats:
+        """(A, G)."""
+        embedding, history = np.split(shown.astype(np.float64), [self.dimension])
+        tried, idle, last = history[: 3 * self.num_actions].reshape(3, self.num_actions)
+        features = np.ones(self._places.shape)
+        features[:, 1], features[:, 2], features[:, 3] = tried - idle, idle, last * idle
+        features[:, 4:SHARED] = history[-1 - len(LABELS) :]
+        features[:, SHARED + 1] = idle
+        centred = embedding / math.sqrt(self.dimension) - self._centre
+        features[:, SHARED + OWN : -self.num_actions] = np.vecdot(self._directions, centred)
+        features[:, -self.num_actions :] = tried - idle
+        return features
+
+
+def explore(
+    model: LinearBandit, how: Explore, shown: Shown, *, seed: int, lane: int, row: int
+) -> int:
+    """The action of a lane in training after so many rows, given its observation (size,).
+
+    `linucb` takes the highest mean plus the lane's alpha times the deviation, `thompson` the
+    highest of normal draws keyed (seed, lane, row) (Agrawal and Goyal 2013, arXiv 1209.3352).
+    """
+    means, deviations = model.expect(shown)
+    bonus: float | Floats = ALPHAS[lane % len(ALPHAS)]
+    if how == "thompson":
+        bonus = stream(seed, NOISE, lane, row).standard_normal(model.num_actions)
+    return int(np.argmax(means + deviations * bonus))
 
 
 class BanditPolicy(BasePolicy):
-    """The policy that takes the mutator which `model` expects to earn most."""
+    """Takes the mutator that `model` expects to earn most."""
 
     def __init__(
         self,
@@ -48,48 +217,47 @@ class BanditPolicy(BasePolicy):
         self.model = LinearBandit(size - observation_size(0, num_actions), num_actions, rules)
 
     def scores(self, observations: torch.Tensor) -> torch.Tensor:
-        """The expected rewards (N, A)."""
-        expected: torch.Tensor = self.model(observations)
-        return expected
+        """The expected rewards (N, A) in observations (N, size); for any thread."""
+        return self.model.forward(observations)
 
     def _predict(self, observation: PyTorchObs, deterministic: bool = False) -> torch.Tensor:  # noqa: ARG002, FBT001, FBT002 - SB3's
-        return self.scores(cast("torch.Tensor", observation)).argmax(
-            dim=1
-        )  # no dict: MaskedRollouts refuses those
+        return self.scores(cast("torch.Tensor", observation)).argmax(dim=1)  # a Box: no dict
 
 
-class MaskedBandit(MaskedRollouts):
-    """A contextual bandit that learns after each rollout; see `MaskedRollouts`.
-
-    Within a rollout the model stays as it is. How actions are chosen: see `explore`.
+class LaneBandit(LaneRollouts):
+    """A contextual bandit that learns after each rollout; within one it stays as it is.
 
     Args:
-        env: the environment.
-        how: the way actions are chosen in training, `linucb` or `thompson`.
+        envs: a Gymnasium environment a lane.
+        how: see `explore`.
         n_steps: steps of each lane in a rollout.
-        embeddings: (queries, D), those of the training queries: features are their principal components.
+        embeddings: (queries, D), those of the training queries.
         rules: the actions whose mutator is a rule.
-        seed: of all chance.
+        keeps_visited: whether `visited` is kept, for `fit_network`.
+        options: see `LaneRollouts`.
     """
 
     policy: BanditPolicy  # type: ignore[assignment] # SB3 names the policy that PPO has
 
     def __init__(
         self,
-        env: VecEnv,
+        envs: Sequence[gymnasium.Env[Any, Any]],
         how: Explore,
         *,
         n_steps: int,
-        embeddings: NDArray[np.float32],
+        embeddings: Shown,
         rules: Sequence[int] = (),
-        seed: int | None = None,
+        keeps_visited: bool = False,
+        **options: Any,  # noqa: ANN401 - those of LaneRollouts
     ) -> None:
-        self.how = how
+        self.how, self.keeps_visited = how, keeps_visited
+        self.visited: dict[str, torch.Tensor] = {}
+        """The last steps: observations (T, lanes, size); rewards, dones, scored (T, lanes)."""
         super().__init__(
-            BanditPolicy,  # type: ignore[arg-type] # SB3 names the policy that PPO has
-            env,
-            learning_rate=0.0,
+            BanditPolicy,
+            envs,
             n_steps=n_steps,
+            learning_rate=0.0,
             gamma=1.0,
             gae_lambda=1.0,
             ent_coef=0.0,
@@ -98,79 +266,94 @@ class MaskedBandit(MaskedRollouts):
             use_sde=False,
             sde_sample_freq=-1,
             policy_kwargs={"rules": tuple(rules)},
-            seed=seed,
-            device="cpu",
+            **options,
         )
         self.policy.model.fit_components(embeddings)
 
-    def choose(self, observations: NDArray[Any], lanes: Sequence[int], rows: Sequence[int]) -> Choice:
-        """The next actions of N lanes; their log probabilities are 0, for there are none to learn from."""
-        seed = self.rollout_buffer.seed
-        actions = explore(self.policy.model, self.how, observations, seed=seed, lanes=lanes, rows=rows)
-        nothing = np.zeros(len(actions), np.float32)
-        return Choice(actions, nothing, nothing)
+    def choose(self, shown: Shown, lane: int, row: int) -> tuple[int, float, float]:
+        """The next action; value and log probability are 0."""
+        seed = self.seed or 0
+        return explore(self.policy.model, self.how, shown, seed=seed, lane=lane, row=row), 0.0, 0.0
 
-    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """The mutators that are expected to earn most (N,)."""
-        (means, _) = in_blocks(lambda block: self.policy.model.expect(_tensor(block)), observations)
-        return np.asarray(np.argmax(means, axis=1))
+    def greedy(self, shown: Shown) -> int:
+        """The mutator that is expected to earn most; for any thread."""
+        return int(np.argmax(self.policy.model.expect(shown)[0]))
 
-    def values(self, observations: NDArray[Any], lanes: Sequence[int] | None = None) -> NDArray[np.float32]:  # noqa: ARG002 - MaskedRollouts'
-        """Nothing: a bandit looks at the next step alone."""
-        return np.zeros(len(observations), np.float32)
+    def value(self, shown: Shown) -> float:  # noqa: ARG002 - LaneRollouts'
+        """0: a bandit looks at the next step alone."""
+        return 0.0
 
-    def bootstrap(self, dones: NDArray[np.bool_], infos: Sequence[Mapping[str, Any]]) -> NDArray[np.float32]:  # noqa: ARG002 - MaskedRollouts'
-        """What counts to the rewards (N,): credit for partial refusals."""
-        return np.array([credit(info) for info in infos], np.float32)
+    def worth(self, reward: float, info: Mapping[str, Any]) -> float:
+        """The reward with its `credit`."""
+        return reward + credit(info)
+
+    def train(self) -> None:
+        """Keep what was visited, and learn."""
+        if self.keeps_visited:
+            buffer = self.rollout_buffer
+            most = -(-MOST_VISITED // buffer.n_envs)
+            for name in ("observations", "rewards", "dones", "scored"):
+                new = torch.from_numpy(getattr(buffer, name))
+                known = self.visited.get(name, new[:0])
+                self.visited[name] = torch.cat([known, new])[-most:]
+        super().train()
 
     def update(self) -> None:
         """Learn from the scored rows of the rollout."""
-        buffer = self.rollout_buffer
-        scored = buffer.scored
-        self.policy.model.learn(
-            torch.from_numpy(buffer.observations[scored]),
-            torch.from_numpy(buffer.actions[scored][:, 0].astype(np.int64)),
-            torch.from_numpy(buffer.rewards[scored]),
-        )
+        buffer, model = self.rollout_buffer, self.policy.model
+        shown = buffer.observations[buffer.scored]
+        actions = buffer.actions[buffer.scored][:, 0].astype(np.int64)
+        model.learn(shown, actions, buffer.rewards[buffer.scored].astype(np.float64))
         self._n_updates += 1
-        deviations = self.policy.model.expect(torch.from_numpy(buffer.observations[scored])).deviations
-        self.logger.record("bandit/deviation", float(deviations.mean()))
+        deviation = np.mean([model.expect(each)[1] for each in shown])
+        self.logger.record("bandit/deviation", float(deviation))
 
 
-class LaneBandit(LaneRollouts, MaskedBandit):
-    """MaskedBandit that collects as `LaneRollouts` does."""
-
-
-def explore(
-    model: LinearBandit,
-    how: Explore,
-    observations: NDArray[Any],
+def fit_network(
+    policy: QueryPolicy,
+    bandit: LinearBandit,
+    visited: Mapping[str, torch.Tensor],
     *,
+    gamma: float,
     seed: int,
-    lanes: Sequence[int],
-    rows: Sequence[int],
-) -> NDArray[np.int64]:
-    """The next actions (N,) of N lanes in training.
+) -> None:
+    """Fit PPO's network to what a bandit learned.
 
-    Args:
-        model: what is known.
-        how: `linucb` takes the mutator with the highest mean plus `ALPHAS` standard deviations (Li et al.
-            2010), `thompson` the highest draw, each mutator's from its own normal distribution (Agrawal and
-            Goyal 2013, arXiv 1209.3352).
-        observations: (N, size), what the lanes show.
-        seed: of the draws, which are keyed (seed, lane, row).
-        lanes: the N lanes, all different.
-        rows: how many actions each of them took before.
+    In the states of `LaneBandit.visited`, the actor is fitted to a softmax of the rewards that the
+    bandit expects, the critic to the discounted returns.
     """
-    means, deviations = in_blocks(lambda block: model.expect(_tensor(block)), observations, lanes)
-    if how == "thompson":
-        streams = action_streams(seed, lanes, rows)
-        bonus = np.array([stream.standard_normal(model.num_actions) for stream in streams])
-    else:
-        bonus = np.array([[ALPHAS[lane % len(ALPHAS)]] for lane in lanes])
-    chosen: NDArray[np.int64] = (means + deviations * bonus).argmax(axis=1)
-    return chosen
+    scored = visited["scored"]
+    states = visited["observations"][scored]
+    expected = np.array([bandit.expect(shown)[0] for shown in states.numpy()])
+    odds = torch.from_numpy(expected / TEMPERATURE).softmax(dim=1).float()
+    returns = discounted_returns(visited["rewards"], visited["dones"], scored, gamma)[scored]
+    optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)
+    policy.set_training_mode(True)
+    with UPDATE_LOCK, torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(key_seed(seed, FIT))
+        for _ in range(UPDATES if len(states) else 0):
+            rows = torch.randint(len(states), (BATCH,))
+            logits = policy.get_distribution(states[rows]).distribution.logits  # type: ignore[union-attr] # a Categorical
+            values = policy.predict_values(states[rows]).flatten()
+            actor_loss = -(odds[rows] * logits).sum(dim=1).mean()
+            loss = actor_loss + VALUE_WEIGHT * (values - returns[rows]).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    policy.set_training_mode(False)
 
 
-def _tensor(block: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(block).clone()  # in torch's own memory: its alignment can change bits
+def discounted_returns(
+    rewards: torch.Tensor, dones: torch.Tensor, scored: torch.Tensor, gamma: float
+) -> torch.Tensor:
+    """The returns from each step to the end of its episode, or of the rows; all are (T, lanes).
+
+    A step that is not scored is skipped; it may end its episode all the same.
+    """
+    returns = torch.zeros_like(rewards)
+    later = torch.zeros(rewards.shape[1:])
+    for row in reversed(range(len(rewards))):
+        later = torch.where(dones[row], 0, later)
+        later = torch.where(scored[row], rewards[row] + gamma * later, later)
+        returns[row] = later
+    return returns

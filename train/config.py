@@ -1,29 +1,63 @@
 """The settings of `mutagym train`: its flags, with their help.
 
-Those of `mutagym replay` inherit them. Hence annotations here are types, not strings, for the flags are read
-off them in other modules.
+Annotations here are types, not strings: commands read flags off them.
 """
 
 from dataclasses import dataclass, field, replace
-from math import isqrt
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
-from records.settings import Count, JsonPlace, Lanes, NotNegative, Positive, Seed, Several, Share, absolute
-from train.audit import AuditConfig
-from train.gain import GainConfig
+from records.settings import (
+    Count,
+    JsonPlace,
+    Lanes,
+    NotNegative,
+    Positive,
+    Seed,
+    Several,
+    Share,
+    absolute,
+)
 
 MOST_ROWS = 2**24
-"""Rows of a rollout; each holds an observation, so that these alone would take some 25 GB."""
-
-
+"""Rows of a rollout: some 25 GB of observations."""
+MAY_CHANGE = ("num-env-steps", "max-workers", "max-unscored")
+"""The options that a resumed training may change, beside those of hosts and limits."""
 MOST_BANDIT_MUTATORS = 64
-"""Mutators that a bandit can choose from: its weights (`train.linear_bandit`) grow with their square, and the
-matrix that says how sure these are with the fourth power: a policy's file would get too large to be read."""
+"""A bandit's memory grows with their fourth power."""
+MOST_KEPT, KEPT_SHARE = 1000, 0.3
+"""How many of the training queries --until-sure keeps at most, and which share."""
+
+
+@Parameter(name="*", group="When to stop")
+@dataclass(frozen=True, kw_only=True)
+class GainConfig:
+    """What more steps would bring, and when that is enough."""
+
+    until_sure: Annotated[bool, Parameter(negative="")] | None = None
+    """End the run when the policy's gain over the best fixed mutator is beyond doubt, or when
+    --least-gain seems out of its reach."""
+    least_gain: Share | None = None
+    """The gain in success that is worth waiting for [.05, which is five points]."""
+    kept: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] | None = None
+    """Share of the training queries kept from learning, to measure the gain on [.3 with
+    --until-sure, of many queries some 1,000]."""
+
+    def share(self, queries: int) -> float:
+        """The share of so many training queries that is kept."""
+        if self.kept is not None:
+            return self.kept
+        return min(KEPT_SHARE, MOST_KEPT / queries) if self.until_sure else 0.0
+
+    @property
+    def least(self) -> float:
+        """The gain that is worth waiting for."""
+        return 0.05 if self.least_gain is None else self.least_gain
 
 
 @Parameter(name="*")
@@ -32,7 +66,8 @@ class TrainConfig:
     """All settings of a training run. Defaults < --config file.toml < flags."""
 
     algorithm: Literal["ppo", "linucb", "thompson", "auto"] = "ppo"
-    """What learns: PPO; a contextual bandit, for few calls; or auto: linucb first, PPO from there."""
+    """What learns: PPO; a contextual bandit, for few calls; or auto: linucb first, PPO from
+    there."""
     num_processes: Lanes = 16
     """Lanes: environments side by side; two to four times the server's slots keep them all busy."""
     num_steps: Count = 32
@@ -64,13 +99,14 @@ class TrainConfig:
     seed: Seed = 0
     """Same seed, same run."""
     seeds: Several | None = None
-    """Train so many side by side, of the seeds --seed, --seed + 1, ..., each as it comes out alone [one]."""
+    """Train so many side by side, of the seeds --seed, --seed + 1, ..., each as it comes out alone
+    [one]."""
     use_batching: Annotated[bool, Parameter(name="--use-batching", negative="--no-batching")] = True
     """Model calls of all lanes side by side, or one after another."""
     schedule: Literal["sequential", "phased", "lanes"] | None = None
     """Who waits for whom [lanes with batching, sequential without]."""
     max_workers: Count | None = None
-    """phased: threads of a phase [8]; lanes: the most calls in flight [no limit but --max-in-flight]."""
+    """phased: threads of a phase [8]; lanes: the most lanes that step at once [all]."""
     max_unscored: Share = 0.5
     """The run stops, saved, once more than this share of recent steps could not be scored."""
     save_interval: Count = 10
@@ -78,23 +114,26 @@ class TrainConfig:
     log_interval: Count = 1
     """Updates between log entries; each is of the last rollout."""
     judge_accuracy: str | None = None
-    """What `mutagym judge --json` wrote of the reward's labels: refusal rates are also told corrected."""
+    """What `mutagym judge --json` wrote of the reward's labels: refusal rates are also told
+    corrected."""
     run_dir: Path | None = None
-    """The run's folder, new or empty [runs/train-TIME-SEED; of several seeds runs/train-TIME-seeds]."""
+    """The run's folder, new or empty [runs/train-TIME-SEED; of several seeds
+    runs/train-TIME-seeds]."""
     resume: Path | None = None
-    """Go on with the run in this folder, with its settings and queries; only hosts and limits may be changed.
-    Code, hosts and other files that it names have to be named again, or --trust-run uses them."""
+    """Go on with the run in this folder, with its settings and queries; only hosts and limits may
+    be changed. Code, hosts and other files that it names have to be named again, or --trust-run
+    uses them."""
     cache: Path | None = None
-    """A folder that runs share, of replies and embeddings: what was asked there is not asked again."""
+    """A folder that runs share, of replies and embeddings: what was asked there is not asked
+    again."""
     json: JsonPlace = None
     """Write the summary here too, as JSON; `-` is stdout, in the place of the table."""
-    audit: AuditConfig = field(default_factory=AuditConfig)
     gain: GainConfig = field(default_factory=GainConfig)
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
 
     def located(self) -> "TrainConfig":
-        """The same with absolute paths, so that its file means the same in every folder."""
+        """The same with absolute paths."""
         return replace(
             self,
             judge_accuracy=absolute(self.judge_accuracy),
@@ -111,7 +150,7 @@ class TrainConfig:
 
     @property
     def steps_by_bandit(self) -> int:
-        """How many of the steps a bandit chooses, in whole rollouts of its own: the first ones."""
+        """The first steps, which a bandit chooses, in whole rollouts of its own."""
         most = {"ppo": 0, "auto": self.bandit_env_steps}.get(self.algorithm, self.num_env_steps)
         rollout = self.bandit_steps * self.num_processes
         return -(-min(most, self.num_env_steps) // rollout) * rollout
@@ -131,22 +170,22 @@ def check_num_mini_batch(num_steps: int, num_processes: int, num_mini_batch: int
     """Check that num_processes x num_steps rows split into equal minibatches of at least two rows.
 
     Raises:
-        ValueError: it does not; the message names the nearest numbers that do. Or there are too many rows.
+        ValueError: they do not, or are too many; the message names the nearest numbers that do.
     """
     rows = num_processes * num_steps
     rollout = f"the rollout of {num_processes} x {num_steps} = {rows} rows"
     if rows > MOST_ROWS:
         raise ValueError(f"{rollout} is over {MOST_ROWS}: lower --num-steps or --num-processes")
-    low = [n for n in range(1, isqrt(rows) + 1) if rows % n == 0]
-    divisors = sorted({*low, *(rows // n for n in low)} - {rows})
-    if num_mini_batch in divisors:
+    if rows == 1:
+        raise ValueError(
+            f"{rollout} is too short to learn from: raise --num-steps or --num-processes"
+        )
+    if num_mini_batch < rows and rows % num_mini_batch == 0:
         return
-    if not divisors:
-        raise ValueError(f"{rollout} is too short to learn from: raise --num-steps or --num-processes")
-    below = [n for n in divisors if n < num_mini_batch][-1:]
-    above = [n for n in divisors if n > num_mini_batch][:1]
+    fewer, more = range(min(num_mini_batch, rows) - 1, 0, -1), range(num_mini_batch + 1, rows)
+    nearest = [next((n for n in each if rows % n == 0), None) for each in (fewer, more)]
     fault = "leaves single rows of" if num_mini_batch == rows else "does not divide"
-    choice = " or ".join(str(n) for n in below + above)
+    choice = " or ".join(str(n) for n in nearest if n)
     raise ValueError(
         f"--num-mini-batch {num_mini_batch} {fault} {rollout}: choose a divisor, such as {choice}"
     )

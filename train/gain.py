@@ -1,93 +1,76 @@
 """How sure a learned policy's gain over the best fixed mutator is, and what more steps would bring.
 
-The gain of a policy is the share of queries that it gets answered (episodes that succeed, each step its
-likeliest action), less that of the best fixed mutator, over the queries there might be. It is measured on
-queries kept from learning, which are a sample of those, at looks: after 1, 2, 4, 8, ... rollouts and at the
-end of the run. Policy and mutators play the same queries with the same seeds, so they are compared pair by
-pair.
+The gain is the share of all possible queries that the policy gets answered, each step its likeliest
+action, less that of the best fixed mutator. It is measured on queries kept from learning, at looks:
+after 1, 2, 4, 8, ... rollouts and at the end. All play the same queries with the same seeds and are
+compared pair by pair.
 
-What is claimed: with probability 95 % the interval of no look misses the gain that the policy had at that
-look, whichever look the run ends at. So "beyond doubt", an interval wholly above 0, is said wrongly in 2.5 %
-of the runs at most. What this rests on:
+With probability 95 % no look's interval misses the gain that the policy had then, whichever look
+the run ends at; one wholly above 0 is wrong in 2.5 % of the runs at most:
 
-- Policies learn from other queries, so at each look the policy is given, and the differences on the kept
-  queries are independent draws whose mean is its gain. Their interval is by betting (`scorers.betting`),
-  which holds for any distribution on [-1, 1] and any number of them.
-- Later policies do much the same on the same queries: looks are not independent, and nothing is pooled over
-  them. The chance of an error is divided among the looks (`share_of_look`), whose sum bounds it.
-- The best fixed mutator is not chosen, for one that only seemed to be the best is easily beaten: the gain
-  over the best is the least of the gains over all, and so each end is the least of the ends. For the lower
-  one this costs nothing (that of the best one must hold, whichever it is); the upper ones share their part.
-- Queries of one group count as one draw, their mean.
+- The policy learned from other queries, so its differences on the kept ones are independent draws
+  with its gain as mean; queries of one group are one draw, their mean. The interval is by betting
+  (`scorers.betting`): it holds for any distribution on [-1, 1] and any number of draws.
+- Looks are not independent. So the chance of an error is divided among them (`share_of_look`).
+- A mutator that only seemed to be the best is easily beaten. So no best one is chosen: the gain is
+  the least of the gains over all, and each end the least of the ends. The lower ends need no
+  correction (that of the best one must hold, whichever it is); the upper ones share their part.
 
-The slope is how much the policy gained from one look to the next, by the 1,000 steps; as the best fixed
-mutator stays what it is, that is the policy's own growth on the kept queries. Its intervals hold with
-probability 95 % too, all together. That more steps bring what the last ones brought is a forecast, and so is
-the end of a run for it: nobody knows what a learner finds next.
+The slope is how much the policy gained from one look to the next, by 1,000 steps; its intervals
+hold with probability 95 %, all together. That more steps bring as much is a forecast.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cyclopts import Parameter
-from cyclopts.validators import Number
 from numpy.typing import NDArray
+from stable_baselines3.common.callbacks import BaseCallback
 
-from records.settings import Share
+from envs.episode import Episode, begin_together, derive_seed, step_together
+from envs.queries import Query, chats_of
+from ollama_utils.errors import OllamaError
+from ollama_utils.parallel import map_parallel
+from records.errors import describe
+from records.failures import check_failed_share
+from records.terminal import write_stderr
 from scorers.betting import interval
 from scorers.statistics import Interval
+from train.config import GainConfig, TrainConfig
+from train.ppo import KEPT, stream
+from train.record import raise_if_cancelled
+
+if TYPE_CHECKING:
+    from envs.query_mutation import QueryMutationEnv
+    from train.bandit import LaneBandit
+    from train.ppo import LanePPO
 
 Floats = NDArray[np.float64]
-Results = Sequence[float | None]
-"""Of each kept query whether it was answered, 1 or 0; None: its calls failed, and nothing is known."""
-
+Results = Floats
+"""(queries,): 1 for each kept query that was answered, 0 for others; NaN: its calls failed."""
+Choose = Callable[[NDArray[np.float32]], int]
+"""An action for an observation (size,)."""
 ERROR = 0.05
 """How often one of a run's intervals may miss."""
 EQUAL_LOOKS = 9
-"""Looks that get equal shares of it; by then a run has 256 rollouts."""
-LEAST = 0.05
-"""The gain that is worth waiting for where none is named."""
-KEPT, MOST_KEPT = 0.3, 1000
-"""The share of the training queries that --until-sure keeps, and how many at most: all mutators play them."""
+"""Looks with equal shares of it; the last of them comes after 256 rollouts."""
 PER = 1000
-"""Steps that a slope is told by."""
+"""Steps of a slope."""
 SURE = "gain beyond doubt"
 HOPELESS = "forecast: the least gain is out of reach"
 
 
-@Parameter(name="*", group="When to stop")
-@dataclass(frozen=True, kw_only=True)
-class GainConfig:
-    """What more steps would bring, and when that is enough."""
-
-    until_sure: Annotated[bool, Parameter(negative="")] | None = None
-    """End the run when the policy's gain over the best fixed mutator is beyond doubt, or when --least-gain
-    seems out of its reach."""
-    least_gain: Share | None = None
-    """The gain in success that is worth waiting for [.05, which is five points]."""
-    kept: Annotated[float, Parameter(validator=Number(gte=0, lt=1))] | None = None
-    """Share of the training queries kept from learning, to measure the gain on [.3 with --until-sure, of
-    many queries some 1,000]."""
-
-    def share(self, queries: int) -> float:
-        """The share of so many training queries that is kept; unless it is named, not too many are."""
-        if self.kept is None:
-            return min(KEPT, MOST_KEPT / queries) if self.until_sure else 0.0
-        return self.kept
-
-    @property
-    def least(self) -> float:
-        """The gain that is worth waiting for."""
-        return LEAST if self.least_gain is None else self.least_gain
+class SettledError(Exception):
+    """Ends a run whose gain is settled."""
 
 
 def share_of_look(number: int) -> float:
-    """The part of the chance of an error that a look has, from 1 on; all parts add up to 1."""
+    """A look's part of the chance of an error, the first being look 1; all parts add up to 1."""
     return 0.5 ** max(0, number - EQUAL_LOOKS) / (EQUAL_LOOKS + 1)
 
 
@@ -97,135 +80,91 @@ class Look:
 
     steps: int
     """Steps of training so far."""
-    success: float
-    """The share of the kept queries that the policy got answered."""
+    results: Results
     rival: str
-    """The fixed mutator that did best on them."""
+    """The fixed mutator that did best."""
     gain: Interval
     slope: Interval | None
     """Gain by 1,000 steps since the look before; None at the first."""
     kept_steps: int
-    """Steps on kept queries so far, which are calls to the target."""
-    unscored: int = 0
-    """Kept queries of which nothing is known at this look, as calls failed: they widen the interval."""
-
-    def at_most(self, steps: int) -> float:
-        """The most that the gain may be after so many further steps if the slope stays: a forecast."""
-        if not steps:
-            return self.gain.high
-        return self.gain.high + max(0.0, self.slope.high) * steps / PER if self.slope else math.inf
+    """Steps on kept queries so far."""
 
     def metrics(self) -> dict[str, float]:
         """The numbers under TensorBoard's names."""
-        slope = {} if self.slope is None else _named("gain/slope", self.slope)
-        return {
-            **_named("gain/gain", self.gain),
-            **slope,
-            "gain/success": self.success,
+        is_scored = ~np.isnan(self.results)
+        numbers = {
+            "gain/success": float(self.results[is_scored].sum() / max(1, is_scored.sum())),
             "gain/kept_steps": float(self.kept_steps),
-            "gain/unscored": float(self.unscored),
+            "gain/unscored": float((~is_scored).sum()),
         }
+        for name, each in {"gain/gain": self.gain, "gain/slope": self.slope}.items():
+            if each is not None:
+                numbers |= {name: each.mean, f"{name}_low": each.low, f"{name}_high": each.high}
+        return numbers
 
     def text(self) -> str:
-        """In words, for one line."""
-        said = f"gain {points(self.gain)} over {self.rival!r}, the best fixed mutator on the kept queries"
+        """One line in words."""
+        parts = [f"gain {_points(self.gain)} over {self.rival!r}, the best of the fixed mutators"]
         if self.slope is not None:
-            said += f"; {points(self.slope)} by {PER:,} steps of late"
-        return f"{said}; {self.unscored} kept queries could not be scored" if self.unscored else said
-
-
-def points(interval: Interval) -> str:
-    """An interval of shares, in percentage points."""
-    mean, low, high = (f"{100 * each:+.1f}" for each in interval)
-    return f"{mean} points [{low}, {high}]"
+            parts.append(f"{_points(self.slope)} by {PER:,} steps of late")
+        if unscored := np.isnan(self.results).sum():
+            parts.append(f"{unscored} kept queries could not be scored")
+        return f"look at step {self.steps}: {'; '.join(parts)}"
 
 
 class GainRecord:
-    """What was found at the looks of a run.
-
-    Args:
-        groups: of each kept query its group, in an order that chance made.
-        settings: the run's.
-    """
+    """What was found at the looks of a run, given the groups of kept queries in random order."""
 
     def __init__(self, groups: Sequence[str], settings: GainConfig) -> None:
         self._settings = settings
-        places: dict[str, int] = {}
-        self._groups = np.array([places.setdefault(group, len(places)) for group in groups], np.intp)
-        """(queries,): of each the place of its group, in the order in which they come up."""
-        self._queries = len(groups)
-        self._fixed: dict[str, Results] = {}
-        self._policy: Results | None = None
-        """Those of the look before."""
+        places = {group: place for place, group in enumerate(dict.fromkeys(groups))}
+        self._of_group = np.zeros((len(groups), len(places)))
+        """(queries, groups): 1 where the query is of the group."""
+        self._of_group[np.arange(len(groups)), [places[group] for group in groups]] = 1
+        self.fixed: dict[str, Results] = {}
+        """The results of each fixed mutator, by name; set before the first look."""
         self.looks: list[Look] = []
         self.end = ""
-        """Why the run is to end; empty while it is not."""
+        """Why the run is to end, or empty."""
 
-    @property
-    def knows_mutators(self) -> bool:
-        """Whether the fixed mutators have played."""
-        return bool(self._fixed)
-
-    def add_mutators(self, fixed: Mapping[str, Results]) -> None:
-        """Take the results of each fixed mutator, which stay what they are."""
-        self._fixed = dict(fixed)
-
-    def add(self, policy: Results, *, steps: int, kept_steps: int, steps_left: int) -> Look:
-        """Take the policy's results at a look; the mutators' must be there.
-
-        Args:
-            policy: the results.
-            steps: steps of training so far.
-            kept_steps: steps on kept queries since the look before.
-            steps_left: steps of training to come.
-        """
+    def add(self, results: Results, *, steps: int, kept_steps: int, steps_left: int) -> Look:
+        """Add a look: the policy's results after so many steps, with so many left to come."""
         delta = ERROR * share_of_look(len(self.looks) + 1)
-        rival, gain = self._gain(policy, delta)
+        rivals = np.stack(list(self.fixed.values()))
+        means, lows, _ = self._intervals(results, rivals, delta)
+        _, _, highs = self._intervals(results, rivals, delta / len(rivals))
         before = self.looks[-1] if self.looks else None
         slope = None
-        if before is not None and self._policy is not None:
+        if before is not None:
+            grown = self._intervals(results, before.results[None], delta)
             scale = PER / (steps - before.steps)
-            grown = self._interval(*_differences(policy, [self._policy]), delta)
             slope = Interval(*(scale * float(each[0]) for each in grown))
-        known = [each for each in policy if each is not None]
         look = Look(
             steps=steps,
-            success=sum(known) / max(1, len(known)),
-            rival=rival,
-            gain=gain,
+            results=results,
+            rival=list(self.fixed)[int(means.argmin())],
+            gain=Interval(float(means.min()), float(lows.min()), float(highs.min())),
             slope=slope,
-            kept_steps=kept_steps + (before.kept_steps if before else 0),
-            unscored=len(policy) - len(known),
+            kept_steps=kept_steps,
         )
         self.looks.append(look)
-        self._policy = policy
-        if self._settings.until_sure:
-            self.end = self._why_to_end(look, steps_left)
+        if self._settings.until_sure and look.gain.low > 0:
+            self.end = SURE
+        elif self._settings.until_sure and steps_left and slope:
+            highest = look.gain.high + max(0.0, slope.high) * steps_left / PER
+            self.end = HOPELESS if highest < self._settings.least else ""
         return look
 
-    def _why_to_end(self, look: Look, steps_left: int) -> str:
-        if look.gain.low > 0:
-            return SURE
-        hopeless = steps_left and look.at_most(steps_left) < self._settings.least
-        return HOPELESS if hopeless else ""
-
-    def _gain(self, policy: Results, delta: float) -> tuple[str, Interval]:
-        """The mutator that is hardest to beat, and the gain over the best there is."""
-        sure, possible = _differences(policy, list(self._fixed.values()))
-        means, lows, _ = self._interval(sure, possible, delta)
-        _, _, highs = self._interval(sure, possible, delta / len(self._fixed))
-        rival = list(self._fixed)[int(means.argmin())]
-        return rival, Interval(*(float(each.min()) for each in (means, lows, highs)))
-
-    def _interval(self, sure: Floats, possible: Floats, delta: float) -> tuple[Floats, Floats, Floats]:
-        """Means, lower and upper ends (N,) of N rows of differences (N, queries)."""
-        sizes = np.bincount(self._groups)
-        least, most = (
-            (1 + np.stack([np.bincount(self._groups, row) / sizes for row in rows])) / 2
-            for rows in (sure, possible)
-        )
+    def _intervals(
+        self, results: Results, rivals: Floats, delta: float
+    ) -> tuple[Floats, Floats, Floats]:
+        """Means, lower and upper ends (N,) of the gains over N rivals (N, queries)."""
+        least = np.nan_to_num(results, nan=0) - np.nan_to_num(rivals, nan=1)
+        most = np.nan_to_num(results, nan=1) - np.nan_to_num(rivals, nan=0)
+        sizes = self._of_group.sum(axis=0)
+        least, most = ((1 + each @ self._of_group / sizes) / 2 for each in (least, most))
         lows, highs = interval(least, delta, at_best=most)
-        means = (least.mean(-1) + most.mean(-1)) / 2
+        means = (least.mean(axis=1) + most.mean(axis=1)) / 2
         return 2 * means - 1, 2 * lows - 1, 2 * highs - 1
 
     def summary(self) -> dict[str, Any]:
@@ -233,89 +172,165 @@ class GainRecord:
         last = self.looks[-1] if self.looks else None
         slope = last.slope if last else None
         return {
-            "kept_queries": self._queries,
+            "kept_queries": len(self._of_group),
             "kept_steps": last.kept_steps if last else 0,
             "gain": round(last.gain.mean, 4) if last else None,
-            "gain_interval": _rounded(last.gain if last else None),
+            "gain_interval": _ends(last.gain if last else None),
             "gain_over": last.rival if last else None,
             "gain_slope": round(slope.mean, 4) if slope else None,
-            "gain_slope_interval": _rounded(slope),
+            "gain_slope_interval": _ends(slope),
             "gain_looks": [
-                {"env_steps": look.steps, "gain": round(look.gain.mean, 4), "interval": _rounded(look.gain)}
+                {
+                    "env_steps": look.steps,
+                    "gain": round(look.gain.mean, 4),
+                    "interval": _ends(look.gain),
+                }
                 for look in self.looks
             ],
             "until_sure": self.end or None,
         }
 
     def text(self) -> str:
-        """What the run says of the gain at its end, in lines for a person."""
+        """The last look, in lines for a person."""
         if not self.looks:
             return ""
         last = self.looks[-1]
-        over = f"over {last.rival!r}, the best of {len(self._fixed)} fixed mutators"
-        lines = [f"gain at step {last.steps}: {points(last.gain)} {over}"]
-        if last.slope:
-            since = last.steps - self.looks[-2].steps
-            lines.append(
-                f"  by {PER:,} steps, of the last {since}: {points(last.slope)}; "
-                "that more would bring as much is a forecast"
-            )
-        if self.end:
-            lines.append(f"  ended by --until-sure: {self.end}")
-        lines.append(
-            f"  ({self._queries} kept queries, {last.kept_steps} steps on them; the 95 % are of all "
-            f"{len(self.looks)} looks together)"
+        ended = f"  ended by --until-sure: {self.end}\n" if self.end else ""
+        return (
+            f"{last.text()}\n{ended}"
+            f"  {len(self._of_group)} kept queries, {last.kept_steps} steps on them; "
+            f"the 95 % are of all {len(self.looks)} looks together; "
+            "that more steps bring as much is a forecast\n"
         )
-        return "\n".join([*lines, ""])
 
     def state(self) -> dict[str, Any]:
-        """All that is remembered, as plain data for `restore`."""
-        return {
-            "fixed": {name: list(results) for name, results in self._fixed.items()},
-            "policy": None if self._policy is None else list(self._policy),
-            "looks": [
-                asdict(look) | {"gain": list(look.gain), "slope": look.slope and list(look.slope)}
-                for look in self.looks
-            ],
-            "end": self.end,
-        }
+        """Plain data for `restore`."""
+        fixed = {name: results.tolist() for name, results in self.fixed.items()}
+        looks = [(look.results.tolist(), look.steps, look.kept_steps) for look in self.looks]
+        return {"fixed": fixed, "looks": looks, "end": self.end}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another process stopped.
+        """Go on from a state."""
+        self.fixed = {name: np.array(results) for name, results in state["fixed"].items()}
+        for results, steps, kept_steps in state["looks"]:
+            self.add(np.array(results), steps=steps, kept_steps=kept_steps, steps_left=0)
+        self.end = state["end"]
+
+
+class Looks(BaseCallback):
+    """Looks at the policy before a rollout where that is due; ends the run once it is settled.
+
+    It comes before the callback that saves the run, so that a look is saved with it. A look that
+    was interrupted is made again, its replies from the log.
+
+    Args:
+        config: the run's.
+        kept: the kept queries.
+        env: has the rules and models that they are played with.
+        max_workers: the most episodes at once.
+        name: of the run, where there are several.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        kept: Sequence[Query],
+        env: QueryMutationEnv,
+        *,
+        max_workers: int,
+        name: str = "",
+    ) -> None:
+        super().__init__()
+        # A test by betting needs a random order, and the file may be sorted.
+        order = stream(config.seed, KEPT).permutation(len(kept))
+        self.record = GainRecord([kept[k].group for k in order], config.gain)
+        self._queries = [kept[k].text for k in order]
+        self._config, self._rules, self._max_workers = config, env.rules, max_workers
+        self._models = replace(env.models, chats=chats_of(kept))
+        self._prefix = f"{name}: " if name else ""
+
+    def look(self, model: LanePPO | LaneBandit) -> None:
+        """Look at the policy, unless that was done; at the first look each mutator plays, too.
+
+        Nothing is recorded where it raises.
 
         Raises:
-            KeyError, TypeError, ValueError: the state is not one of this run.
+            RunStoppedError: too many episodes could not be scored.
+            CallCancelledError: the run was stopped meanwhile.
         """
-        played = [*state["fixed"].values(), *([] if state["policy"] is None else [state["policy"]])]
-        if any(len(results) != self._queries for results in played):
-            raise ValueError(f"expected results of {self._queries} kept queries")
-        self._fixed, self._policy, self.end = state["fixed"], state["policy"], str(state["end"])
-        self.looks = [_look(**look) for look in state["looks"]]
+        record, steps = self.record, model.num_timesteps
+        if record.looks and record.looks[-1].steps == steps:
+            return
+        names = [] if record.fixed else [mutator.name for mutator in self._rules.mutators]
+        if names:
+            write_stderr(
+                f"{self._prefix}kept queries: each of {len(names)} mutators plays them once, "
+                "the policy at each look"
+            )
+        choices = [*map(_always, range(len(names))), model.greedy]
+        results, kept_steps = self._play(choices)
+        record.fixed = record.fixed or dict(zip(names, results, strict=False))
+        kept_steps += record.looks[-1].kept_steps if record.looks else 0
+        left = self._config.total_steps - steps
+        look = record.add(results[-1], steps=steps, kept_steps=kept_steps, steps_left=left)
+        for output in model.logger.output_formats:
+            output.write(look.metrics(), {}, steps)
+        write_stderr(f"{self._prefix}{look.text()}")
+
+    def _play(self, choices: Sequence[Choose]) -> tuple[Floats, int]:
+        """Play all queries by each choice: results (choices, queries), and how many steps."""
+        pairs = list(product(choices, self._queries))
+        ends = map_parallel(lambda pair: self._play_one(*pair), pairs, self._max_workers)
+        raise_if_cancelled(error for _, _, error in ends)
+        results = np.array([result for result, _, _ in ends]).reshape(len(choices), -1)
+        errors = np.array([error for _, _, error in ends]).reshape(results.shape)
+        for row in errors:
+            check_failed_share(
+                [str(error) for error in row if error],
+                len(row),
+                self._config.max_unscored,
+                what="kept queries could not be scored",
+                flag="--max-unscored",
+            )
+        return results, sum(steps for _, steps, _ in ends)
+
+    def _play_one(self, choose: Choose, query: str) -> tuple[float, int, str]:
+        """Play an episode: its result, its steps, and the error where it has no result."""
+        seed = derive_seed(self._config.seed, "kept", query)
+        episode = Episode(rules=self._rules, original=query, seed=seed, number=0)
+        steps = 0
+        try:
+            (shown,) = begin_together([episode], self._models)
+        except OllamaError as error:
+            return math.nan, steps, describe(error)
+        while True:
+            (taken,) = step_together([episode], [choose(shown)], self._models)
+            shown, unscored = taken.observation, taken.info["unscored"]
+            steps += not unscored
+            if taken.is_over:
+                result = math.nan if unscored else float(taken.terminated)
+                return result, steps, taken.info["error"]
+
+    def _on_rollout_start(self) -> None:
+        model: Any = self.model
+        if model.rollouts and not model.rollouts & (model.rollouts - 1):
+            self.look(model)
+        if self.record.end:
+            raise SettledError(self.record.end)
+
+    def _on_step(self) -> bool:
+        return True
 
 
-def _look(gain: Sequence[float], slope: Sequence[float] | None, **rest: Any) -> Look:  # noqa: ANN401 - plain data
-    """A look from what `asdict` made of it."""
-    return Look(gain=Interval(*gain), slope=Interval(*slope) if slope else None, **rest)
+def _always(action: int) -> Choose:
+    return lambda _shown: action
 
 
-def _differences(policy: Results, rivals: Sequence[Results]) -> tuple[Floats, Floats]:
-    """The policy's results less each rival's (rivals, queries): at least, and at best where calls failed."""
-    (worst, best), lost, won = _ends(policy), *zip(*map(_ends, rivals), strict=True)
-    return worst - np.array(won), best - np.array(lost)
+def _points(interval: Interval) -> str:
+    """An interval of shares, in percentage points."""
+    mean, low, high = (f"{100 * each:+.1f}" for each in interval)
+    return f"{mean} points [{low}, {high}]"
 
 
-def _ends(results: Results) -> tuple[Floats, Floats]:
-    """Results with 0 where nothing is known, and with 1."""
-    low, high = (
-        np.array([unknown if each is None else each for each in results], dtype=np.float64)
-        for unknown in (0.0, 1.0)
-    )
-    return low, high
-
-
-def _named(name: str, interval: Interval) -> dict[str, float]:
-    return {name: interval.mean, f"{name}_low": interval.low, f"{name}_high": interval.high}
-
-
-def _rounded(interval: Interval | None) -> list[float] | None:
+def _ends(interval: Interval | None) -> list[float] | None:
     return None if interval is None else [round(interval.low, 4), round(interval.high, 4)]

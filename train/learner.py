@@ -1,19 +1,17 @@
-"""The learner: PPO or a bandit on the vector environment, the policies it saves, and its checkpoint.
+"""The learner: PPO or a bandit on a run's environments, and the checkpoint that goes on with it.
 
-Under `auto` a bandit learns first. Then a network is fitted to what it learned, and PPO goes on with that, on
+Under `auto` a bandit learns first. Then a network is fitted to what it learned, and PPO goes on on
 the same lanes, in the middle of their episodes.
 
-The checkpoint is the state of a run between two rollouts, in one file: whole, or that of the rollout before.
+The checkpoint is the state of a run between two rollouts, in one file: whole, or that of the
+rollout before. With the log of replies behind it a run is played on as if nothing had happened.
 """
 
 from __future__ import annotations
 
-import io
-import math
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from hashlib import sha256
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -23,229 +21,151 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.logger import HParam, Logger
 
 from envs.batched import BatchedQueryMutationEnv
-from envs.sb3 import GymnasiumVecEnv
+from envs.episode import begin_together
+from envs.query_mutation import QueryMutationEnv
 from ollama_utils.batching import batch_encode_queries
 from records.errors import UserError
 from records.outputs import replacing
 from records.run_folder import RecordedRun, RunFolder
 from records.settings import resolved
-from train.actor_critic import QueryPolicy
-from train.bandit import BanditPolicy, LaneBandit, MaskedBandit
-from train.board import layout
+from train.bandit import LEARNING_RATE_SHARE, LaneBandit, fit_network, rule_actions
 from train.config import TrainConfig
-from train.kept import Looks, SettledError
-from train.lanes import LanePPO
-from train.linear_bandit import rule_actions
-from train.policy_file import save_weights
-from train.ppo import MaskedPPO, weights_sha256
-from train.random_streams import GLOBAL_RNG_LOCK, Stream
-from train.recorder import Recorder, make_logger
-from train.rollouts import MaskedRollouts
-from train.warm_start import LEARNING_RATE_SHARE, fit_to_bandit
+from train.gain import Looks, SettledError
+from train.network import QueryPolicy
+from train.policy import save_weights
+from train.ppo import UPDATE_LOCK, LanePPO
+from train.record import Recorder, make_logger
 
-FORMAT = 2
-"""Goes up when an older program could not read the file, or the other way round."""
-MOST_BYTES = 2**30
-"""Bytes of a checkpoint that is read: a policy on the longest embeddings takes a tenth of it."""
-_HASH_BYTES = sha256().digest_size
-COUNTERS = ("num_timesteps", "rollouts", "actions_per_lane", "skipped_updates", "_n_updates")
+PHASE_WORKERS = 8
+"""Calls of a phase at once, unless another number is set."""
+_COUNTERS = ("num_timesteps", "rollouts", "rows", "skipped_updates", "_n_updates")
 """Where the model is; with the seed they are all that its streams of chance need."""
-
-
-def save_checkpoint(folder: RunFolder, learner: Mapping[str, Any], recorder: Mapping[str, Any]) -> None:
-    """Save the state behind its SHA-256; the lines that it is based on are forced to the disk first.
-
-    Args:
-        folder: the run's.
-        learner: `Learner.state()`.
-        recorder: `Recorder.state()`.
-    """
-    transitions, metrics = folder.transitions, folder.metrics
-    transitions.sync()
-    metrics.sync()
-    lines = {"transitions": transitions.count, "sha256": transitions.sha256, "metrics": metrics.count}
-    content = io.BytesIO()
-    torch.save({"format": FORMAT, "learner": learner, "recorder": recorder, "lines": lines}, content)
-    with replacing(folder.checkpoint) as part:
-        part.write_bytes(sha256(content.getvalue()).digest() + content.getvalue())
-
-
-def load_checkpoint(folder: RecordedRun) -> dict[str, Any] | None:
-    """The state that was saved last; None for a run that ended before its first step.
-
-    Nothing in the file is executed: with anything but tensors and plain data it is refused.
-
-    Raises:
-        UserError: the file is damaged, or of another version of the program.
-    """
-    if not folder.checkpoint.exists():
-        return None
-    damaged = f"{str(folder.checkpoint)!r} is damaged: the run cannot go on; begin a new one"
-    try:
-        if folder.checkpoint.stat().st_size > MOST_BYTES:
-            raise ValueError(f"it is over {MOST_BYTES} bytes")  # noqa: TRY301 - said as the others are
-        raw = folder.checkpoint.read_bytes()
-        digest, content = raw[:_HASH_BYTES], raw[_HASH_BYTES:]
-        _check_bytes(content, digest)
-        state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        version = state["format"]
-    except OSError:
-        raise
-    except Exception as error:  # not a file of ours: whatever its reader stumbles on
-        raise UserError(damaged) from error
-    if type(version) is not int or version != FORMAT:
-        raise UserError(
-            f"{str(folder.checkpoint)!r} has format {version!r:.60}, this program has {FORMAT}: "
-            "go on with the version of mutagym that began the run"
-        )
-    if not _is_state(state):
-        raise UserError(damaged)
-    return state
-
-
-def _check_bytes(content: bytes, digest: bytes) -> None:
-    """Check that these are the bytes that were written, and that they are as many when they are unpacked.
-
-    Raises:
-        ValueError: they are not.
-        zipfile.BadZipFile: this is no file that torch writes.
-    """
-    if sha256(content).digest() != digest:
-        raise ValueError("its hash is another")
-    with zipfile.ZipFile(io.BytesIO(content)) as file:
-        if any(item.compress_type != zipfile.ZIP_STORED for item in file.infolist()):
-            raise ValueError("it is compressed")
-
-
-def _is_state(state: Mapping[str, Any]) -> bool:
-    """Whether this has the form of a checkpoint's; what does not fit the run is found when it is put back."""
-    try:
-        lines, counters, recorder = state["lines"], state["learner"]["counters"], state["recorder"]
-        counts = [lines["transitions"], lines["metrics"], *counters.values(), recorder["rows"]]
-        return (
-            set(lines) == {"transitions", "sha256", "metrics"}
-            and isinstance(lines["sha256"], str)
-            and set(counters) == set(COUNTERS)
-            and all(type(count) is int and 0 <= count < 2**63 for count in counts)
-            and isinstance(recorder["wall_s"], float)
-            and math.isfinite(recorder["wall_s"])
-        )
-    except (AttributeError, LookupError, TypeError):
-        return False
+Weights = Mapping[str, torch.Tensor]
 
 
 class Learner:
-    """A policy in training, and the folder it is saved in."""
+    """A policy in training.
+
+    Args:
+        config: the run's settings.
+        envs: an environment a lane.
+        folder: the run's.
+        saved: the checkpoint of a run that is resumed; `restore` is to follow.
+
+    Raises:
+        EncodingError: a training query that a bandit is to know cannot be embedded.
+    """
 
     def __init__(
         self,
         config: TrainConfig,
-        bridge: GymnasiumVecEnv,
+        envs: Sequence[QueryMutationEnv],
         folder: RunFolder,
-        logger: Logger,
-        *,
-        by_bandit: bool,
+        saved: Mapping[str, Any] | None = None,
     ) -> None:
-        self.config = config
-        self.bridge = bridge
-        self.folder = folder
-        self.logger = logger
+        # Sums are split among threads, so other weights come of two than of one; which is as fast
+        # on a network of this size, and on a busy machine faster.
+        torch.set_num_threads(1)
+        self.config, self.envs, self.folder = config, envs, folder
+        self.logger: Logger = make_logger(
+            folder, saved["counters"]["num_timesteps"] if saved else 0
+        )
         self.looks: Looks | None = None
         """Those at the kept queries; None where none are kept."""
-        self.model: MaskedRollouts = self._bandit() if by_bandit else self._ppo()
-
-    @property
-    def env(self) -> BatchedQueryMutationEnv:
-        """The vector environment."""
-        return cast("BatchedQueryMutationEnv", self.bridge.vector_env)
+        by_bandit = config.steps_by_bandit > 0 and not (saved and saved["optimizer"])
+        self.model: LanePPO | LaneBandit = self._bandit() if by_bandit else self._ppo()
+        self.weights: Weights = {}
+        """Those of the last checkpoint."""
 
     def learn(self, recorder: Recorder, *callbacks: BaseCallback) -> None:
-        """Train to the config's `total_steps`, or until that is settled, recording, logging and saving."""
-        model, done = self.model, self.model.num_timesteps
-        if not done:
-            numbers = {
-                k: v for k, v in resolved(self.config).items() if isinstance(v, bool | int | float | str)
-            }
+        """Train to the config's `total_steps`, or until the gain is settled."""
+        if not self.model.num_timesteps:
+            flags = resolved(self.config).items()
+            numbers = {k: v for k, v in flags if isinstance(v, bool | int | float | str)}
             metrics = {"rollout/success_rate": 0.0, "rollout/ep_rew_mean": 0.0}
-            model.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
-        checkpoints = Checkpoints(self, recorder)
+            self.logger.record("hparams", HParam(numbers, metrics), exclude="jsonl")
         looks = [self.looks] if self.looks else []
-        with torch.enable_grad():  # Ctrl-C in a no_grad() that has just begun would switch it off for good
-            try:
-                self._learn_to_the_end([*looks, checkpoints, recorder, *callbacks])
-            except SettledError:
-                recorder.on_training_end()
-            for each in looks:
-                each.look(self.model, self.model.num_timesteps)
-        checkpoints.save_state()
+        checkpoints = Checkpoints(self, recorder)
+        try:
+            self._learn_in_turn([*looks, checkpoints, recorder, *callbacks])
+        except SettledError:
+            recorder.on_training_end()
+        for each in looks:
+            each.look(self.model)
+        checkpoints.save()
 
-    def _learn_to_the_end(self, callbacks: list[BaseCallback]) -> None:
+    def _learn_in_turn(self, callbacks: list[BaseCallback]) -> None:
         """The steps of a bandit, if there are any, and then those of PPO."""
         by_bandit, total = self.config.steps_by_bandit, self.config.total_steps
         for end in (by_bandit, total):
-            if end > by_bandit and isinstance(self.model, MaskedBandit):
+            if end > by_bandit and isinstance(self.model, LaneBandit):
                 self.model = self._ppo_after(self.model)
-            if end > self.model.num_timesteps:
-                steps = end - self.model.num_timesteps
-                self.model.learn(steps, callback=callbacks, reset_num_timesteps=False)
+            if (steps := end - self.model.num_timesteps) > 0:
+                self.model.learn(
+                    steps,
+                    callback=callbacks,
+                    reset_num_timesteps=False,
+                    log_interval=None,  # type: ignore[arg-type]  # SB3 takes it: `save` logs
+                )
 
-    def save(self, stem: str) -> None:
-        """Write the policy that there is now, each file whole or not at all, under `stem` in the run folder.
-
-        Its weights; and of PPO's a .zip for users of SB3.
-        """
-        if isinstance(self.model, MaskedPPO):
-            with replacing(self.folder.path / f"{stem}.zip") as part:
-                self.model.save(part)
-        policy = cast("QueryPolicy | BanditPolicy", self.model.policy)
-        save_weights(policy, self.folder.path / f"{stem}.safetensors")
+    def save_policy(self, stem: str) -> None:
+        """Write the weights of the last checkpoint, if there is one."""
+        if self.weights:
+            actions = self.envs[0].num_actions
+            save_weights(self.weights, actions, self.folder.path / f"{stem}.safetensors")
 
     def state(self) -> dict[str, Any]:
         """All that the learner is between two rollouts: tensors and plain data."""
         model = self.model
-        to_log = model.logger.name_to_value.items()
         return {
             "policy": model.policy.state_dict(),
-            "optimizer": model.policy.optimizer.state_dict() if isinstance(model, MaskedPPO) else {},
-            "counters": {name: getattr(model, name) for name in COUNTERS},
-            "episode_starts": [bool(start) for start in np.asarray(model._last_episode_starts)],  # noqa: SLF001 - SB3's
-            "lanes": self.env.state(),
-            "to_log": {k: float(v) for k, v in to_log if np.isscalar(v) and not isinstance(v, str)},
-            **({"gain": self.looks.record.state()} if self.looks else {}),
+            "optimizer": model.policy.optimizer.state_dict() if isinstance(model, LanePPO) else {},
+            "visited": {} if isinstance(model, LanePPO) else model.visited,
+            "counters": {name: getattr(model, name) for name in _COUNTERS},
+            "lanes": [env.state() for env in self.envs],
+            "gain": self.looks.record.state() if self.looks else {},
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where another process stopped.
+        """Go on where another process stopped; steps that it recorded as unscored are so again.
 
         Raises:
             OllamaError: a query of a lane could not be embedded.
         """
         model = self.model
         model.policy.load_state_dict(state["policy"])
-        if isinstance(model, MaskedPPO):
+        if isinstance(model, LanePPO):
             model.policy.optimizer.load_state_dict(state["optimizer"])
-        for name, value in state["counters"].items():
-            setattr(model, name, value)
-        model._last_obs = self.env.restore(state["lanes"])  # noqa: SLF001 - SB3's
-        model._last_episode_starts = np.array(state["episode_starts"])  # noqa: SLF001 - SB3's
+        else:
+            model.visited = state["visited"]
+        for name in _COUNTERS:
+            setattr(model, name, state["counters"][name])
         if self.looks:
             self.looks.record.restore(state["gain"])
-        for name, value in state["to_log"].items():
-            model.logger.record(name, value)
+        episodes = [env.restored(lane) for env, lane in zip(self.envs, state["lanes"], strict=True)]
+        shown = begin_together(episodes, self.envs[0].models)
+        model._last_obs = np.stack(shown)  # noqa: SLF001 - SB3's
+        for lane, env in enumerate(self.envs):
+            lines = islice(self.folder.transitions.ahead, lane, None, len(self.envs))
+            env.replay_unscored([line if line["unscored"] else None for line in lines])
 
-    def weights_sha256(self) -> str:
-        """A hash of the policy's weights."""
-        return weights_sha256(self.model.policy)
+    def _options(self) -> dict[str, Any]:
+        """How steps are taken, by the schedule."""
+        config, options = self.config, {"seed": self.config.seed}
+        if config.driven_by == "phased":
+            workers = config.max_workers or PHASE_WORKERS
+            vector = BatchedQueryMutationEnv(self.envs, max_workers=workers)
+            return options | {"step_all": vector.step_envs}
+        return options | {"workers": 1 if config.driven_by == "sequential" else config.max_workers}
 
-    def _ppo(self) -> MaskedPPO:
+    def _ppo(self) -> LanePPO:
         """PPO with a new network."""
         config = self.config
         share = LEARNING_RATE_SHARE if config.steps_by_bandit else 1.0
-        collects = LanePPO if config.driven_by == "lanes" else MaskedPPO
-        with GLOBAL_RNG_LOCK:
-            model = collects(
+        with UPDATE_LOCK:
+            model = LanePPO(
                 QueryPolicy,
-                self.bridge,
+                self.envs,
                 learning_rate=config.lr * share,
                 n_steps=config.num_steps,
                 batch_size=config.num_steps * config.num_processes // config.num_mini_batch,
@@ -256,109 +176,108 @@ class Learner:
                 ent_coef=config.entropy_coef,
                 vf_coef=config.value_loss_coef,
                 max_grad_norm=config.max_grad_norm,
-                seed=config.seed,
-                device="cpu",  # two layers of 64: a GPU would only wait
+                **self._options(),
             )
-        self._prepare(model)
+        model.set_logger(self.logger)
         return model
 
-    def _bandit(self) -> MaskedBandit:
-        """A bandit that knows nothing yet but the training queries.
-
-        Raises:
-            EncodingError: a training query cannot be embedded.
-        """
+    def _bandit(self) -> LaneBandit:
+        """A bandit that knows nothing yet but the training queries."""
         config = self.config
-        collects = LaneBandit if config.driven_by == "lanes" else MaskedBandit
-        mutators, embeddings = self.env.envs[0].rules.mutators, self._embeddings
-        with GLOBAL_RNG_LOCK:
-            model = collects(
-                self.bridge,
+        embeddings = self._embeddings
+        with UPDATE_LOCK:
+            model = LaneBandit(
+                self.envs,
                 "thompson" if config.algorithm == "thompson" else "linucb",
                 n_steps=config.bandit_steps,
                 embeddings=embeddings,
-                rules=rule_actions(mutators),
-                seed=config.seed,
+                rules=rule_actions(self.envs[0].rules.mutators),
+                keeps_visited=config.algorithm == "auto",
+                **self._options(),
             )
-        self._prepare(model)
+        model.set_logger(self.logger)
         return model
 
-    def _ppo_after(self, bandit: MaskedBandit) -> MaskedPPO:
-        """PPO on a network that is fitted to what a bandit learned; it goes on where the bandit stands."""
-        config = self.config
-        model = self._ppo()
-        fit_to_bandit(
-            cast("QueryPolicy", model.policy),
-            bandit.policy.model,
-            self._embeddings,
-            max_steps=config.mission.max_steps,
-            gamma=config.gamma,
-            seed=config.seed,
+    def _ppo_after(self, bandit: LaneBandit) -> LanePPO:
+        """PPO on a network that is fitted to what a bandit learned, on the same lanes."""
+        model, config = self._ppo(), self.config
+        policy = cast("QueryPolicy", model.policy)
+        fit_network(
+            policy, bandit.policy.model, bandit.visited, gamma=config.gamma, seed=config.seed
         )
-        for name in (*COUNTERS, "_last_obs", "_last_episode_starts"):
+        for name in (*_COUNTERS, "_last_obs"):
             setattr(model, name, getattr(bandit, name))
         return model
 
     @cached_property
     def _embeddings(self) -> NDArray[np.float32]:
         """Those of the training queries (queries, D)."""
-        env = self.env.envs[0]
-        return batch_encode_queries(env.answerer.encoder, list(dict.fromkeys(env.queries)))
-
-    def _prepare(self, model: MaskedRollouts) -> None:
-        # The model seeded it, too.
-        self.bridge.seed_lanes(lane_seeds(self.config.seed, self.config.num_processes))
-        model.log_every = self.config.log_interval
-        model.set_logger(self.logger)
+        env = self.envs[0]
+        return batch_encode_queries(env.models.encoder, list(dict.fromkeys(env.queries)))
 
 
 class Checkpoints(BaseCallback):
-    """Saves the state of the run after every update, and the policy after every `save_interval`-th."""
+    """After every update: the log entry, and the state of the run; now and then the policy.
+
+    Args:
+        learner: what is saved.
+        recorder: likewise.
+    """
 
     def __init__(self, learner: Learner, recorder: Recorder) -> None:
         super().__init__()
-        self.learner = learner
-        self.recorder = recorder
+        self._learner, self._recorder = learner, recorder
+        self._logged = learner.model.rollouts
 
-    def save_state(self) -> None:
-        """Write down all that a resumed run needs; between two rollouts alone."""
-        save_checkpoint(self.learner.folder, self.learner.state(), self.recorder.state())
+    def save(self) -> None:
+        """Write down all that a resumed run needs; between two rollouts alone.
+
+        The lines that it is based on are forced to the disk first.
+        """
+        learner = self._learner
+        model, config = learner.model, learner.config
+        if model.rollouts > self._logged and model.rollouts % config.log_interval == 0:
+            model.dump_logs(model.rollouts)
+        transitions, metrics = learner.folder.transitions, learner.folder.metrics
+        transitions.sync()
+        metrics.sync()
+        state = learner.state()
+        lines = {
+            "transitions": transitions.count,
+            "sha256": transitions.sha256,
+            "metrics": metrics.count,
+        }
+        with replacing(learner.folder.checkpoint) as part:
+            torch.save(state | {"recorder": self._recorder.state(), "lines": lines}, part)
+        learner.weights = {name: each.clone() for name, each in state["policy"].items()}
+        if model.rollouts > self._logged and model.rollouts % config.save_interval == 0:
+            learner.save_policy(f"checkpoints/policy-{model.num_timesteps}")
+        self._logged = model.rollouts
 
     def _on_rollout_start(self) -> None:
-        self.save_state()
-        updates = self.learner.model.rollouts
-        if updates and updates % self.learner.config.save_interval == 0:
-            self.learner.save(f"checkpoints/policy-{self.num_timesteps}")
+        self.save()
 
     def _on_step(self) -> bool:
         return True
 
 
-def make_learner(
-    config: TrainConfig,
-    env: BatchedQueryMutationEnv,
-    folder: RunFolder,
-    saved: Mapping[str, Any] | None = None,
-) -> Learner:
-    """A new policy for `env`; every stream of chance in it is keyed by `config.seed`.
+def load_checkpoint(run: RecordedRun) -> dict[str, Any] | None:
+    """The state that was saved last; None for a run that ended before its first step.
 
-    `saved` is the checkpoint of a run that is resumed; `Learner.restore` is to follow.
+    Nothing in the file is executed: with anything but tensors and plain data it is refused.
 
     Raises:
-        EncodingError: a training query that a bandit is to know cannot be embedded.
+        UserError: the file is damaged.
     """
-    # Sums are split among threads, so other weights come of two than of one; which is as fast on a network of
-    # this size, and on a busy machine faster.
-    torch.set_num_threads(1)
-    state = saved["learner"] if saved else {"counters": {"num_timesteps": 0}, "optimizer": {}}
-    by_bandit = config.steps_by_bandit > 0 and not state.get("optimizer")
-    mutators = [mutator.name for mutator in env.envs[0].rules.mutators]
-    charts = layout(mutators, kept=config.gain.share(1) > 0)
-    logger = make_logger(folder, state["counters"]["num_timesteps"], charts)
-    return Learner(config, GymnasiumVecEnv(env), folder, logger, by_bandit=by_bandit)
-
-
-def lane_seeds(seed: int, lanes: int) -> list[int]:
-    """One seed per lane; runs with neighbouring seeds share none (seed + lane would)."""
-    keys = [np.random.SeedSequence(seed, spawn_key=(Stream.LANE, lane)) for lane in range(lanes)]
-    return [int(key.generate_state(1)[0]) for key in keys]
+    if not run.checkpoint.exists():
+        return None
+    try:
+        state: dict[str, Any] = torch.load(run.checkpoint, weights_only=True)
+        for key in ("policy", "optimizer", "visited", "counters", "lanes", "recorder", "lines"):
+            state[key]
+    except Exception as error:  # torch and its pickle raise anything
+        raise UserError(
+            f"{str(run.checkpoint)!r} is damaged ({' '.join(str(error).split()):.200}): the run "
+            "cannot go on; begin a new one"
+        ) from error
+    return state

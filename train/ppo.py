@@ -1,50 +1,460 @@
-"""PPO whose runs depend on the seed alone: not on who else is in a batch, nor on rows that did not happen."""
+"""Stable-Baselines3's PPO in lanes that do not wait for each other; failed steps did not happen.
+
+The policy stays as it is while a rollout is collected, so lanes need no common clock: each plays
+its steps on a thread of its own, and the end of the rollout is the only barrier. Each row has a
+forward pass of its own and all chance is keyed (seed, purpose, counters), so the weights are the
+same bits for one worker and for sixteen, whatever the order in which steps end.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, Self, SupportsFloat, runtime_checkable
 
+import gymnasium
 import numpy as np
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 from stable_baselines3 import PPO
+from stable_baselines3.common.buffers import RolloutBuffer
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.on_policy_algorithm import OnPolicyAlgorithm
 from stable_baselines3.common.policies import ActorCriticPolicy
+from stable_baselines3.common.type_aliases import RolloutBufferSamples
+from stable_baselines3.common.vec_env import DummyVecEnv, VecEnv
 
-from train.random_streams import GLOBAL_RNG_LOCK, Stream, action_streams
-from train.rollouts import Choice, MaskedRollouts, in_blocks
+NOISE, SHUFFLE, LANE, UPDATE, FIT, KEPT = range(6)
+"""What a stream of chance is for: the first number of its key. A number never changes."""
+UPDATE_LOCK = threading.Lock()
+"""Held by who seeds torch's global generator and draws from it: trainings may share a process."""
+_POLL_S = 0.1
+"""How often the main thread looks for a signal while it waits for steps."""
+
+Result = tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]
+"""What an environment's `step` returns."""
 
 
-def predict_blocks(
-    policy: ActorCriticPolicy, observations: NDArray[Any], lanes: Sequence[int] | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Values (N,) and normalised logits (N, actions) of N observations, for a policy over discrete actions.
+def stream(seed: int, *key: int) -> np.random.Generator:
+    """The random stream of a seed and a key; runs with neighbouring seeds share none."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))
 
-    The policy is left in evaluation mode. See `in_blocks` for the arguments.
+
+def key_seed(seed: int, *key: int) -> int:
+    """A seed for a generator of somebody else's."""
+    return int(np.random.SeedSequence(seed, spawn_key=key).generate_state(1)[0])
+
+
+@runtime_checkable
+class ScoresOne(Protocol):
+    """A policy with a quick way for a single observation."""
+
+    def score_one(self, shown: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
+        """The normalised logits (A,) and the value."""
+        ...
+
+
+class Step(NamedTuple):
+    """A step of a lane."""
+
+    shown: NDArray[Any]
+    """What the environment showed before it."""
+    action: int
+    value: float
+    log_prob: float
+    reward: float
+    worth: float
+    """The reward, and where the episode was truncated what was to come."""
+    done: bool
+    info: dict[str, Any]
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether it happened."""
+        return not self.info.get("unscored", False)
+
+
+class ScoredBuffer(RolloutBuffer):
+    """SB3's buffer with a mask: rows that are not scored are as if they were not there.
+
+    `scored` and `dones` are (n_steps, n_envs), bool: whether the step counts, and whether it ended
+    its episode. With every row scored the advantages and returns are SB3's. Shuffles are keyed by
+    `seed` and `update`.
     """
-    policy.set_training_mode(False)
 
-    def forward(block: NDArray[Any]) -> tuple[torch.Tensor, torch.Tensor]:
-        shared, _ = policy.obs_to_tensor(block)
-        # A copy in torch's own memory: how an array happens to be aligned can change the bits of a product.
-        seen = shared.clone()  # type: ignore[union-attr] # no dict: MaskedRollouts refuses those
-        distribution = policy.get_distribution(seen).distribution
-        return policy.predict_values(seen).flatten(), distribution.logits  # type: ignore[union-attr] # a Categorical: the actions are Discrete
+    seed: int = 0
+    update: int = 0
 
-    values, logits = in_blocks(forward, observations, lanes)
-    return values, logits
+    def reset(self) -> None:
+        """Empty it."""
+        super().reset()
+        self.scored = np.zeros((self.buffer_size, self.n_envs), np.bool_)
+        self.dones = np.zeros((self.buffer_size, self.n_envs), np.bool_)
+        self.epoch = 0
+
+    def write(self, row: Sequence[Step]) -> None:
+        """Append a row of all lanes."""
+        for lane, step in enumerate(row):
+            place = self.pos, lane
+            self.observations[place], self.actions[place] = step.shown, step.action
+            self.values[place], self.log_probs[place] = step.value, step.log_prob
+            self.rewards[place] = step.worth
+            self.scored[place], self.dones[place] = step.is_scored, step.done
+        self.pos += 1
+        self.full = self.pos == self.buffer_size
+
+    def finish(self, last_values: NDArray[np.float32]) -> None:
+        """Fill in advantages by GAE(lambda) (arXiv 1506.02438) and returns.
+
+        A row that is not scored is skipped. Where it ended its episode, the row before it looks
+        ahead to the value of what it showed, and no further.
+
+        Args:
+            last_values: (n_envs,), the values of what the lanes show behind the last row.
+        """
+        advantage, value = np.zeros(self.n_envs, np.float32), last_values
+        for t in reversed(range(self.buffer_size)):
+            scored, done = self.scored[t], self.dones[t]
+            goes_on = self.gamma * (1 - done.astype(np.float32))
+            delta = self.rewards[t] + goes_on * value - self.values[t]
+            joined = delta + goes_on * self.gae_lambda * advantage
+            self.advantages[t] = np.where(scored, joined, 0)
+            advantage = np.where(scored, joined, np.where(done, 0, advantage))
+            value = np.where(scored | done, self.values[t], value)
+        self.returns = self.advantages + self.values
+
+    def get(self, batch_size: int | None = None) -> Generator[RolloutBufferSamples, None, None]:
+        """One epoch: every scored row once, in shuffled minibatches.
+
+        With every row scored these have SB3's sizes; else they are dealt evenly, so that a failed
+        call never leaves a minibatch of a single row.
+
+        Args:
+            batch_size: the most rows in a minibatch; None: all rows in one.
+        """
+        if not self.generator_ready:
+            scored = self.swap_and_flatten(self.scored)[:, 0]
+            for name in (
+                *("observations", "actions", "values", "log_probs", "advantages", "returns"),
+            ):
+                setattr(self, name, self.swap_and_flatten(getattr(self, name))[scored])
+            self.generator_ready = True
+        count = len(self.advantages)
+        rows = stream(self.seed, SHUFFLE, self.update, self.epoch).permutation(count)
+        self.epoch += 1
+        starts = list(range(batch_size or count, count, batch_size or count))
+        is_whole = count == self.buffer_size * self.n_envs
+        for batch in np.array_split(rows, starts if is_whole else len(starts) + 1):
+            yield self._get_samples(batch)
 
 
-def action_noise(
-    seed: int, lanes: Sequence[int], rows: Sequence[int], num_actions: int
-) -> NDArray[np.float64]:
-    """Standard Gumbel noise (N, num_actions) for the next actions of N lanes; see `action_streams`."""
-    return np.array([stream.gumbel(size=num_actions) for stream in action_streams(seed, lanes, rows)])
+class LaneEnvs(DummyVecEnv):
+    """What SB3 sees of the environments: spaces and resets. Steps are taken by `LaneRollouts`."""
+
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Have each environment's next reset seeded with a key of its own."""
+        super().seed(seed)
+        if seed is not None:
+            self._seeds = [key_seed(seed, LANE, lane) for lane in range(self.num_envs)]
+        return self._seeds
+
+
+class LaneRollouts(OnPolicyAlgorithm):
+    """An on-policy algorithm of SB3 for environments whose step waits, such as for a model's reply.
+
+    A step whose info has `unscored` True is masked in the `ScoredBuffer`: nothing is learned from
+    it. Callbacks get a row of all lanes as soon as every lane has it, in order. When a callback
+    stops the training, steps under way are waited for and dropped, and `learn` begins new episodes.
+
+    Args:
+        policy: SB3's name of a policy, or its class.
+        envs: a Gymnasium environment a lane; wrap each as you like. None: `set_envs` is to follow.
+        workers: the most environments that step at once [all]; 1: one after another.
+        step_all: steps all environments together, given their actions, in place of lanes.
+        options: the algorithm's own.
+
+    Raises:
+        TypeError: these are no environments, or the actions are not `Discrete` from 0.
+        ValueError: there is no environment.
+    """
+
+    rollout_buffer: ScoredBuffer
+
+    def __init__(
+        self,
+        policy: Any,  # noqa: ANN401 - SB3's name or class
+        envs: Sequence[gymnasium.Env[Any, Any]] | None = None,
+        *,
+        workers: int | None = None,
+        step_all: Callable[[Sequence[int]], Sequence[Result]] | None = None,
+        **options: Any,  # noqa: ANN401 - SB3's
+    ) -> None:
+        self.workers, self.step_all = workers, step_all
+        self.rollouts = self.rows = self.skipped_updates = 0
+        """Rollouts that were collected, rows in them, and updates without a scored row."""
+        self._threads: list[threading.Thread] = []
+        self._policy_lock = threading.Lock()
+        options.pop("env", None)  # SB3's `load` passes None
+        mine: dict[str, Any] = {"rollout_buffer_class": ScoredBuffer, "device": "cpu"}
+        env: Any = None if envs is None else _lane_envs(envs)
+        super().__init__(policy, env, **(mine | options))
+
+    @property
+    def lanes(self) -> list[gymnasium.Env[Any, Any]]:
+        """The environments."""
+        env = self.env.unwrapped if self.env else None
+        return env.envs if isinstance(env, LaneEnvs) else []
+
+    def set_envs(
+        self, envs: Sequence[gymnasium.Env[Any, Any]], *, workers: int | None = None
+    ) -> None:
+        """Learn on other environments from now on.
+
+        Raises:
+            TypeError, ValueError: see the class; or they have other spaces.
+        """
+        self.set_env(_lane_envs(envs))
+        self.workers = workers
+
+    @classmethod
+    def load(  # type: ignore[override]  # environments in place of SB3's vector
+        cls,
+        path: str | Path,
+        envs: Sequence[gymnasium.Env[Any, Any]] | None = None,
+        *,
+        workers: int | None = None,
+        **options: Any,  # noqa: ANN401 - SB3's
+    ) -> Self:
+        """A model that `save` wrote, to learn on with `envs`."""
+        model = super().load(path, **options)
+        if envs is not None:
+            model.set_envs(envs, workers=workers)
+        return model
+
+    @abstractmethod
+    def choose(self, shown: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+        """The action for one observation, its value and its log probability; one call at a time.
+
+        Args:
+            shown: what the lane shows.
+            lane: its number.
+            row: how many actions it took before; chance is keyed (seed, lane, row).
+        """
+
+    @abstractmethod
+    def value(self, shown: NDArray[Any]) -> float:
+        """What is expected to come from here."""
+
+    @abstractmethod
+    def update(self) -> None:
+        """Learn from the rollout buffer, in which some row is scored."""
+
+    def worth(self, reward: float, info: Mapping[str, Any]) -> float:  # noqa: ARG002 - for others
+        """What is learned of a step's reward."""
+        return reward
+
+    def collect_rollouts(
+        self,
+        env: VecEnv,
+        callback: BaseCallback,
+        rollout_buffer: RolloutBuffer,
+        n_rollout_steps: int,
+    ) -> bool:
+        """Fill the buffer with rows of all lanes; False if a callback stopped it."""
+        buffer = self.rollout_buffer
+        buffer.reset()
+        buffer.seed, buffer.update = self.seed or 0, self.rollouts
+        self.policy.set_training_mode(False)
+        callback.on_rollout_start()
+        shown, self._last_obs = list(np.asarray(self._last_obs)), None  # of no use if it is stopped
+        with closing(self._played(shown, n_rollout_steps)) as rows:
+            for row in rows:
+                buffer.write(row)
+                self.rows += 1
+                self.num_timesteps += env.num_envs
+                infos = [step.info for step in row]
+                rewards = np.array([step.reward for step in row])
+                dones = np.array([step.done for step in row])
+                self._update_info_buffer(infos, dones)
+                callback.update_locals(locals())
+                if not (goes_on := callback.on_step()):
+                    break
+        if not goes_on:
+            self._wait_for_lanes()
+            return False
+        self._last_obs = np.stack(shown)
+        buffer.finish(np.array([self.value(each) for each in shown], np.float32))
+        self.rollouts += 1
+        callback.update_locals(locals())
+        callback.on_rollout_end()
+        return True
+
+    def train(self) -> None:
+        """Update on the scored rows, if there are any. Chance is keyed (seed, update)."""
+        if self.rollout_buffer.scored.any():
+            with UPDATE_LOCK, torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key_seed(self.seed or 0, UPDATE, self.rollouts))
+                self.update()
+        else:
+            self.skipped_updates += 1
+        self.logger.record("train/skipped_updates", self.skipped_updates)
+
+    def _played(self, shown: list[Any], rows: int) -> Generator[list[Step], None, None]:
+        """Rows of all lanes, each as soon as every lane has it; `shown` is kept up to date.
+
+        Steps are taken on other threads, so that a signal breaks none of them off.
+        """
+        ended: SimpleQueue[tuple[int, Step | BaseException]] = SimpleQueue()
+        is_stopped = threading.Event()
+        span = range(self.rows, self.rows + rows)
+
+        def play(steps: Iterator[tuple[int, Step]]) -> None:
+            try:
+                while not is_stopped.is_set() and (step := next(steps, None)):
+                    ended.put(step)
+            except BaseException as error:  # noqa: BLE001 - raised on the thread that learns
+                ended.put((0, error))
+
+        if self.step_all is not None or self.workers == 1:
+            takers = [self._steps_in_turn(shown, span)]
+        else:
+            places = threading.Semaphore(self.workers or len(shown))
+            lanes = range(len(shown))
+            takers = [self._steps_of(lane, shown, span, places) for lane in lanes]
+        self._threads = [
+            threading.Thread(target=play, args=(steps,), name=f"lane-{lane}")
+            for lane, steps in enumerate(takers)
+        ]
+        steps: list[deque[Step]] = [deque() for _ in shown]
+        try:
+            for thread in self._threads:
+                thread.start()
+            for _ in span:
+                while not all(steps):
+                    lane, step = _next(ended)
+                    if isinstance(step, BaseException):
+                        raise step
+                    steps[lane].append(step)
+                yield [each.popleft() for each in steps]
+        finally:
+            is_stopped.set()
+
+    def _steps_of(
+        self, lane: int, shown: list[Any], span: range, places: threading.Semaphore
+    ) -> Iterator[tuple[int, Step]]:
+        """The steps of one lane."""
+        for row in span:
+            with places:
+                step = self._step(shown, lane, row)
+            yield lane, step
+
+    def _steps_in_turn(self, shown: list[Any], span: range) -> Iterator[tuple[int, Step]]:
+        """The steps of all lanes, one after another or all together, row by row."""
+        lanes = range(len(shown))
+        for row in span:
+            if self.step_all is None:
+                yield from ((lane, self._step(shown, lane, row)) for lane in lanes)
+                continue
+            choices = [self._choose(shown[lane], lane, row) for lane in lanes]
+            results = self.step_all([action for action, _, _ in choices])
+            ends = [self._end(shown, lane, choices[lane], results[lane]) for lane in lanes]
+            yield from enumerate(ends)
+
+    def _step(self, shown: list[Any], lane: int, row: int) -> Step:
+        choice = self._choose(shown[lane], lane, row)
+        return self._end(shown, lane, choice, self.lanes[lane].step(np.int64(choice[0])))
+
+    def _choose(self, shown: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+        with self._policy_lock:  # torch on many threads at once is slower than in turn
+            return self.choose(shown, lane, row)
+
+    def _end(
+        self, shown: list[Any], lane: int, choice: tuple[int, float, float], result: Result
+    ) -> Step:
+        """A step that was taken; where it ended its episode the next one begins."""
+        before, (after, reward, terminated, truncated, info) = shown[lane], result
+        worth = self.worth(float(reward), info)
+        info = {**info, "TimeLimit.truncated": truncated and not terminated}
+        if truncated and not terminated:
+            with self._policy_lock:
+                worth += self.gamma * self.value(after)
+        if terminated or truncated:
+            info["terminal_observation"] = after
+            after, _ = self.lanes[lane].reset()
+        shown[lane] = after
+        return Step(before, *choice, float(reward), worth, terminated or truncated, info)
+
+    def _wait_for_lanes(self) -> None:
+        for thread in self._threads:
+            thread.join()
+        self._threads = []
+
+    def _setup_learn(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - SB3's
+        self._wait_for_lanes()  # of a training that ended by an error
+        return super()._setup_learn(*args, **options)
+
+    def _setup_model(self) -> None:
+        actions = self.action_space
+        if self.env is not None and not (
+            isinstance(actions, spaces.Discrete) and not actions.start
+        ):
+            raise TypeError(f"the action space is {actions}; expected Discrete actions from 0")
+        if self.seed is None:
+            self.seed = int(np.random.SeedSequence().generate_state(1)[0])
+        super()._setup_model()
+
+    def _excluded_save_params(self) -> list[str]:
+        mine = ["step_all", "_threads", "_policy_lock"]
+        return [*super()._excluded_save_params(), *mine]
+
+
+class LanePPO(LaneRollouts, PPO):
+    """PPO on environments whose step waits; see `LaneRollouts`. The loss and its options are SB3's.
+
+    LanePPO("MlpPolicy", [gymnasium.make(...) for _ in range(16)]).learn(100_000)
+    """
+
+    policy: ActorCriticPolicy
+
+    def choose(self, shown: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+        """Draw an action by its probability; see `LaneRollouts.choose`."""
+        logits, value = self._forward(shown)
+        noise = stream(self.seed or 0, NOISE, lane, row).gumbel(size=len(logits))
+        action = int(np.argmax(logits + noise))
+        return action, value, float(logits[action])
+
+    def value(self, shown: NDArray[Any]) -> float:
+        """The critic's value."""
+        return self._forward(shown)[1]
+
+    def greedy(self, shown: NDArray[Any]) -> int:
+        """The likeliest action."""
+        with self._policy_lock:
+            return int(np.argmax(self._forward(shown)[0]))
+
+    def update(self) -> None:
+        """SB3's update."""
+        PPO.train(self)
+
+    @torch.no_grad()
+    def _forward(self, shown: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
+        """The normalised logits (A,) and the value of one observation."""
+        if isinstance(self.policy, ScoresOne):
+            return self.policy.score_one(shown)
+        seen, _ = self.policy.obs_to_tensor(shown)
+        logits = self.policy.get_distribution(seen).distribution.logits  # type: ignore[union-attr]  # Discrete
+        return logits[0].cpu().numpy(), float(self.policy.predict_values(seen))
 
 
 def weights_sha256(policy: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
-    """A hash of a policy's weights, or of its `state_dict`: by name, each with dtype, shape and bytes."""
+    """A hash of a policy's weights, or of its `state_dict`: names, dtypes, shapes and bytes."""
     weights = policy.state_dict() if isinstance(policy, torch.nn.Module) else policy
     digest = hashlib.sha256()
     for name, weight in sorted(weights.items()):
@@ -53,36 +463,22 @@ def weights_sha256(policy: torch.nn.Module | Mapping[str, torch.Tensor]) -> str:
     return digest.hexdigest()
 
 
-class MaskedPPO(MaskedRollouts, PPO):
-    """Stable-Baselines3's PPO for steps that may turn out not to have happened; see `MaskedRollouts`.
+def _lane_envs(envs: Sequence[gymnasium.Env[Any, Any]]) -> LaneEnvs:
+    if isinstance(envs, VecEnv | gymnasium.vector.VectorEnv | gymnasium.Env):
+        raise TypeError(
+            f"expected a list of Gymnasium environments, one a lane, got {type(envs).__name__}: "
+            "wrap each environment, not all of them (a lane acts before its row is complete)"
+        )
+    envs = list(envs)
+    if not envs:
+        raise ValueError("expected at least one environment, got none")
+    return LaneEnvs([lambda env=env: env for env in envs])  # type: ignore[misc]
 
-    - Actions are argmax(logits + Gumbel noise), the noise keyed (seed, lane, row): see `action_noise`.
-    - Inference runs in fixed blocks: see `in_blocks`.
-    - What the network draws in an update, as dropout does, is keyed (seed, update).
 
-    So a run depends on the seed and on what the environments answer, and on nothing else. The loss and its
-    options are SB3's own.
-    """
-
-    def choose(self, observations: NDArray[Any], lanes: Sequence[int], rows: Sequence[int]) -> Choice:
-        """Draw the next actions of N lanes by their probabilities; see `MaskedRollouts.choose`."""
-        values, logits = predict_blocks(self.policy, observations, lanes)
-        noise = action_noise(self.rollout_buffer.seed, lanes, rows, logits.shape[1])
-        actions = np.argmax(logits + noise, axis=1)
-        return Choice(actions, values, logits[np.arange(len(actions)), actions])
-
-    def values(self, observations: NDArray[Any], lanes: Sequence[int] | None = None) -> NDArray[np.float32]:
-        """The critic's values (N,)."""
-        return predict_blocks(self.policy, observations, lanes)[0]
-
-    def greedy(self, observations: NDArray[Any]) -> NDArray[np.int64]:
-        """The likeliest actions (N,)."""
-        _, logits = predict_blocks(self.policy, observations)
-        return np.asarray(np.argmax(logits, axis=1))
-
-    def update(self) -> None:
-        """SB3's update."""
-        key = np.random.SeedSequence(self.rollout_buffer.seed, spawn_key=(Stream.DROPOUT, self.rollouts))
-        with GLOBAL_RNG_LOCK, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(key.generate_state(1)[0]))
-            PPO.train(self)
+def _next(ended: SimpleQueue[tuple[int, Step | BaseException]]) -> tuple[int, Step | BaseException]:
+    """Wait for a step; a signal interrupts the wait."""
+    while True:
+        try:
+            return ended.get(timeout=_POLL_S)
+        except Empty:
+            continue

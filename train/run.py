@@ -1,45 +1,108 @@
-"""One training run, from an open connection to its summary."""
+"""Training runs, from an open connection to their summaries: one, or several seeds side by side.
+
+A run can be killed at any moment: each reply is on disk before it is used, and the checkpoint is
+that of the last update. To be stopped is to be killed politely, and to be resumed is to be played
+on from the checkpoint, the log of replies answering what was paid for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from envs.episode import check_transition
-from envs.mission import QuerySet, open_encoder
+import numpy as np
+
+from envs.make import mission_parts
+from envs.mission import encoder_fingerprint, open_encoder
+from envs.preflight import ask_first, check_lengths
+from envs.queries import queries_sha256
+from envs.query_mutation import QueryMutationEnv
+from envs.query_sets import QuerySet
+from envs.transitions import check_transition
 from ollama_utils.connect import Connection, keep_replies
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.monitor import CallMonitor
 from ollama_utils.reply_log import ReplyLog
-from records.interrupt import Interrupt, Interrupted
-from records.resume import check_fingerprints, resume_line
-from records.run_folder import QUERIES, REPLIES, SUMMARY, RunFolder
+from records.errors import RunStoppedError, UserError, describe
+from records.interrupt import Interrupted
+from records.json_lines import LinesHash
+from records.progress import ProgressDisplay
+from records.resume import check_fingerprints, check_options, file_fingerprints, resume_line
+from records.run_folder import CONFIG, QUERIES, REPLIES, SUMMARY, RunFolder, seed_folder
 from records.settings import resolved
-from records.terminal import one_line, write_stderr
-from train.audit import Audit, open_audit
-from train.config import TrainConfig
-from train.resume import check_total, fingerprints, go_on
+from records.terminal import write_stderr
+from scorers.correction import LabelAccuracy
+from scorers.statistics import student_intervals
+from train.config import MAY_CHANGE, TrainConfig
+from train.summary import ENDS, rates
 
 if TYPE_CHECKING:
-    from envs.batched import BatchedQueryMutationEnv
-    from scorers.correction import LabelAccuracy
     from train.learner import Learner
-    from train.recorder import ProgressLine, Recorder
+    from train.record import ProgressLine, Recorder
+
+LAST_CALLS_S = 5.0
+"""How long calls under way are waited for when a run is stopped."""
+_POLL_S = 0.1
+Summary = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
     """What came of a run."""
 
-    summary: dict[str, Any]
+    summary: Summary
     stopped: BaseException | None
     """What ended it before its time."""
     gain: str = ""
     """What was found of the gain, for people; empty where no queries are kept."""
+
+
+class Stop:
+    """Ends trainings that share servers: what ends one before its time ends them all.
+
+    Args:
+        connections: each training's to these servers; each counts calls under way of its own.
+    """
+
+    def __init__(self, *connections: Connection) -> None:
+        self._dispatchers = [connection.dispatcher for connection in connections]
+        self._lock = threading.Lock()
+        self._name = ""
+        self.reason: BaseException | None = None
+        """What ended the first; None: nothing has."""
+
+    def __call__(self, reason: BaseException, name: str = "") -> BaseException:
+        """End all calls: no new ones, and those under way within LAST_CALLS_S.
+
+        Args:
+            reason: what ended a training; a call that was cancelled is none where there is another.
+            name: the training's, where there are several.
+
+        Returns:
+            Why that training ended.
+        """
+        with self._lock:
+            is_first = self.reason is None
+            self.reason = self.reason or reason
+            self._name = name if is_first else self._name
+        if is_first:
+            end_s = time.monotonic() + LAST_CALLS_S
+            for dispatcher in self._dispatchers:
+                dispatcher.cancel()
+                dispatcher.drain(end_s - time.monotonic())
+            for dispatcher in self._dispatchers:
+                dispatcher.close()
+            return reason
+        if isinstance(self.reason, Interrupted):
+            return self.reason
+        return RunStoppedError(f"stopped with {self._name}: {self.reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +113,7 @@ class TrainingRun:
     queries: QuerySet
     folder: RunFolder
     connection: Connection
-    interrupt: Interrupt
-    env: BatchedQueryMutationEnv
-    audit: Audit | None
+    envs: Sequence[QueryMutationEnv]
     replies: ReplyLog
     saved: Mapping[str, Any] | None
     """The checkpoint of a run that is gone on with."""
@@ -62,95 +123,118 @@ class TrainingRun:
     def learn(
         self,
         show: Callable[[Recorder], ProgressLine],
-        accuracy: LabelAccuracy | None,
-        cancel: Callable[[BaseException], None],
+        stop: Stop,
+        accuracy: LabelAccuracy | None = None,
     ) -> Outcome:
-        """Learn, save the policy and sum up, whatever ends it.
+        """Learn, write the policy and sum up, whatever ends it.
 
         Args:
             show: makes what shows how far it is.
+            stop: is called with what ends it before its time.
             accuracy: how often the labels are right, where that is known.
-            cancel: is given what ended the run early: no call is to go out any more.
 
         Raises:
             UserError: the state that was saved is not of this run, or the folder cannot be written.
         """
-        from train.recorder import Recorder  # torch takes long to import: not before all is checked
+        from train.gain import Looks  # torch takes long to import: not before all is checked
+        from train.learner import Learner
+        from train.record import Recorder
 
-        dispatcher, limit = self.connection.dispatcher, self.config.max_unscored
-        recorder = Recorder(self.folder, dispatcher, self.interrupt, limit, self.audit)
-        learner, ended = self._learn(recorder, show, cancel)
-        return self._finish(learner, recorder, accuracy, ended)
-
-    def _learn(
-        self,
-        recorder: Recorder,
-        show: Callable[[Recorder], ProgressLine],
-        cancel: Callable[[BaseException], None],
-    ) -> tuple[Learner, BaseException | None]:
-        """Learn; returns the learner, whatever ended it, and what that was."""
-        from train.kept import open_looks
-        from train.learner import make_learner
-
-        interrupt, saved = self.interrupt, self.saved
-        interrupt.allow(allowed=True)  # nothing is written yet, and embeddings may be long in coming
-        learner = make_learner(self.config, self.env, self.folder, saved)
-        learner.looks = open_looks(self.config, self.queries.kept, self.env, interrupt, self.name)
-        if saved:
-            go_on(saved, learner, recorder)
-        interrupt.allow(allowed=False)
+        config, folder = self.config, self.folder
+        recorder = Recorder(folder, self.connection.dispatcher, config.max_unscored)
+        learner = Learner(config, self.envs, folder, self.saved)
+        if self.queries.kept:
+            alone = config.driven_by == "sequential"
+            workers = 1 if alone else config.max_workers or config.num_processes
+            kept = self.queries.kept
+            learner.looks = Looks(config, kept, self.envs[0], max_workers=workers, name=self.name)
+        if self.saved:
+            self._go_on(self.saved, learner, recorder)
         progress = show(recorder)
         ended: BaseException | None = None
         try:
-            interrupt.allow(allowed=True)
             learner.learn(recorder, progress)
-        except (Interrupted, Exception) as error:  # noqa: BLE001 - whatever it was, what was done is kept
-            ended = interrupt.reason or error  # a call that was cancelled is no reason
-            cancel(ended)
+        except (Interrupted, Exception) as error:  # noqa: BLE001 - what was done is kept
+            ended = folder.reported(stop(error, self.name))
         finally:
-            interrupt.allow(allowed=False)
             progress.stop()
-        return learner, ended
-
-    def _show_queries(self) -> None:
-        """Write what TensorBoard's projector shows; it is no loss where an embedding is not to be had now."""
-        from train.board import write_projector
-
         try:
-            write_projector(self.folder, self.env.envs[0].answerer.encoder)
-        except (EncodingError, OllamaError) as error:
-            write_stderr(f"note: TensorBoard's projector shows no queries: {one_line(str(error))}")
-
-    def _finish(
-        self,
-        learner: Learner,
-        recorder: Recorder,
-        accuracy: LabelAccuracy | None,
-        ended: BaseException | None,
-    ) -> Outcome:
-        """Save the policy, and sum up the run."""
-        from train.summary import summarise
-
-        folder = self.folder
-        try:
-            learner.save("policy")
-            stopped = ended and folder.reported(ended)
-            summary = summarise(
-                self.config, self.connection, learner, recorder, accuracy, stopped, self.replies
-            )
+            learner.save_policy("policy")
+            summary = self._summary(learner, recorder, ended, accuracy)
             folder.write_json(SUMMARY, summary)
-            self._show_queries()
         except OSError as error:
             raise folder.reported(error) from ended or error
         gain = learner.looks.record.text() if learner.looks else ""
-        return Outcome(summary=summary, stopped=stopped, gain=gain)
+        return Outcome(summary=summary, stopped=ended, gain=gain)
+
+    def _go_on(self, saved: Mapping[str, Any], learner: Learner, recorder: Recorder) -> None:
+        """Put the state back."""
+        try:
+            learner.restore(saved)
+            recorder.restore(saved["recorder"])
+        except (OllamaError, EncodingError):
+            raise
+        except Exception as error:
+            raise UserError(
+                f"{str(self.folder.checkpoint)!r} is not of this run, or damaged "
+                f"({describe(error):.200}): the run cannot go on; begin a new one"
+            ) from error
+        write_stderr(f"resumed at step {_done(self.folder)} of {self.config.total_steps}")
+
+    def _summary(
+        self,
+        learner: Learner,
+        recorder: Recorder,
+        ended: BaseException | None,
+        accuracy: LabelAccuracy | None,
+    ) -> Summary:
+        """The run in numbers: rates of episodes (success) or scored steps (refusal), seconds."""
+        from train.ppo import weights_sha256
+
+        config, dispatcher = self.config, self.connection.dispatcher
+        count = recorder.rows * config.num_processes
+        lines = LinesHash()  # of whole rows: it may have been stopped within one
+        for line in islice(self.folder.transitions.read(), count):
+            lines.update(line)
+        spent = self.replies.totals()
+        slots = {
+            f"{model} at {host}": found.slots
+            for (host, model), found in dispatcher.servers.capacities().items()
+            if found.slots
+        }
+        return {
+            "simulated": self.connection.simulated,
+            "stopped": str(ended) if ended else None,
+            "env_steps": count,
+            "wall_s": round(recorder.wall_s, 3),
+            **rates(
+                islice(self.folder.transitions.read(), count),
+                rows=recorder.rows,
+                rollout=config.bandit_steps if config.steps_by_bandit else config.num_steps,
+                max_steps=config.mission.max_steps,
+                accuracy=accuracy,
+            ),
+            **(learner.looks.record.summary() if learner.looks else {}),
+            "algorithm": config.algorithm,
+            "schedule": config.driven_by,
+            "num_processes": config.num_processes,
+            "seed": config.seed,
+            "target_model": self.connection.roles.target,
+            "mutator_model": self.connection.roles.mutator,
+            "llm_calls": spent["calls"],
+            "cache_hits": None if config.resume else int(dispatcher.totals()["cache_hits"]),
+            "retries": spent["retries"],
+            **{name: count for name, count in spent.items() if name.endswith("_tokens")},
+            "slots": slots,
+            "transitions_sha256": lines.hexdigest(),
+            "weights_sha256": weights_sha256(learner.weights),
+        }
 
 
 def train_one(
     config: TrainConfig,
     queries: QuerySet,
     connection: Connection,
-    interrupt: Interrupt,
     accuracy: LabelAccuracy | None,
     stack: ExitStack,
 ) -> tuple[RunFolder, Outcome]:
@@ -159,19 +243,149 @@ def train_one(
     Raises:
         UserError: a part cannot be made, or the folder cannot be used.
     """
-    opener = partial(RunFolder.of, "train", resume=config.resume, run_dir=config.run_dir, seed=config.seed)
-    run = prepare(config, opener, queries, connection, interrupt, stack)
+    places = {"resume": config.resume, "run_dir": config.run_dir}
+    run = prepare(
+        config,
+        partial(RunFolder.of, "train", **places, seed=config.seed),
+        queries,
+        connection,
+        stack,
+    )
     run.folder.go_on = how_to_go_on(config, run.folder, connection)
 
     def show(recorder: Recorder) -> ProgressLine:
-        from train.recorder import ProgressLine
+        from train.record import ProgressLine
 
-        monitor = CallMonitor(
-            connection.dispatcher, lanes=config.num_processes, slots_setting=connection.slots_setting
-        )
+        lanes, slots = config.num_processes, connection.slots_setting
+        monitor = CallMonitor(connection.dispatcher, lanes=lanes, slots_setting=slots)
         return ProgressLine(config.total_steps, recorder, monitor)
 
-    return run.folder, run.learn(show, accuracy, lambda _why: connection.dispatcher.cancel())
+    return run.folder, run.learn(show, Stop(connection), accuracy)
+
+
+def train_seeds(
+    config: TrainConfig,
+    queries: QuerySet,
+    connection: Connection,
+    accuracy: LabelAccuracy | None,
+    stack: ExitStack,
+) -> tuple[RunFolder, Outcome]:
+    """Train several seeds, a thread each on the same servers, or go on with them.
+
+    Each comes out as it does alone. Returns the folder of all, and what came of them together.
+
+    Raises:
+        UserError: a part cannot be made, or a folder cannot be used.
+    """
+    places = {"resume": config.resume, "run_dir": config.run_dir}
+    folder = stack.enter_context(RunFolder.of("train", **places, seed="seeds"))
+    mission = config.mission
+    # A server's embeddings are calls, which belong to the run that is to find them in its log.
+    is_shared = not mission.encoder.startswith("ollama:")
+    encoder = None
+    if is_shared:
+        encoder = open_encoder(mission.encoder, connection.dispatcher, config.cache)
+    runs = []
+    for seed in config.seeds_trained:
+        path = seed_folder(folder.path, seed)
+        resume = path if (path / CONFIG).is_file() else None
+        alone = replace(config, seed=seed, seeds=None, run_dir=path, resume=resume, json=None)
+        if resume:
+            check_options(alone, resume, MAY_CHANGE, run_dir=None)
+        opener = partial(RunFolder, path, resume=resume is not None)
+        own = replace(connection, dispatcher=connection.dispatcher.beside())
+        run = prepare(alone, opener, queries, own, stack, encoder)
+        runs.append(replace(run, name=f"seed {seed}"))
+        if seed == config.seed:
+            begin(config, folder, queries, connection)
+            folder.go_on = how_to_go_on(config, folder, connection)
+    outcomes, stopped = _learn_together(runs, connection, accuracy)
+    summary = _summary_of_seeds(config, connection, outcomes, stopped)
+    folder.write_json(SUMMARY, summary)
+    gain = "".join(f"seed {each.summary['seed']}: {each.gain}" for each in outcomes if each.gain)
+    return folder, Outcome(summary=summary, stopped=stopped, gain=gain)
+
+
+def _learn_together(
+    runs: Sequence[TrainingRun], connection: Connection, accuracy: LabelAccuracy | None
+) -> tuple[list[Outcome], BaseException | None]:
+    """Have the runs learn, a thread each; returns what came of them, and what ended them early.
+
+    Where one ends a rollout, its last lanes leave slots to the others. So they begin one after
+    another, each when the one before is its share of a rollout ahead: else all would end at once.
+
+    Raises:
+        BaseException: what ended them, if none of them could be summed up.
+    """
+    from train.record import ProgressLine
+
+    stop = Stop(*(run.connection for run in runs))
+    came: dict[str, Outcome | BaseException] = {}
+    monitor = CallMonitor(
+        *(run.connection.dispatcher for run in runs),
+        lanes=sum(run.config.num_processes for run in runs),
+        slots_setting=connection.slots_setting,
+    )
+    config = runs[0].config
+    rollout = config.bandit_steps if config.steps_by_bandit else config.num_steps
+    ahead = rollout * config.num_processes // len(runs)
+
+    def learn(run: TrainingRun, display: ProgressDisplay) -> None:
+        def show(recorder: Recorder) -> ProgressLine:
+            beside = ProgressDisplay(beside=display)
+            return ProgressLine(config.total_steps, recorder, monitor, beside, run.name)
+
+        try:
+            came[run.name] = run.learn(show, stop, accuracy)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            stop(error, run.name)
+            came[run.name] = error
+
+    with ProgressDisplay() as display:
+        threads = [threading.Thread(target=learn, args=(run, display)) for run in runs]
+        try:
+            for place, thread in enumerate(threads):
+                while place and _is_behind(runs[place - 1], ahead, came):
+                    threading.Event().wait(_POLL_S)
+                thread.start()
+            _wait_for(runs, threads, came)
+        except Interrupted as error:
+            stop(error)
+            _wait_for(runs, threads, came)
+    return _outcomes(runs, came, stop.reason)
+
+
+def _wait_for(
+    runs: Sequence[TrainingRun], threads: Sequence[threading.Thread], came: Mapping[str, object]
+) -> None:
+    """Wait for the runs whose threads were started.
+
+    Not by `join`: Python 3.11 takes a thread for ended once a signal has interrupted its `join`.
+    """
+    begun = [run for run, thread in zip(runs, threads, strict=True) if thread.ident is not None]
+    while any(run.name not in came for run in begun):
+        threading.Event().wait(_POLL_S)
+
+
+def _is_behind(run: TrainingRun, ahead: int, came: Mapping[str, object]) -> bool:
+    """Whether a run is under way and has not come so many steps far."""
+    return run.name not in came and run.folder.transitions.count < ahead
+
+
+def _outcomes(
+    runs: Sequence[TrainingRun],
+    came: Mapping[str, Outcome | BaseException],
+    reason: BaseException | None,
+) -> tuple[list[Outcome], BaseException | None]:
+    """Those of the runs that could be summed up, and what ended the first."""
+    outcomes = [each for run in runs if isinstance(each := came.get(run.name), Outcome)]
+    for name, each in came.items():
+        if isinstance(each, BaseException) and each is not reason:
+            write_stderr(f"{name} was not summed up: {describe(each)}")
+    if reason and not outcomes:
+        raise reason
+    reported = {str(each.stopped): each.stopped for each in outcomes if each.stopped}
+    return outcomes, reported.get(str(reason), reason)
 
 
 def prepare(
@@ -179,60 +393,77 @@ def prepare(
     open_folder: Callable[[], RunFolder],
     queries: QuerySet,
     connection: Connection,
-    interrupt: Interrupt,
     stack: ExitStack,
     encoder: Encoder | None = None,
     *,
     preflight: bool = True,
 ) -> TrainingRun:
-    """Make and check all that a run needs, then write down what it is, config.toml first.
-
-    From the first file on it is not to be interrupted.
+    """Make and check all that a run needs, then write down what it is.
 
     Args:
         config: its settings.
         open_folder: opens its folder, once the models are known to be there.
         queries: its queries.
         connection: to its models.
-        interrupt: how it is stopped.
         stack: closes what was opened.
         encoder: one that is open already; None: the one that the config names.
-        preflight: whether the queries' lengths are checked, and each model is asked its first question.
+        preflight: whether the queries' lengths are checked, and each model is asked first.
 
     Raises:
         UserError: a part cannot be made, or is not what the run that is gone on with began with.
     """
-    audit = open_audit(config, connection)
-    digests = connection.digests(config.mission.encoder, *filter(None, [config.audit.audit_judge]))
+    mission, dispatcher = config.mission, connection.dispatcher
+    digests = connection.digests(mission.encoder)
     folder = stack.enter_context(open_folder())
     replies = stack.enter_context(ReplyLog(folder.path / REPLIES, digests=digests))
     keep_replies(replies, config.cache, connection, digests, stack)
-    env = _environment(config, queries, connection, encoder)
-    stack.callback(env.close, terminate=True)
+    env_config, parts = mission_parts(
+        mission,
+        dispatcher,
+        connection.roles,
+        queries.train,
+        seed=config.seed,
+        encoder=encoder or open_encoder(mission.encoder, dispatcher, config.cache),
+    )
+    envs = [QueryMutationEnv(env_config, **parts) for _ in range(config.num_processes)]
+    every = (*queries.train, *queries.held_out, *queries.kept)
     if preflight:
-        from envs.preflight import ask_first, check_lengths
-
-        answerer = env.envs[0].answerer
-        texts = [query.text for query in (*queries.train, *queries.held_out, *queries.kept)]
-        check_lengths(answerer.encoder, texts, config.mission.query_set)
-        ask_first(answerer, env.envs[0].rules.mutators, texts)
-    interrupt.allow(allowed=False)  # the folder is to be whole, whenever the run ends
-    found = fingerprints(config, queries, env, digests)
-    saved = _begin(config, folder, queries, connection, found)
+        texts = [query.text for query in every]
+        check_lengths(parts["encoder"], texts, mission.query_set)
+        ask_first(envs[0].models, envs[0].rules.mutators, texts)
+    found = {
+        **{f"model {name}": digest for name, digest in digests.items()},
+        **file_fingerprints(
+            "mutators", {name.rpartition(":")[0] for name in mission.mutators if ":" in name}
+        ),
+        **file_fingerprints("rubric", filter(None, [mission.judge_rubric])),
+        **encoder_fingerprint(mission.encoder, parts["encoder"]),
+        "queries": queries_sha256(every),
+    }
+    saved = _open_lines(config, folder)
+    if saved:
+        check_fingerprints(found, folder)
+    begin(config, folder, queries, connection)
+    folder.write_json("parts.json", found)
+    kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
+    write_stderr(
+        f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, "
+        f"{config.total_steps:,} steps of at most {mission.most_calls_a_step} calls"
+    )
     return TrainingRun(
         config=config,
         queries=queries,
         folder=folder,
         connection=connection,
-        interrupt=interrupt,
-        env=env,
-        audit=audit,
+        envs=envs,
         replies=replies,
         saved=saved,
     )
 
 
-def begin(config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection) -> None:
+def begin(
+    config: TrainConfig, folder: RunFolder, queries: QuerySet, connection: Connection
+) -> None:
     """Write down what a run is: its queries, then its settings, with which it has begun."""
     folder.write_json(QUERIES, queries.record())
     settings = replace(config, server=connection.resolve(config.server))
@@ -245,47 +476,74 @@ def how_to_go_on(config: TrainConfig, folder: RunFolder, connection: Connection)
     return resume_line("train", folder.path, settings, copied=["queries"])
 
 
-def _environment(
-    config: TrainConfig, queries: QuerySet, connection: Connection, encoder: Encoder | None
-) -> BatchedQueryMutationEnv:
-    """The vector environment, with every part of it checked."""
-    from envs.batched import BatchedQueryMutationEnv
-    from envs.parts import mission_parts
+def _open_lines(config: TrainConfig, folder: RunFolder) -> dict[str, Any] | None:
+    """Open the files that grow, and return what was saved of a run that is gone on with.
 
-    dispatcher = connection.dispatcher
-    texts = [query.text for query in queries.train]
-    encoder = encoder or open_encoder(config.mission.encoder, dispatcher, config.cache)
-    env_config, parts = mission_parts(
-        config.mission, dispatcher, connection.roles, texts, seed=config.seed, encoder=encoder
-    )
-    return BatchedQueryMutationEnv(
-        env_config,
-        config.num_processes,
-        schedule=config.driven_by,
-        max_workers=config.max_workers,
-        **parts,
-    )
-
-
-def _begin(
-    config: TrainConfig,
-    folder: RunFolder,
-    queries: QuerySet,
-    connection: Connection,
-    found: Mapping[str, str],
-) -> dict[str, Any] | None:
-    """Write down what the run is; returns what was saved of a resumed one."""
+    Raises:
+        UserError: they are damaged, or the run is to end before where it is.
+    """
     from train.learner import load_checkpoint
 
     saved = load_checkpoint(folder)
-    again = saved["lines"] | {"lanes": config.num_processes, "check": check_transition} if saved else {}
-    folder.open_lines(**again)
-    if saved:
-        check_total(config, saved, folder)
-        check_fingerprints(found, folder)
-    begin(config, folder, queries, connection)
-    folder.write_json("parts.json", found)
-    kept = f", {len(queries.kept)} kept from learning" if queries.kept else ""
-    cost = f"{config.total_steps:,} steps of at most {config.mission.most_calls_a_step} calls"
-    write_stderr(f"run folder {folder.path}: {config.driven_by}, {len(queries.train)} queries{kept}, {cost}")
+    if saved is None:
+        folder.open_lines()
+        return None
+    folder.open_lines(**saved["lines"], lanes=config.num_processes, check=check_transition)
+    if config.total_steps < (done := _done(folder)):
+        raise UserError(
+            f"--num-env-steps is {config.num_env_steps}, but {done} steps are done: raise it"
+        )
     return saved
+
+
+def _done(folder: RunFolder) -> int:
+    """The steps that are recorded."""
+    return folder.transitions.count + len(folder.transitions.ahead)
+
+
+def _summary_of_seeds(
+    config: TrainConfig,
+    connection: Connection,
+    outcomes: Sequence[Outcome],
+    stopped: BaseException | None,
+) -> Summary:
+    """The runs in numbers: sums, rates as means over the seeds, and each seed's own.
+
+    The intervals hold the seeds' part alone: all seeds met the same training queries.
+    """
+    runs = [outcome.summary for outcome in outcomes]
+    summed = ("env_steps", "unscored_steps", "llm_calls", "retries", "completion_tokens")
+    found: Summary = {}
+    for end in ENDS:
+        found |= _over_seeds(runs, "success", "episodes", end)
+        found |= _over_seeds(runs, "refusal", "scored_steps", end)
+    return {
+        "simulated": connection.simulated,
+        "stopped": str(stopped) if stopped else None,
+        "seeds": [run["seed"] for run in runs],
+        **{name: sum(run[name] for run in runs) for name in summed},
+        "wall_s": max(run["wall_s"] for run in runs),
+        **found,
+        "algorithm": config.algorithm,
+        "schedule": config.driven_by,
+        "num_processes": config.num_processes,
+        "target_model": connection.roles.target,
+        "mutator_model": connection.roles.mutator,
+        "runs": runs,
+    }
+
+
+def _over_seeds(runs: Sequence[Summary], name: str, unit: str, end: str) -> Summary:
+    """A rate's mean over the seeds that have one, and Student's interval; None without any."""
+    known = [run for run in runs if run[f"{name}_rate_{end}"] is not None]
+    found = np.array([run[f"{name}_rate_{end}"] for run in known])
+    low, high = 0.0, 1.0
+    if len(known) > 1:
+        # Where all are the same, it is as wide as if one of them had one trial that came otherwise.
+        trial = 1 / min(run[f"{unit}_{end}"] for run in known)
+        ends = student_intervals(found, np.float64(trial))
+        low, high = max(0.0, float(ends[0])), min(1.0, float(ends[1]))
+    return {
+        f"{name}_rate_{end}": round(float(found.mean()), 4) if known else None,
+        f"{name}_interval_{end}": [round(low, 4), round(high, 4)],
+    }

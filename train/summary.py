@@ -1,57 +1,131 @@
-"""What came of a training run: one dictionary for machines, a few lines for people.
+"""The summary of a training run: one dictionary for machines, a few lines for people.
 
-The rates are counted from the run's transitions.jsonl, so that whoever has the file can count them again.
+Its rates are counted from the lines of transitions.jsonl: those of the first and of the last
+rollouts, an eighth of all each, or one at least.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from records.terminal import printable
 from scorers.correction import LabelAccuracy, corrected_rate
 from scorers.statistics import clustered_interval
-from train.ends import ENDS, ends_of, ends_overlap
-from train.recorder import Tally
-
-if TYPE_CHECKING:
-    from ollama_utils.connect import Connection
-    from ollama_utils.reply_log import ReplyLog
-    from records.run_folder import RunFolder
-    from train.config import TrainConfig
-    from train.learner import Learner
-    from train.recorder import Recorder
 
 SIMULATED = "SIMULATED: these figures are of the simulator, not of a model\n"
 TOO_SHORT = (
-    "(no episode is counted: one counts that began --max-steps steps of its lane before the end, or earlier; "
-    "a longer run, --num-env-steps, tells its success, and so does mutagym eval)\n"
+    "(no episode is counted: one counts that began --max-steps steps of its lane before the end, "
+    "or earlier; a longer run, --num-env-steps, has some, and so does mutagym eval)\n"
 )
 OVERLAP = "(the run is too short to have two ends: both columns have steps in common)\n"
+ENDS = ("start", "end")
+_HEAD = f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n"
 
 
-class Rate:
-    """A share of trials, kept apart by query: those of one query are alike."""
+Trials = defaultdict[str, list[bool]]
+"""By original query, whether it happened: trials of one query are alike."""
 
-    def __init__(self) -> None:
-        self.by_query: dict[str, tuple[int, int]] = {}
-        """For each original query how often it happened, and how often it could have."""
 
-    def count(self, query: str, *, happened: bool) -> None:
-        """Count one trial."""
-        before, n = self.by_query.get(query, (0, 0))
-        self.by_query[query] = before + happened, n + 1
+@dataclass(kw_only=True)
+class Tally:
+    """Sums over steps, of a rollout or a whole run."""
 
-    def table(self, name: str, unit: str, end: str) -> dict[str, Any]:
-        """The share (None without trials), its 95 % interval, and of how many trials and queries it is."""
-        happened, n = (sum(counts[k] for counts in self.by_query.values()) for k in (0, 1))
-        return {
-            f"{name}_rate_{end}": _share(happened, n),
-            f"{name}_interval_{end}": [round(x, 4) for x in clustered_interval(self.by_query.values())],
-            f"{unit}_{end}": n,
-            f"{name}_queries_{end}": len(self.by_query),
+    scored: int = 0
+    unscored: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    """Scored steps by TensorBoard's tag: outcomes, mutators, rewordings, rejections."""
+    parts: Counter[str] = field(default_factory=Counter)
+    """Sums of the parts of the reward."""
+    episodes: int = 0
+    """Those that ended, but for those that a failed call ended."""
+    successes: int = 0
+    returns: float = 0.0
+    lengths: int = 0
+
+    @property
+    def rows(self) -> int:
+        """All steps."""
+        return self.scored + self.unscored
+
+    def count_step(self, info: Mapping[str, Any]) -> None:
+        """Count a step by its info or its line of transitions.jsonl."""
+        if info["unscored"]:
+            self.unscored += 1
+            return
+        self.scored += 1
+        self.parts.update(info["reward_parts"])
+        undetermined, outcome = info["undetermined"], info["outcome"]
+        tags = {
+            "outcome/answered_rate": outcome == "answered" and not undetermined,
+            "outcome/refusal_rate": outcome == "refused",
+            "outcome/partial_refusal_rate": info["partial"],
+            "outcome/undetermined_rate": undetermined,
+            "outcome/drifted_rate": not info["reward_parts"].get("intent_kept", 1.0),
+            "mutators/adopted_rate": info["adopted"],
+            "mutators/drifted_rate": info["rejected"] == "drifted",
+            f"mutators/{info['mutator']}": True,
         }
+        self.counts.update({tag: int(bool(happened)) for tag, happened in tags.items()})
+        if outcome == "filtered":
+            self.counts["outcome/filtered_rate"] += 1
+        if info["rejected"]:
+            self.counts[f"rejected/{info['rejected']}"] += 1
+
+    def count_episode(self, *, success: bool, total_reward: float, length: int) -> None:
+        """Count an episode that ended."""
+        self.episodes += 1
+        self.successes += success
+        self.returns += total_reward
+        self.lengths += length
+
+    def metrics(self) -> dict[str, float]:
+        """Rates and means by TensorBoard's tag; none without a denominator."""
+        found: dict[str, float] = {
+            "rollout/episodes": self.episodes,
+            "outcome/unscored_steps": self.unscored,
+        }
+        if self.rows:
+            found["outcome/unscored_rate"] = self.unscored / self.rows
+        if self.episodes:
+            found["rollout/ep_rew_mean"] = self.returns / self.episodes
+            found["rollout/ep_len_mean"] = self.lengths / self.episodes
+            found["rollout/success_rate"] = self.successes / self.episodes
+        if self.scored:
+            found |= {tag: count / self.scored for tag, count in self.counts.items()}
+            found |= {f"reward/{name}": of / self.scored for name, of in self.parts.items()}
+        return found
+
+
+class End(NamedTuple):
+    """The rows of one end of a training."""
+
+    steps: range
+    episodes: range
+    """Those in which an episode that counts began."""
+
+
+def ends_of(rows: int, rollout: int, max_steps: int) -> dict[str, End]:
+    """The two ends, by name; in a short training they overlap.
+
+    An episode belongs to the row in which it began, for those that end soonest end well. In the
+    last `max_steps` rows one may not have the time to end: none that began there counts.
+    """
+    size = max(1, rows // rollout // 8) * rollout
+    begun = max(0, rows - max_steps + 1)
+    return {
+        "start": End(range(min(size, rows)), range(min(size, begun))),
+        "end": End(range(max(0, rows - size), rows), range(max(0, begun - size), begun)),
+    }
+
+
+def ends_overlap(rows: int, rollout: int, max_steps: int) -> bool:
+    """Whether both ends have rows in common: the training is too short to compare them."""
+    start, end = ends_of(rows, rollout, max_steps).values()
+    return start.steps.stop > end.steps.start
 
 
 def rates(
@@ -62,151 +136,111 @@ def rates(
     max_steps: int,
     accuracy: LabelAccuracy | None = None,
 ) -> dict[str, Any]:
-    """Success and refusal rates in the first and the last rollouts, and counts over the whole run's steps.
+    """Success and refusal rates in the first and the last rollouts, and counts over all steps.
 
     Args:
         transitions: the lines of transitions.jsonl.
         rows: how many rows of all lanes there are.
         rollout: rows of a rollout.
         max_steps: the step limit of an episode.
-        accuracy: how often the labels are right; where it is known, refusal rates are also given corrected.
+        accuracy: how often the labels are right; with it refusal rates are also corrected.
     """
     spans = ends_of(rows, rollout, max_steps)
-    success, refusal = ({end: Rate() for end in spans} for _ in range(2))
+    success: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
+    refusal: dict[str, Trials] = {end: defaultdict(list) for end in ENDS}
     tally = Tally()
     began: dict[int, int] = {}
     for t in transitions:
         tally.count_step(t)
         first = began.setdefault(t["lane"], t["row"])
-        if t["unscored"]:
-            continue
         is_over = t["terminated"] or t["truncated"]
         if is_over:
             del began[t["lane"]]
+        if t["unscored"]:
+            continue
         for end, span in spans.items():
             if t["row"] in span.steps:
-                refusal[end].count(t["original_query"], happened=t["outcome"] == "refused")
+                refusal[end][t["original_query"]].append(t["outcome"] == "refused")
             if is_over and first in span.episodes:
-                success[end].count(t["original_query"], happened=t["success"])
+                success[end][t["original_query"]].append(t["success"])
+    found: dict[str, Any] = {}
+    for end in ENDS:
+        found |= _rate(success[end], "success", "episodes", end)
+        found |= _rate(refusal[end], "refusal", "scored_steps", end)
+        if accuracy:
+            mean, low, high = corrected_rate(_counts(refusal[end]), accuracy)
+            found[f"refusal_corrected_rate_{end}"] = None if math.isnan(mean) else round(mean, 4)
+            found[f"refusal_corrected_interval_{end}"] = [round(low, 4), round(high, 4)]
+    filtered = tally.counts["outcome/filtered_rate"]
     return {
-        **{k: v for end in success for k, v in success[end].table("success", "episodes", end).items()},
-        **{k: v for end in refusal for k, v in refusal[end].table("refusal", "scored_steps", end).items()},
-        **{k: v for end in refusal for k, v in _corrected(refusal[end], end, accuracy).items()},
-        "drifted_steps": tally.drifted,
-        "drifted_rewrites": tally.drifted_rewrites,
+        **found,
+        "drifted_steps": tally.counts["outcome/drifted_rate"],
+        "drifted_rewrites": tally.counts["mutators/drifted_rate"],
         "judge_repairs": int(tally.parts["judge_repaired"]),
-        **({"filtered_steps": tally.filtered} if tally.filtered else {}),
+        **({"filtered_steps": filtered} if filtered else {}),
         "unscored_steps": tally.unscored,
-        "unscored_rate": _share(tally.unscored, tally.scored + tally.unscored),
+        "unscored_rate": _share(tally.unscored, tally.rows),
         "ends_overlap": ends_overlap(rows, rollout, max_steps),
     }
 
 
-def summarise(
-    config: TrainConfig,
-    connection: Connection,
-    learner: Learner,
-    recorder: Recorder,
-    accuracy: LabelAccuracy | None,
-    ended: BaseException | None,
-    replies: ReplyLog,
-) -> dict[str, Any]:
-    """The run in numbers. Rates are of episodes (success) or of scored steps (refusal); times in seconds."""
-    transitions = recorder.folder.transitions
-    spent = replies.totals()
-    capacities = connection.dispatcher.servers.capacities().items()
-    audit = recorder.audit
-    return {
-        "simulated": connection.simulated,
-        "stopped": str(ended) if ended else None,
-        "env_steps": transitions.count,
-        "wall_s": round(recorder.wall_s, 3),
-        **rates(
-            transitions.read(),
-            rows=recorder.rows,
-            rollout=config.bandit_steps if config.steps_by_bandit else config.num_steps,
-            max_steps=config.mission.max_steps,
-            accuracy=accuracy,
-        ),
-        **(learner.looks.record.summary() if learner.looks else {}),
-        **({"audit_alarm": audit.raised_at, "audit_warning": audit.text} if audit else {}),
-        "algorithm": config.algorithm,
-        "schedule": config.driven_by,
-        "num_processes": config.num_processes,
-        "seed": config.seed,
-        "target_model": connection.roles.target,
-        "mutator_model": connection.roles.mutator,
-        "llm_calls": spent["calls"],
-        "cache_hits": None if config.resume else int(connection.dispatcher.totals()["cache_hits"]),
-        "retries": spent["retries"],
-        **{name: count for name, count in spent.items() if name.endswith("_tokens")},
-        "slots": {f"{model} at {host}": found.slots for (host, model), found in capacities if found.slots},
-        "transitions_sha256": transitions.sha256,
-        "weights_sha256": learner.weights_sha256(),
-    }
-
-
-def _corrected(refusal: Rate, end: str, accuracy: LabelAccuracy | None) -> dict[str, Any]:
-    """The true refusal rate behind the labels' (Rogan-Gladen), None without trials, and its interval."""
-    if accuracy is None:
-        return {}
-    mean, low, high = corrected_rate(refusal.by_query.values(), accuracy)
-    return {
-        f"refusal_corrected_rate_{end}": None if math.isnan(mean) else round(mean, 4),
-        f"refusal_corrected_interval_{end}": [round(low, 4), round(high, 4)],
-    }
-
-
-def _share(part: int, whole: int) -> float | None:
-    """None where there is nothing to take a share of."""
-    return round(part / whole, 4) if whole else None
-
-
-def print_summary(summary: dict[str, Any], folder: RunFolder, gain: str = "") -> None:
-    """Print it for a person, on stdout, with what was found of the gain."""
-    hits = summary["cache_hits"]
-    corrected = "refusal_corrected_rate_end" in summary
-    alarm, filtered = summary.get("audit_warning"), summary.get("filtered_steps")
-    cached = "" if hits is None else f" (+ {hits} from the cache)"
-    estimated = summary["estimated_thought_tokens"]
+def summary_text(summary: Mapping[str, Any], closing: str, gain: str = "") -> str:
+    """The summary for a person: a table, notes, the gain, and where the run is."""
+    hits, estimated = summary["cache_hits"], summary["estimated_thought_tokens"]
     thoughts = summary["thought_tokens"] + estimated
+    filtered = summary.get("filtered_steps")
     lines = [
         SIMULATED if summary["simulated"] else "",
-        f"{'':14}{'first rollouts':>24}{'last rollouts':>24}\n",
+        _HEAD,
         _line("success", summary, "success", "episodes"),
         _line("refusals", summary, "refusal", "scored_steps"),
-        _line("  corrected", summary, "refusal_corrected", "scored_steps") if corrected else "",
+    ]
+    if "refusal_corrected_rate_end" in summary:
+        lines.append(_line("  corrected", summary, "refusal_corrected", "scored_steps"))
+    lines += [
         "(95 % intervals, Wilson's on the effective n: trials of one query are not independent)\n",
         notes_on_ends([summary]),
         f"drifted: {summary['drifted_steps']} steps asked for something else and earned nothing · ",
         f"{summary['drifted_rewrites']} rewrites were not adopted for it\n",
         f"{filtered} replies were ended by a content filter of the server\n" if filtered else "",
-        f"{alarm}\n" if alarm else "",
         gain,
         f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
-        f"model calls: {summary['llm_calls']}{cached} · ",
-        f"{summary['wall_s']:.0f} s\n",
-        f"thoughts: {'about ' if estimated else ''}{thoughts} of {summary['completion_tokens']} tokens\n"
-        if thoughts
-        else "",
-        folder.closing_message,
+        f"model calls: {summary['llm_calls']}",
+        "" if hits is None else f" (+ {hits} from the cache)",
+        f" · {summary['wall_s']:.0f} s\n",
     ]
-    print(printable("".join(lines)))
+    if thoughts:
+        about = "about " if estimated else ""
+        lines.append(f"thoughts: {about}{thoughts} of {summary['completion_tokens']} tokens\n")
+    return printable("".join([*lines, closing]))
+
+
+def seeds_text(summary: Mapping[str, Any], closing: str, gain: str = "") -> str:
+    """The same for a training of several seeds."""
+    runs = summary["runs"]
+    lines = [SIMULATED if summary["simulated"] else "", _HEAD]
+    for name in ("success", "refusal"):
+        lines += [_rates_line(f"{name} {run['seed']}", run, name) + "\n" for run in runs]
+        lines.append(_rates_line("  all seeds", summary, name) + "\n")
+    lines += [
+        "(95 % intervals: of a seed over its queries, of all over the seeds on these queries)\n",
+        notes_on_ends(runs),
+        gain,
+        f"unscored steps: {summary['unscored_steps']} of {summary['env_steps']} · ",
+        f"model calls: {summary['llm_calls']} · {summary['wall_s']:.0f} s\n",
+        closing,
+    ]
+    return printable("".join(lines))
 
 
 def notes_on_ends(runs: Sequence[Mapping[str, Any]]) -> str:
-    """Why the table has no success rate, or the same in both columns; empty where it has two of some run."""
+    """Why the table has no success rate, or the same in both columns; empty where it has two."""
     if not any(run["episodes_start"] + run["episodes_end"] for run in runs):
         return TOO_SHORT
     return OVERLAP if all(run.get("ends_overlap") for run in runs) else ""
 
 
-def _line(title: str, summary: dict[str, Any], key: str, unit: str) -> str:
-    counts = f"{summary[f'{unit}_start']}, {summary[f'{unit}_end']}"
-    return f"{rates_line(title, summary, key)}   of {counts} {unit.replace('_', ' ')}\n"
-
-
-def rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
+def _rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
     """A rate in the first and the last rollouts, as a line of a table."""
     cells = []
     for end in ENDS:
@@ -214,3 +248,30 @@ def rates_line(title: str, summary: Mapping[str, Any], key: str) -> str:
         cell = "-" if rate is None else f"{rate:.1%} [{low:.1%}, {high:.1%}]"
         cells.append(f"{cell:>24}")
     return f"{title:14}{''.join(cells)}"
+
+
+def _line(title: str, summary: Mapping[str, Any], key: str, unit: str) -> str:
+    counts = f"{summary[f'{unit}_start']}, {summary[f'{unit}_end']}"
+    return f"{_rates_line(title, summary, key)}   of {counts} {unit.replace('_', ' ')}\n"
+
+
+def _rate(trials: Trials, name: str, unit: str, end: str) -> dict[str, Any]:
+    """The share (None without trials), its 95 % interval, of how many trials and queries."""
+    counts = _counts(trials)
+    n = sum(of_query for _, of_query in counts)
+    return {
+        f"{name}_rate_{end}": _share(sum(happened for happened, _ in counts), n),
+        f"{name}_interval_{end}": [round(x, 4) for x in clustered_interval(counts)],
+        f"{unit}_{end}": n,
+        f"{name}_queries_{end}": len(counts),
+    }
+
+
+def _counts(trials: Trials) -> list[tuple[int, int]]:
+    """For each query how often it happened, and how often it could have."""
+    return [(sum(each), len(each)) for each in trials.values()]
+
+
+def _share(part: int, whole: int) -> float | None:
+    """None of nothing."""
+    return round(part / whole, 4) if whole else None

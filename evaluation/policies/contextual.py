@@ -10,7 +10,7 @@ from evaluation.policies.instance import block_scores
 
 if TYPE_CHECKING:
     from evaluation.policies.policy import View
-    from train.linear_bandit import LinearBandit
+    from train.bandit import LinearBandit
 
 
 class BanditSource:

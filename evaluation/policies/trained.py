@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from evaluation.policies.instance import block_scores
 from records.errors import UserError
 from train.bandit import BanditPolicy
-from train.policy_file import WEIGHTS
-from train.trained_run import PolicyNetwork, TrainedRun, load_network, load_run
+from train.policy import WEIGHTS, PolicyNetwork, TrainedRun, load_network, load_run
 
 if TYPE_CHECKING:
     from evaluation.policies.policy import View

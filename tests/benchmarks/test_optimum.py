@@ -16,12 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.optimum import Game, Solution, Texts, _evaluate, _Table, _tabulate, main, summarise
-from envs.episode import Ask, Embed, Episode, Judge, Reply, Request, Rewrite, Rules
+from envs.episode import Episode, Rules, begin_together, step_together
+from envs.models import Ask, ModelCalls, Models, Rewrite, Vector
 from envs.queries import load_queries
 from mutators.cleaning import clean
 from mutators.mutator import by_model
 from mutators.registry import DEFAULT_MUTATORS, load_mutators
-from ollama_utils.plans import play_plan
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import HashingEncoder
+from ollama_utils.errors import OllamaError
 from ollama_utils.types import Completion
 from scorers.intent import INTENT_THRESHOLD
 from scorers.reward import make_scorer
@@ -62,31 +65,39 @@ def _rewrite(request: Rewrite) -> str:
     return clean(said, request.query)
 
 
-def _answer(requests: Sequence[Request]) -> list[Reply]:
+class _World(ModelCalls):
     """The world's words without a server, and an encoder that tells a rewrite from what comes instead."""
-    (request,) = requests
-    match request:
-        case Rewrite():
-            return [Completion(text=_rewrite(request))]
-        case Embed():
-            instead = request.text in {clean(text, request.text) for text in INSTEAD}
-            return [np.array([not instead, instead], dtype=np.float32)]
-        case Ask():
-            return [Completion(text=CAUTIOUS.answer(request.query, digest_of(request.query)))]
-        case Judge():
-            return [SCORER(request.original, request.query, request.reply, request.similarity)]
+
+    def reword(self, rewrites: Sequence[Rewrite], _max_workers: int = 1) -> list[Completion]:
+        return [Completion(text=_rewrite(rewrite)) for rewrite in rewrites]
+
+    def embed(self, texts: Sequence[str]) -> list[Vector | OllamaError]:
+        instead = [text in {clean(said, text) for said in INSTEAD} for text in texts]
+        return [np.array([not is_instead, is_instead], dtype=np.float32) for is_instead in instead]
+
+    def ask(self, questions: Sequence[Ask], _max_workers: int = 1) -> list[Completion]:
+        texts = [question.query for question in questions]
+        return [Completion(text=CAUTIOUS.answer(text, digest_of(text))) for text in texts]
+
+
+MODELS = _World(
+    models=Models(target="m", mutator="m"),
+    dispatcher=Dispatcher(["http://127.0.0.1:9"]),
+    encoder=HashingEncoder(2),
+    scorer=SCORER,
+)
 
 
 def _play(query: str, choose: Choice, seed: int) -> float:
     """The return of one of the environment's episodes."""
     rules = Rules(mutators=GAME.mutators, max_steps=GAME.max_steps, intent_threshold=INTENT_THRESHOLD)
     episode = Episode(rules=rules, original=query, seed=seed, number=0)
-    play_plan(episode.begin(), _answer)
+    begin_together([episode], MODELS)
     total = 0.0
     while True:
         left = GAME.max_steps - episode.step_count
         name = choose(left, CAUTIOUS.read(episode.query))
-        transition = play_plan(episode.step(NAMES.index(name)), _answer)
+        (transition,) = step_together([episode], [NAMES.index(name)], MODELS)
         total += transition.reward
         if transition.terminated or transition.truncated:
             return total

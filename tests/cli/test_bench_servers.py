@@ -11,6 +11,7 @@ import pytest
 
 from cli.bench import calls_of, equal_replies
 from cli.main import execute
+from cli.timed_rollout import LaneStep
 from simulator.process import EmbeddedServer
 from tests.ollama_utils.scripted import SAID, ScriptedServer
 
@@ -141,7 +142,7 @@ def test_steps_that_could_not_be_scored_are_said(tmp_path: Path, capsys: pytest.
     assert f"{first['unscored_steps']} of 12 steps could not be scored" in said
 
 
-def _step(before: str, after: str, reply: str, number: int, **more: object) -> tuple[dict[str, Any], bool]:
+def _step(before: str, after: str, reply: str, number: int, **more: object) -> LaneStep:
     info = {
         "episode_number": 0,
         "step_number": number,
@@ -154,7 +155,7 @@ def _step(before: str, after: str, reply: str, number: int, **more: object) -> t
         "reply": reply,
         "unscored": False,
     }
-    return info | more, False
+    return LaneStep(info | more, terminated=False, truncated=False)
 
 
 def test_only_calls_that_asked_the_same_are_compared() -> None:

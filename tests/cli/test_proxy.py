@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ import openai
 import pytest
 
 from cli.main import execute
-from records.interrupt import Interrupt, Interrupted, interruptible, interruptible_thread
+from records.interrupt import interruptible
 from simulator.process import EmbeddedServer
 
 TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -58,22 +60,17 @@ def until_it_listens(port: int) -> None:
 
 @contextmanager
 def started(run: Path, *flags: str) -> Iterator[str]:
-    """The command on a thread of its own; where it listens."""
-    interrupt, port, codes = Interrupt(), free_port(), []
-
-    def serve() -> None:
-        with interruptible_thread(interrupt):
-            codes.append(execute(("proxy", str(run), "--port", str(port), *flags)))
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    try:
-        until_it_listens(port)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        interrupt.stop(Interrupted(signal.SIGINT))
-        thread.join(30)
-    assert codes == [130]
+    """The command in a process of its own, which Ctrl-C ends; where it listens."""
+    port = free_port()
+    command = "from cli.launch import main; main()"
+    words = [sys.executable, "-c", command, "proxy", str(run), "--port", str(port), *flags]
+    with subprocess.Popen(words) as process:  # noqa: S603 - our own command
+        try:
+            until_it_listens(port)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
 
 
 @pytest.fixture(scope="module")

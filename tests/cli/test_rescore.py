@@ -13,7 +13,7 @@ import pytest
 
 from cli.formats import Progress
 from cli.main import execute
-from envs.episode import check_transition
+from envs.transitions import check_transition
 from records.errors import UserError
 from records.run_folder import RunFolder, read_lock
 from scorers.labels import REFUSAL_LABELS

@@ -52,7 +52,7 @@ SMALL: Mapping[str, Mapping[str, str]] = {
     "bench": {"--num-processes": "4", "--num-steps": "1"},
     "judge": {},
     "ask": {},
-    "doctor": {"--num-processes": "4", "--num-steps": "1", "--seconds": "10"},
+    "doctor": {"--num-processes": "4", "--seconds": "10"},
     "replay": {},
     "report": {},
     "rescore": {},

@@ -78,9 +78,7 @@ def test_the_library_does_what_its_page_says(
     assert names["controller"].results["best_prompt"] in "\n".join(shown)
     assert shown[-1] == "Combination(model=b)"
     assert names["model"].num_timesteps == 1024
-    assert len(names["arrivals"].lanes) >= 4
     names["vec"].close()
-    names["lanes"].close(terminate=True)
 
 
 def _read(snippet: Snippet) -> object:

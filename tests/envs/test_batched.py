@@ -1,290 +1,221 @@
-"""The vector environment: Gymnasium's contract, and the law that it equals its single environments."""
+"""The vector environment is Gymnasium's own vector of its environments, its calls made together."""
 
 from __future__ import annotations
 
 import json
 import pickle
+import threading
 from dataclasses import replace
-from typing import Any, cast
-from zlib import crc32
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.vector import AutoresetMode
-from hypothesis import HealthCheck, given, settings
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector.utils import batch_space
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envs import ENV_ID
-from envs.answering import Models
-from envs.batched import SCHEDULES, BatchedQueryMutationEnv, Schedule
+from envs.batched import BatchedQueryMutationEnv
+from envs.query_mutation import QueryMutationEnv
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.encoders import Encoder
+from ollama_utils.errors import OllamaError
 from simulator.process import EmbeddedServer
-from tests.envs.batches import Row, plain, row_info, step_rows, written
-from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, make_env
-from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.envs.worlds import CONFIG, MUTATORS, QUERIES, REJECTED, SCORER, Script, make_env
 
 LANES = 3
+FAULTS = [{"kind": kind, "rate": 0.1} for kind in ("status", "drop", "garbage")]
+Plan = tuple[Any, dict[str, Any] | None, list[list[int]]]
+"""Seeds and options of a second reset, and the actions of its rows."""
+plans: st.SearchStrategy[Plan] = st.tuples(
+    st.none()
+    | st.integers(0, 2**31)
+    | st.lists(st.none() | st.integers(0, 99), min_size=LANES, max_size=LANES),
+    st.sampled_from([None, {}, {"query": "How so?"}]),
+    st.lists(st.lists(st.integers(0, 2), min_size=LANES, max_size=LANES), max_size=9),
+)
+workers = st.sampled_from([1, 3, 8])
+NOOPS: Plan = None, None, [[0] * LANES] * 4
 
 
 @pytest.fixture
-def batched(dispatcher: Dispatcher, encoder: Encoder) -> BatchedQueryMutationEnv:
-    return BatchedQueryMutationEnv([make_env(dispatcher, encoder) for _ in range(LANES)])
+def envs(dispatcher: Dispatcher, encoder: Encoder) -> list[QueryMutationEnv]:
+    return [make_env(dispatcher, encoder) for _ in range(LANES)]
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    seed=st.integers(0, 2**31 - 1),
-    lanes=st.integers(1, 5),
-    schedule=st.sampled_from(SCHEDULES),
-    max_workers=st.none() | st.integers(1, 8),
-    apart=st.booleans(),
-    data=st.data(),
-)
-def test_batched_equals_single_row_by_row(
-    simulator: EmbeddedServer,
-    encoder: Encoder,
-    seed: int,
-    lanes: int,
-    schedule: Schedule,
-    max_workers: int | None,
-    apart: bool,  # noqa: FBT001 - Hypothesis passes by name
-    data: st.DataObject,
+def in_turn(envs: list[QueryMutationEnv]) -> SyncVectorEnv:
+    """Gymnasium's vector of environments, which takes their steps one after the other."""
+    makers = [lambda env=env: env for env in envs]
+    return SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+
+
+def timeless(value: Any) -> Any:  # noqa: ANN401 - what an environment returns
+    """The same without seconds, by which equal runs differ."""
+    if isinstance(value, dict):
+        kept = {key for key in value if not key.endswith("_s") and key not in {"t", "_t"}}
+        return {key: timeless(value[key]) for key in kept}
+    if isinstance(value, np.ndarray) and value.dtype == object:
+        return [timeless(part) for part in value]
+    return tuple(map(timeless, value)) if isinstance(value, tuple) else value
+
+
+def play(env: VectorEnv[Any, Any, Any], plan: Plan) -> list[Any]:
+    """What a vector gives from a reset to a reset."""
+    again, options, rows = plan
+    given = [env.reset(seed=5), *(env.step(np.array(row)) for row in rows[::2])]
+    given += [env.reset(seed=again, options=options), *(env.step(np.array(row)) for row in rows)]
+    return [timeless(each) for each in (*given, env.reset())]
+
+
+def same(one: list[Any], other: list[Any]) -> bool:
+    return data_equivalence(one, other, exact=True)
+
+
+@settings(max_examples=25)
+@given(plan=plans, max_workers=workers, salt=st.integers(0, 2**16))
+def test_it_gives_what_its_environments_give_one_by_one(
+    plan: Plan, max_workers: int, salt: int
 ) -> None:
-    row = st.lists(st.integers(0, len(MUTATORS) - 1), min_size=lanes, max_size=lanes)
-    rows = data.draw(st.lists(row, min_size=1, max_size=5))
-    with Dispatcher([simulator.host]) as one, Dispatcher([simulator.host]) as other:
-        singles = [make_env(one, encoder) for _ in range(lanes)]
-        batched = BatchedQueryMutationEnv(
-            [make_env(other, encoder) for _ in range(lanes)], schedule=schedule, max_workers=max_workers
-        )
-        first, infos = batched.reset(seed=seed)
-        for lane, env in enumerate(singles):
-            observation, info = env.reset(seed=seed + lane)
-            assert np.array_equal(first[lane], observation)
-            assert row_info(infos, lane) == info
-        for actions in rows:
-            taken = step_rows(batched, np.array(actions), apart=apart and schedule == "lanes")
-            for seen, env, action in zip(taken, singles, actions, strict=True):
-                assert_same_step(seen, env, np.int64(action))
-        batched.close()
+    """Whatever fails, once or each time, and in whatever order replies come."""
+    with Script() as script:
+        script.fail_some(salt)
+        envs, others = (script.envs(LANES, QUERIES) for _ in range(2))
+        batched = BatchedQueryMutationEnv(envs, max_workers=max_workers)
+        assert same(play(batched, plan), play(in_turn(others), plan))
 
 
-def assert_same_step(row: Row, env: gymnasium.Env[Any, Any], action: np.int64) -> None:
-    """One lane of a batched step against the same step of a single environment (and its reset)."""
-    shown, *paid, told = row
-    observation, reward, terminated, truncated, info = env.step(action)
-    assert paid == [reward, terminated, truncated]
-    if terminated or truncated:
-        told = dict(told)
-        assert np.array_equal(told.pop("final_obs"), observation)
-        assert plain(told.pop("final_info")) == plain(info)
-        observation, info = env.reset()
-    assert np.array_equal(shown, observation)
-    assert plain(told) == plain(info)
+@settings(max_examples=10)
+@given(plan=plans, max_workers=workers)
+def test_failures_that_pass_change_nothing(
+    simulator: EmbeddedServer, encoder: Encoder, plan: Plan, max_workers: int
+) -> None:
+    hosts = [simulator.host]
+    with Dispatcher(hosts) as one, Dispatcher(hosts, attempts=20, backoff_s=0.001) as two:
+        envs, others = ([make_env(each, encoder) for _ in range(LANES)] for each in (one, two))
+        given = play(BatchedQueryMutationEnv(envs), plan)
+        simulator.set_faults(FAULTS)
+        try:
+            struck = play(BatchedQueryMutationEnv(others, max_workers=max_workers), plan)
+        finally:
+            simulator.set_faults([])
+        assert same(struck, given)
 
 
-def test_spaces_dtypes_and_autoreset_mode_are_declared(batched: BatchedQueryMutationEnv) -> None:
-    observations, _ = batched.reset(seed=0)
-    assert observations in batched.observation_space
-    assert batched.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    step = batched.step(batched.action_space.sample())
-    assert step[0] in batched.observation_space
-    assert [part.dtype for part in step[:4]] == [np.float32, np.float64, np.bool_, np.bool_]
-    assert batched.single_action_space == gymnasium.spaces.Discrete(len(MUTATORS))
-
-
-def test_what_a_step_returned_is_not_changed_by_the_next(batched: BatchedQueryMutationEnv) -> None:
-    first, _ = batched.reset(seed=0)
+def test_it_is_a_vector_environment_to_gymnasium(envs: list[QueryMutationEnv]) -> None:
+    env = BatchedQueryMutationEnv(envs)
+    assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert env.observation_space == batch_space(env.single_observation_space, LANES)
+    assert env.action_space == batch_space(env.single_action_space, LANES)
+    first, _ = env.reset(seed=0)
     kept = first.copy()
-    batched.step(np.zeros(LANES, np.int64))
-    assert np.array_equal(first, kept)
+    observations, *columns, _ = env.step(env.action_space.sample())
+    assert [column.dtype for column in columns] == [np.float64, np.bool_, np.bool_]
+    assert np.array_equal(first, kept)  # the step wrote into an array of its own
+    for shown in (first, observations):
+        assert shown in env.observation_space
+    assert np.array_equal(env.batch_reset(seed=0)[0], first)
+    assert env.batch_step(np.zeros(LANES, np.int64))[0] in env.observation_space
 
 
-def test_a_reset_mask_resets_some_lanes_and_leaves_the_options_alone(
-    batched: BatchedQueryMutationEnv,
+@pytest.mark.parametrize("name", ["RecordEpisodeStatistics", "NormalizeReward", "DictInfoToList"])
+def test_gymnasiums_vector_wrappers_work_over_it(envs: list[QueryMutationEnv], name: str) -> None:
+    wrap = getattr(gymnasium.wrappers.vector, name)
+    given = play(wrap(BatchedQueryMutationEnv(envs)), NOOPS)
+    assert same(given, play(wrap(in_turn(envs)), NOOPS))
+
+
+@pytest.mark.parametrize("max_episode_steps", [None, 2])
+def test_made_by_name_its_spec_pickles_and_makes_it_again(
+    simulator: EmbeddedServer, max_episode_steps: int | None
 ) -> None:
-    before, _ = batched.reset(seed=0)
-    options = {"reset_mask": np.array([False, True, False]), "query": QUERIES[0]}
-    after, infos = batched.reset(options=options)
-    assert set(options) == {"reset_mask", "query"}
-    assert infos["_original_query"].tolist() == [False, True, False]
-    assert infos["original_query"][1] == QUERIES[0]
-    assert np.array_equal(after[[0, 2]], before[[0, 2]])
+    settings: Any = {"target_model": "sim-target", "mutators": ["noop"], "encoder": "hashing:32"}
+    settings |= {"hosts": simulator.host, "queries": list(QUERIES), "reward": "keyword"}
+    settings |= {"max_workers": 3, "max_episode_steps": max_episode_steps}
+    made = gymnasium.make_vec(ENV_ID, num_envs=LANES, **settings)
+    spec = pickle.loads(pickle.dumps(made.spec))  # noqa: S301 - our own bytes
+    assert json.loads(spec.to_json())["id"] == ENV_ID
+    again = gymnasium.make_vec(spec)
+    assert same(play(made, NOOPS), play(again, NOOPS))
+    assert isinstance(again.unwrapped, BatchedQueryMutationEnv)
+    assert again.unwrapped.max_workers == 3
+    assert again.unwrapped.envs[0].rules.max_steps == (max_episode_steps or 5)
 
 
 @pytest.mark.parametrize(
-    ("mask", "error"),
+    ("actions", "error"),
     [
-        ([True, False, True], TypeError),
-        (np.array([1, 0, 1]), TypeError),
-        (np.array([True]), ValueError),
-        (np.zeros(LANES, np.bool_), ValueError),
+        ([0, 0, 9], r"expected an integer from 0 to 5, got .*9"),
+        ([0, -1, 0], r"expected an integer from 0 to 5, got .*-1"),
+        ([0, 1.5, 0], r"expected an integer from 0 to 5, got .*0\.0"),
+        ([0, 0], "expected 3 actions, one a lane, got 2"),
     ],
 )
-def test_a_bad_reset_mask_is_an_error(
-    batched: BatchedQueryMutationEnv,
-    mask: Any,  # noqa: ANN401 - what a user might pass
-    error: type[Exception],
+def test_an_action_outside_the_space_is_an_error_and_no_lane_takes_its_step(
+    simulator: EmbeddedServer, envs: list[QueryMutationEnv], actions: list[float], error: str
 ) -> None:
-    with pytest.raises(error, match="reset_mask"):
-        batched.reset(options={"reset_mask": mask})
+    env = BatchedQueryMutationEnv(envs)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(np.zeros(LANES, np.int64))
+    env.reset(seed=0)
+    calls, states = simulator.stats()["calls"], [each.state() for each in envs]
+    with pytest.raises(gymnasium.error.InvalidAction, match=error):
+        env.step(np.array(actions))
+    assert [each.state() for each in envs] == states
+    assert simulator.stats()["calls"] == calls
 
 
-def test_seeds_may_be_one_number_or_one_for_each_lane(batched: BatchedQueryMutationEnv) -> None:
-    by_number, _ = batched.reset(seed=5)
-    by_list, _ = batched.reset(seed=[5, 6, 7])
-    assert np.array_equal(by_number, by_list)
-    with pytest.raises(ValueError, match="3 seeds"):
-        batched.reset(seed=[1, 2])
+def test_what_cannot_be_is_refused(dispatcher: Dispatcher, encoder: Encoder) -> None:
+    parts: Any = {"queries": QUERIES, "dispatcher": dispatcher, "encoder": encoder}
+    parts["scorer"] = SCORER
+    env = BatchedQueryMutationEnv(CONFIG, LANES, **parts)
+    with pytest.raises(ValueError, match="expected 3 seeds, one a lane, got 2"):
+        env.reset(seed=[1, 2])
+    with pytest.raises(ValueError, match="expected 'query' alone"):
+        env.reset(options={"reset_mask": np.ones(LANES, np.bool_)})
+    with pytest.raises(ValueError, match="got 3 and 0"):
+        BatchedQueryMutationEnv(env.envs, max_workers=0)
+    with pytest.raises(ValueError, match="got 0 and 8"):
+        BatchedQueryMutationEnv(CONFIG, **parts)
+    other_target = replace(CONFIG, models=replace(CONFIG.models, target="sim-other"))
+    for config in (other_target, replace(CONFIG, mutators=MUTATORS[:2])):
+        with pytest.raises(ValueError, match="lane 1 has other"):
+            BatchedQueryMutationEnv([env.envs[0], make_env(dispatcher, encoder, config)])
 
 
-def test_a_wrong_number_of_actions_is_an_error(batched: BatchedQueryMutationEnv) -> None:
-    batched.reset(seed=0)
-    with pytest.raises(ValueError, match="expected 3 actions"):
-        batched.step(np.zeros(2, np.int64))
-    with pytest.raises(TypeError, match="sequence of 3 actions"):
-        batched.step(np.int64(1))
-    with pytest.raises(gymnasium.error.InvalidAction, match="from 0 to 5"):
-        batched.step(np.array([0, 0, 9]))
+@pytest.mark.parametrize("most", [1, 3])
+def test_max_workers_is_the_most_calls_under_way(most: int) -> None:
+    """The server answers once as many calls as may be have come; one more would be seen."""
+    under_way, seen, lock = 0, list[int](), threading.Condition()
+
+    def reply(_body: dict[str, Any]) -> str:
+        nonlocal under_way
+        with lock:
+            under_way += 1
+            seen.append(under_way)
+            lock.notify_all()
+            lock.wait_for(lambda: under_way >= most or len(seen) > most, timeout=10)
+        with lock:
+            under_way -= 1
+        return "refused"
+
+    with Script() as script:
+        env = BatchedQueryMutationEnv(script.envs(8, scorer="judge"), max_workers=most)
+        env.reset(seed=0)
+        script.answers |= dict.fromkeys(("mutator", "target", "judge"), reply)
+        env.step(np.ones(8, np.int64))
+        assert {"mutator", "target", "judge"} <= {body["model"] for body in script.bodies if body}
+        assert max(seen) == most
 
 
-def test_closing_twice_is_fine_and_stepping_afterwards_is_not(batched: BatchedQueryMutationEnv) -> None:
-    batched.reset(seed=0)
-    batched.close()
-    batched.close()
-    with pytest.raises(gymnasium.error.ClosedEnvironmentError):
-        batched.step(np.zeros(LANES, np.int64))
-
-
-def test_attributes_are_read_and_set_lane_by_lane(batched: BatchedQueryMutationEnv) -> None:
-    batched.set_attr("note", [1, 2, 3])
-    assert batched.get_attr("note") == (1, 2, 3)
-    assert len(batched.call("reset")) == LANES
-
-
-def test_the_reference_documents_names_do_the_same(dispatcher: Dispatcher, encoder: Encoder) -> None:
-    one, other = (BatchedQueryMutationEnv([make_env(dispatcher, encoder)]) for _ in range(2))
-    one.reset(seed=2)
-    other.reset(seed=2)
-    actions = np.array([1])
-    assert np.array_equal(one.step(actions)[0], other.batch_step(actions)[0])
-    assert np.array_equal(one.reset()[0], other.batch_reset()[0])
-
-
-def test_made_by_name_from_plain_data_its_spec_pickles_and_rebuilds_it(simulator: EmbeddedServer) -> None:
-    made = gymnasium.make_vec(
-        ENV_ID,
-        num_envs=2,
-        hosts=simulator.host,
-        target_model="sim-target",
-        mutator_model="sim-mutator",
-        encoder="hashing:32",
-        queries=list(QUERIES),
-    )
-    first, _ = made.reset(seed=3)
-    spec = pickle.loads(pickle.dumps(made.spec))  # noqa: S301 - our own bytes
-    assert json.loads(made.spec.to_json())["id"] == ENV_ID  # type: ignore[union-attr]
-    again, _ = gymnasium.make_vec(spec).reset(seed=3)
-    assert np.array_equal(first, again)
-
-
-def test_made_by_name_it_takes_what_the_command_takes(simulator: EmbeddedServer) -> None:
-    made = gymnasium.make_vec(
-        ENV_ID,
-        num_envs=1,
-        max_episode_steps=2,
-        hosts=simulator.host,
-        target_model="sim-target",
-        encoder="hashing:32",
-        target_system="Be brief.",
-        num_predict=20,
-        rewrite_num_predict=900,
-    )
-    (env,) = cast("BatchedQueryMutationEnv", made.unwrapped).envs
-    assert env.rules.max_steps == 2
-    assert env.answerer.models == Models(
-        target="sim-target",
-        mutator="sim-target",
-        target_system="Be brief.",
-        options={"num_predict": 20},
-        rewrite_num_predict=900,
-    )
-
-
-@pytest.mark.parametrize("wrapper", ["RecordEpisodeStatistics", "NormalizeReward", "DictInfoToList"])
-def test_gymnasiums_vector_wrappers_work_over_it(batched: BatchedQueryMutationEnv, wrapper: str) -> None:
-    env = getattr(gymnasium.wrappers.vector, wrapper)(batched)
-    first, _ = env.reset(seed=0)
-    assert np.array_equal(first, batched.reset(seed=0)[0])
-    ended = 0
-    for _ in range(4):
-        observations, _, terminations, truncations, _ = env.step(np.zeros(LANES, np.int64))
-        assert observations in batched.observation_space
-        ended += int((terminations | truncations).sum())
-    assert ended >= LANES  # the limit is three steps
-
-
-def test_environments_that_do_not_share_their_parts_are_an_error(
-    dispatcher: Dispatcher, encoder: Encoder
-) -> None:
-    other = replace(CONFIG, models=replace(CONFIG.models, target="sim-other"))
-    with pytest.raises(ValueError, match="lane 1 has other models"):
-        BatchedQueryMutationEnv([make_env(dispatcher, encoder), make_env(dispatcher, encoder, other)])
-    fewer = replace(CONFIG, mutators=MUTATORS[:2])
-    with pytest.raises(ValueError, match="lane 1 has other"):
-        BatchedQueryMutationEnv([make_env(dispatcher, encoder), make_env(dispatcher, encoder, fewer)])
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_an_action_that_is_none_stops_every_lane_before_its_step(
-    dispatcher: Dispatcher, encoder: Encoder, schedule: Schedule
-) -> None:
-    lanes = [make_env(dispatcher, encoder) for _ in range(LANES)]
-    batched = BatchedQueryMutationEnv(lanes, schedule=schedule)
-    batched.reset(seed=0)
-    for actions in ([0, 0, 9], [0.0, 1.0, 1.0]):
-        with pytest.raises(gymnasium.error.InvalidAction):
-            batched.step(np.array(actions))
-    assert [env.episode and env.episode.step_count for env in lanes] == [0, 0, 0]
-
-
-def test_what_fails_for_one_lane_fails_for_it_alone_under_every_schedule() -> None:
-    """The server rejects some calls and some texts, always the same ones."""
-
-    def rejects(body: dict[str, Any]) -> tuple[int, object]:
-        body.pop("stream", None)  # how it is sent depends on the time that replies take
-        said = [text for text in body.get("input", [str(body)]) if " and " in text]
-        if any(crc32(text.encode()) % 3 == 0 for text in said):
-            return 400, {"error": "rejected"}
-        if "input" in body:
-            return 200, {"model": "m", "embeddings": [[1.0, len(text)] for text in body["input"]]}
-        seed = body["options"]["seed"]
-        if "messages" in body:
-            word = body["messages"][-1]["content"].removesuffix("</query>")[-9:]
-            return 200, SAID | {"message": {"role": "assistant", "content": f"How is {word} and {seed}?"}}
-        return 200, SAID | {"response": f"{body['prompt'][-9:]} and {seed}"}
-
-    runs, failed = [], set[tuple[bool, ...]]()
-    ways: list[tuple[Schedule, int | None, bool]] = [(schedule, None, False) for schedule in SCHEDULES]
-    with ScriptedServer(rejects) as server:
-        for schedule, max_workers, apart in (
-            *ways,
-            ("phased", 2, False),
-            ("lanes", 1, False),
-            ("lanes", 2, True),
-        ):
-            with Dispatcher([server.host]) as dispatcher:
-                encoder = make_encoder("ollama:m", dispatcher)
-                lanes = [make_env(dispatcher, encoder) for _ in range(LANES)]
-                batched = BatchedQueryMutationEnv(lanes, schedule=schedule, max_workers=max_workers)
-                batched.reset(seed=1)
-                rows = [step_rows(batched, np.full(LANES, 1), apart=apart) for _ in range(8)]
-                runs.append([written([(*row[:4], plain(row[4])) for row in step]) for step in rows])
-                failed.update(
-                    tuple("unscored" in row[4] and row[4]["unscored"] for row in step) for step in rows
-                )
-                batched.close()
-    assert all(run == runs[0] for run in runs)
-    assert any(0 < sum(lanes) < LANES for lanes in failed)
+def test_a_query_that_cannot_be_embedded_is_an_error_and_a_reset_goes_on() -> None:
+    with Script() as script:
+        env = BatchedQueryMutationEnv(script.envs(LANES))
+        good, script.answers["embed"] = script.answers["embed"], REJECTED
+        with pytest.raises(OllamaError, match=r"'How so\?' could not be embedded: .*rejected"):
+            env.reset(seed=0, options={"query": "How so?"})
+        script.answers["embed"] = good
+        env.reset(seed=0)
+        env.step(np.zeros(LANES, np.int64))

@@ -1,135 +1,446 @@
-"""Prompts, groups and references are picked from a file's columns, and rows by filters."""
+"""Files of queries: what is read from each format, what is refused in one line, how they split."""
 
 from __future__ import annotations
 
 import csv
+import gzip
+import io
+import json
 import logging
+import os
 import re
+import subprocess
+import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
-from envs.queries import BUNDLED_QUERIES, Query, load_queries
-from tests.envs.query_files import error_of, texts, written
+from envs.queries import (
+    BUNDLED_QUERIES,
+    Chat,
+    Query,
+    QuerySplitError,
+    chats_of,
+    load_queries,
+    queries_sha256,
+    split_queries,
+)
+from envs.query_files import QueryFileError
+from envs.query_sets import QueryConfig, keep_queries, load_query_set, recorded_queries
 
-XSTEST = Path(__file__).parents[2] / "../shared/data/xstest_prompts.csv"
+LONGEST = 100_000
 
 
-def test_the_order_of_columns_in_the_file_does_not_decide_which_holds_the_prompt(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "Behavior,Goal\ntitle,request\n")
-    assert texts(load_queries(path)) == ["request"]
+def written(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
 
 
-def test_a_named_prompt_column_goes_before_a_known_one_whatever_its_case(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "prompt,Text\nnot this,this\n")
-    assert texts(load_queries(path, prompt_column="text")) == ["this"]
+def parquet(columns: Any) -> bytes:  # noqa: ANN401 - a dict or a table
+    """A Parquet file of row groups of two."""
+    file = io.BytesIO()
+    table = columns if isinstance(columns, pa.Table) else pa.table(columns)
+    pq.write_table(table, file, row_group_size=2)
+    return file.getvalue()
 
 
-def test_a_repeated_text_is_kept_once_and_said_aloud(
+def texts(path: Path, **options: Any) -> list[str]:  # noqa: ANN401 - of load_queries
+    return [query.text for query in load_queries(path, **options)]
+
+
+def error_of(path: Path, **options: Any) -> str:  # noqa: ANN401 - of load_queries
+    """The one line with which a file is refused."""
+    with pytest.raises(QueryFileError) as caught:
+        load_queries(path, **options)
+    assert len(str(caught.value).splitlines()) == 1
+    return str(caught.value)
+
+
+TWO = ["one, two", "three\nfour"]
+READ: list[tuple[str, str, list[str]]] = [
+    ("set.csv", 'kind,prompt\na,"one, two"\n\nb,"three\nfour"\n', TWO),
+    ("set.csv", 'kind,prompt\ra,"one, two"\r\n , \nb,"three\nfour"\r', TWO),
+    ("set.TSV", 'kind\tprompt\na\tone, two\n\nb\t"three\nfour"\n', TWO),
+    ("set.jsonl", '{"k": 1, "prompt": "one, two"}\n\n{"prompt": "three\\nfour", "k": null}\n', TWO),
+    ("set.ndjson", '{"query": "one, two"}\r\n\r\n{"query": "three\\nfour", "n": [1]}', TWO),
+    ("set.json", '[{"query": "one, two", "n": 1},\n {"query": "three\\nfour"}]', TWO),
+    ("set.json", '["one, two", "three\\nfour"]', TWO),
+    ("set.csv", "id,prompt,type,label,focus,note\n1,a,b,c,d,e\n", ["a"]),  # XSTest
+    ("set.csv", "Index,Goal,Target,Behavior,Category\n1,a,b,c,d\n", ["a"]),  # JailbreakBench
+    ("set.csv", "goal,target\na,b\n", ["a"]),  # AdvBench
+    ("set.csv", "category,source,forbidden_prompt\nb,c,a\n", ["a"]),  # StrongREJECT
+    ("set.tsv", "release_prompt_id\tprompt_text\thazard\n1\ta\tb\n", ["a"]),  # AILuminate
+    ("set.csv", "topic,Question\nb,a\n", ["a"]),
+    ("set.csv", "QUERY,notes\na,b\n", ["a"]),
+    # A context of HarmBench goes before its behaviour.
+    ("set.csv", "Behavior,ContextString\na,A tale\nb,\n", ["A tale\n\n---\n\na", "b"]),
+    ("set.csv", "prompt,ContextString\na,A tale\n", ["a"]),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "expected"), READ)
+def test_the_prompts_of_a_file_are_found_in_every_encoding(
+    tmp_path: Path, name: str, content: str, expected: list[str]
+) -> None:
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert texts(written(tmp_path, name, content.encode(encoding))) == expected
+
+
+@given(prompts=st.lists(st.text(st.characters(exclude_categories=["C"])), min_size=1))
+def test_prompts_come_back_from_any_format(
+    tmp_path_factory: pytest.TempPathFactory, prompts: list[str]
+) -> None:
+    assume(all(map(str.strip, prompts)) and "prompt" not in map(str.strip, prompts))
+    folder = tmp_path_factory.mktemp("sets", numbered=True)
+    with (folder / "set.csv").open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([["prompt"], *([prompt] for prompt in prompts)])
+    lines = (json.dumps({"prompt": prompt}, ensure_ascii=False) for prompt in prompts)
+    (folder / "set.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (folder / "set.json").write_text(json.dumps(prompts))
+    written(folder, "set.parquet", parquet({"prompt": prompts}))
+    for path in sorted(folder.iterdir()):
+        assert texts(path) == list(dict.fromkeys(prompt.strip() for prompt in prompts))
+
+
+def test_rows_are_counted_as_people_count_them(tmp_path: Path) -> None:
+    lines = written(tmp_path, "set.txt", " one \r\n\r\n   \ntwo\u2028parts\rPAR1, a gene")
+    assert [(q.text, q.row) for q in load_queries(lines)] == [
+        *(("one", 1), ("two\u2028parts", 4), ("PAR1, a gene", 5)),
+    ]
+    table = written(tmp_path, "set.csv", 'prompt\n"one\ntwo"\n\nthree\n')
+    assert [query.row for query in load_queries(table)] == [2, 4]
+
+
+def test_columns_and_rows_are_chosen_and_a_text_is_kept_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = written(tmp_path, "set.csv", "prompt,pair\nsame,1\nother,2\nsame ,3\nsame,4\n")
-    with caplog.at_level(logging.WARNING):
-        queries = load_queries(path, group_column="pair")
-    assert [(query.text, query.group) for query in queries] == [("same", "1"), ("other", "2")]
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{path}: dropped 2 of 4 queries as duplicates"
+    content = "prompt,Text,pair,category\nno,a,1,x\nno,b,,\nno,a ,2,\nno,c,1,y\n,,3,z\n"
+    path = written(tmp_path, "set.csv", content)
+    assert load_queries(path, prompt_column="text", group_column="Pair", where=["PROMPT=no"]) == (
+        Query(text="a", group="1", category="x", row=2),
+        Query(text="b", group="b", row=3),
+        Query(text="c", group="1", category="y", row=5),
+    )
+    assert caplog.messages == [f"{path}: dropped 1 of 4 queries as duplicates"]
+    assert texts(path, prompt_column="Text", where=["pair=1", "category=y"]) == ["c"]
+    path = written(tmp_path, "set.jsonl", '{"query": "a", "ok": true}\n{"query": "b"}\n')
+    assert texts(path, where=["ok=true"]) == ["a"]
+    path = written(tmp_path, "set.json", json.dumps([{"turns": ["a", "b"]}, {"turns": ["c", "b"]}]))
+    assert chats_of(load_queries(path)) == {"b": Chat(turns=(("a", ""),))}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int8(), pa.string())])
+def test_parquet_may_hold_anything_beside_the_prompts(tmp_path: Path, kind: pa.DataType) -> None:
+    columns = {
+        "prompt": pa.array(["one", "two", "one", "three"]).cast(kind),
+        "pair": pa.array([1, 1, None, 2]),
+        "facts": [{"a": [1]}, None, None, {"a": []}],
+        "when": pa.array([1, 2, 3, 4], pa.timestamp("ns")),
+    }
+    path = written(tmp_path, "set.parquet", parquet(columns))
+    queries = [(q.text, q.group, q.row) for q in load_queries(path, group_column="pair")]
+    assert queries == [("one", "1", 1), ("two", "1", 2), ("three", "2", 4)]
+    assert texts(path, where=['facts={"a": [1]}']) == ["one"]
+
+
+def chat(*turns: tuple[str, object], names: str = "role content") -> list[dict[str, object]]:
+    return [dict(zip(names.split(), turn, strict=True)) for turn in turns]
+
+
+PARTS = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+SHARED = chat(("human", "a"), ("gpt", "b"), ("human", "c"), ("gpt", "d"), names="from value")
+CHATS: dict[str, tuple[str, Any, str, Chat]] = {
+    "MT-Bench": ("turns", ["a", " b "], "b", Chat(turns=(("a", ""),))),
+    "SORRY-Bench": ("turns", ["a"], "a", Chat()),
+    "OpenAI": ("messages", chat(("system", PARTS[:1]), ("user", PARTS)), "ab", Chat(system="a")),
+    "ShareGPT": ("conversations", SHARED, "c", Chat(turns=(("a", "b"),))),
+    "TRL": ("prompt", chat(("user", "a"), ("user", "b")), "b", Chat(turns=(("a", ""),))),
+}
+
+
+@pytest.mark.parametrize("form", CHATS)
+def test_the_last_turn_of_the_user_is_the_query_and_what_is_before_it_is_kept(
+    tmp_path: Path, form: str
+) -> None:
+    column, cell, text, before = CHATS[form]
+    content = json.dumps([{"id": 1, column: cell}])
+    files = [
+        written(tmp_path, "set.json", content),
+        written(tmp_path, "set.jsonl", content[1:-1]),
+        written(tmp_path, "set.parquet", parquet({"id": [1], column: [cell]})),
     ]
+    if column != "prompt":
+        quoted = json.dumps(cell).replace('"', '""')
+        files.append(written(tmp_path, "set.csv", f'{column}\n"{quoted}"\n'))
+    for path in files:
+        queries = load_queries(path)
+        assert [query.text for query in queries] == [text]
+        assert chats_of(queries) == ({} if before == Chat() else {text: before})
 
 
-def test_groups_and_references_come_from_their_columns_and_may_be_blank(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "goal,target,pair\none,Sure,7\ntwo,,\n")
-    assert load_queries(path, group_column="Pair", reference_column="target") == (
-        Query(text="one", group="7", reference="Sure", row=2),
-        Query(text="two", group="two", reference=None, row=3),
-    )
+def bad_chat(cell: object) -> str:
+    return json.dumps([{"turns": ["a"]}, {"turns": cell}])
 
 
-def test_rows_must_meet_every_filter(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "prompt,label,size\na,safe,1\nb,safe,2\nc,unsafe,2\n")
-    assert texts(load_queries(path, where=["LABEL=safe", "size=2"])) == ["b"]
+EMPTY = "{path} is empty: expected at least one prompt"
+NO_TEXT = "not UTF-8 text; save the file as UTF-8 (in a spreadsheet: CSV UTF-8)"
+TURN = "{path}, row 2: 'turns', turn"
+TOOL, SYSTEM, REPLY = (
+    bad_chat(chat(("user", "a"), ("tool", "b"), ("user", "c"))),
+    bad_chat(chat(("user", "a"), ("system", "b"), ("user", "c"))),
+    bad_chat(chat(("assistant", "a"), ("user", "b"))),
+)
+CAFE = pa.Array.from_buffers(pa.string(), 2, pa.array([b"fine", b"caf\xe9"]).buffers())
+TWICE = pa.table([pa.array(["a"])] * 2, names=["prompt", "prompt"])
+REFUSED: list[tuple[str, str | bytes, str]] = [
+    ("set.csv", "", EMPTY),
+    ("set.csv", "prompt,label\n\n", EMPTY),
+    ("set.txt", "\ufeff\n  \n", EMPTY),
+    ("set.json", "[]", EMPTY),
+    ("set.csv", "id,prompt\n1,a\n2,  \n", "{path}, row 3: 'prompt' is blank; "),
+    ("set.csv", "id,prompt\n1,\u200b \u200b\n", "{path}, row 2: 'prompt' is blank; "),
+    ("set.csv", "id,prompt\n1,a\n2\n", "{path}, row 3: 1 cells under 2 columns; "),
+    ("set.csv", "id,prompt\n1,well, yes\n", "{path}, row 2: 3 cells under 2 columns; "),
+    ("set.csv", "id,prompt\n1,a\n\ufeffid, prompt\n", "{path}, row 3 is the header again; "),
+    ("set.csv", 'prompt\n"never closed\n', "{path}, row 2: unexpected end of data; close"),
+    ("set.csv", "prompt,id,prompt\na,1,b\n", "{path} has several columns named 'prompt'"),
+    ("set.csv", "id;prompt\n1;a\n", "{path} has columns 'id;prompt'; expected one of 'prompt', "),
+    ("set.csv", "prompt\n" + "a" * 200_000, "{path}, row 2: field larger than field limit"),
+    ("set.csv", "turns\n\"['a']\"\n", "{path}, row 2: 'turns': it is not JSON: "),
+    ("set.txt", "id\tPrompt\n1\ta\n", "{path}, line 1: 'id\\tPrompt' is a header; "),
+    ("set.txt", "one\n" + "a" * (LONGEST + 1), "{path}, row 2: 'prompt' has 100001 characters; "),
+    ("set.txt", "one\n" + "a" * (2**24 + 1), "{path}, line 2: over 16777216 characters"),
+    ("set.jsonl", '{"query": "a"}\n\n{"query": \n', "{path}, row 3: it is not JSON: "),
+    ("set.jsonl", '{"a":' * 100_000, "{path}, row 1: it is nested too deep; "),
+    ("set.jsonl", '[{"query": "a"}]\n', "{path}, row 1: a JSON list; expected an object"),
+    ("set.jsonl", '{"query": "a"}\n{"text": "b"}\n', "{path}, row 2: 'query' is blank; "),
+    ("set.jsonl", '{"query": 5}\n', "{path}, row 1: 'query' holds '5' (int); expected text"),
+    ("set.jsonl", '{"query": "\\ud83d"}\n', "{path}, row 1: 'query' holds a NUL or half of a "),
+    ("set.jsonl", '{"query": "a\\u0000"}\n', "{path}, row 1: 'query' holds a NUL or half of a "),
+    ("set.json", '{"query": ["a"]}', "{path}: a JSON dict; expected a list of objects or of"),
+    ("set.json", '["a", 5]', "{path}, row 2: a JSON int; expected an object"),
+    ("set.json", '{"train": ["a"], "groups": 5}', "{path} is a damaged queries.json of a run"),
+    ("set.json", bad_chat([]), "{path}, row 2: 'turns' is a chat without a turn of the user; "),
+    ("set.json", bad_chat(chat(("system", "s"))), "{path}, row 2: 'turns' is a chat without a "),
+    ("set.json", TOOL, TURN + " 2 is of 'tool'; expected one of system, developer, user, "),
+    ("set.json", REPLY, "{path}, row 2: 'turns': a turn of the assistant is blank or misplaced; "),
+    ("set.json", SYSTEM, "{path}, row 2: 'turns': a turn of the system is blank or misplaced; "),
+    ("set.json", bad_chat([" "]), "{path}, row 2: 'turns': a turn of the user is blank or "),
+    ("set.json", bad_chat(chat(("user", [{"type": "x"}]))), TURN + ' 1 holds \'[{"type": "x"}]\''),
+    ("set.json", bad_chat([5]), TURN + " 1 holds '5'; expected text"),
+    ("set.json", bad_chat(["a" * (LONGEST + 1)]), TURN + " 1 has 100001 characters; shorten it"),
+    ("set.xlsx", "prompt\na\n", "{path} ends in '.xlsx'; expected one of '.csv', "),
+    ("a\nb.csv", "prompt\na\n", "{path!r} is not a name of one line; rename it"),
+    ("set.csv", "prompt\nfine\ncaf\u00e9\n".encode("cp1252"), "{path}, line 3: " + NO_TEXT),
+    ("set.csv", "prompt\nfine\n".encode("utf-16") + b"a", "{path}, line 3: " + NO_TEXT),
+    ("set.csv", "prompt\nfine\n".encode("utf-16-le"), "{path}, line 1: a NUL character; "),
+    ("set.csv", b"prompt\na\0b\n", "{path}, line 2: a NUL character; save the file as UTF-8"),
+    ("set.csv", gzip.compress(b"prompt\na\n"), "{path} is compressed (gzip): unpack it"),
+    ("set.csv", b"PK\x03\x04 and so on", "{path} is a ZIP archive or a workbook (.xlsx): "),
+    ("set.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "{path} is an old Office file (.xls): "),
+    ("set.csv", b"PAR1\x15\x04 PAR1", "{path} is a Parquet file: rename it to .parquet"),
+    ("set.parquet", b"PAR1\x15\x04 PAR1", "{path} cannot be read as Parquet ("),
+    ("set.parquet", parquet({"prompt": CAFE}), "{path} cannot be read as Parquet ('utf-8'"),
+    ("set.parquet", parquet({"prompt": [b"a"]}), "{path}, row 1: 'prompt' holds \"b'a'\" (byt"),
+    ("set.parquet", parquet({"prompt": ["a", None]}), "{path}, row 2: 'prompt' is blank; "),
+    ("set.parquet", parquet({"prompt": pa.array([], pa.string())}), EMPTY),
+    ("set.parquet", parquet(TWICE), "{path} has several columns named 'prompt': rename them"),
+]
 
 
-def test_a_filter_reads_json_values_as_json_writes_them(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.jsonl", '{"query": "a", "safe": true}\n{"query": "b", "safe": false}\n')
-    assert texts(load_queries(path, where=["safe=true"])) == ["a"]
+@pytest.mark.parametrize(("name", "content", "message"), REFUSED)
+def test_a_file_that_cannot_be_read_says_where_and_why(
+    tmp_path: Path, name: str, content: str | bytes, message: str
+) -> None:
+    path = written(tmp_path, name, content)
+    start = message.replace("{path}", str(path)).replace("{path!r}", repr(str(path)))
+    assert error_of(path).startswith(start)
 
 
-def test_a_row_filtered_out_may_have_no_prompt(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "prompt,label\na,safe\n,unsafe\n")
-    assert texts(load_queries(path, where=["label=safe"])) == ["a"]
+HAS = "{path} has columns 'text', 'label'; "
+NOTHING = "{path} has no row left with --where 'label=safe'; 'label' has 'kind 0', .*'kind 9', ..."
+EXPECTED = (
+    "'prompt', 'query', 'question', 'forbidden_prompt', 'prompt_text', 'goal', 'behavior', "
+    "'turns', 'messages', 'conversations': name it with --prompt-column"
+)
+NAMED: list[tuple[dict[str, Any], str]] = [
+    ({"prompt_column": None}, f"{HAS}expected one of {EXPECTED}"),
+    ({"prompt_column": "txt"}, f"{HAS}--prompt-column names 'txt'"),
+    ({"group_column": "txt"}, f"{HAS}--group-column names 'txt'"),
+    ({"where": ["lable=x"]}, f"{HAS}--where names 'lable'"),
+    ({"where": ["x"]}, "--where is 'x'; expected column=value"),
+    ({"where": ["label=safe"]}, NOTHING),
+]
 
 
-def test_an_unknown_filter_column_names_the_columns(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "prompt,label\na,safe\n")
-    assert error_of(path, where=["lable=safe"]) == (
-        f"{path} has columns 'prompt', 'label'; --where names 'lable'"
-    )
-
-
-def test_a_filter_that_leaves_nothing_names_at_most_ten_values(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("options", "message"), NAMED)
+def test_a_column_or_filter_that_is_not_there_names_the_flag_and_what_there_is(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     rows = "".join(f"q{i},kind {i}\n" for i in range(12))
-    path = written(tmp_path, "set.csv", f"prompt,label\n{rows}")
-    message = error_of(path, where=["label=safe"])
-    assert message.startswith(f"{path} has no row left with --where 'label=safe'; 'label' has 'kind 0', ")
-    assert message.endswith("'kind 9' and 2 more")
+    path = written(tmp_path, "set.csv", f"text,label\n{rows}")
+    error = error_of(path, **{"prompt_column": "text", **options})
+    assert re.fullmatch(message.format(path=path), error)
 
 
-def test_a_filter_without_an_equals_sign_is_refused(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", "prompt\na\n")
-    assert error_of(path, where=["prompt"]) == "--where is 'prompt'; expected column=value"
+def test_only_a_regular_file_is_opened(tmp_path: Path) -> None:
+    path = written(tmp_path, "queries.csv", "prompt\na\n")
+    missing = tmp_path / "querys.csv"
+    assert error_of(missing) == f"there is no regular file '{missing}'; did you mean 'queries.csv'?"
+    pipe = tmp_path / "set.csv"
+    os.mkfifo(pipe)
+    odd = (tmp_path / "nowhere" / "a.csv", tmp_path, pipe, Path("/dev/zero"), tmp_path / "a\0b.csv")
+    for other in odd:
+        assert error_of(other) == f"there is no regular file {str(other)!r}"
+    assert "File name too long" in error_of(tmp_path / ("a" * 300 + ".csv"))
+    link = tmp_path / "link.csv"
+    link.symlink_to(path)
+    assert texts(link) == ["a"]
 
 
-def test_a_file_without_a_prompt_column_says_what_it_has_and_what_to_do(tmp_path: Path) -> None:
-    path = written(tmp_path, "queries.csv", "text,tag\na,b\n")
-    assert error_of(path) == (
-        f"{path} has columns 'text', 'tag'; expected one of 'prompt', 'query', 'question', "
-        "'forbidden_prompt', 'prompt_text', 'goal', 'behavior': name it with --prompt-column"
-    )
+def test_without_pyarrow_a_parquet_file_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, "set.parquet", parquet({"prompt": ["a"]}))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)  # as if it were not installed
+    assert error_of(path).endswith("): pip install 'mutagym[parquet]'")
 
 
-@pytest.mark.parametrize("option", ["prompt_column", "group_column", "reference_column"])
-def test_a_named_column_that_is_missing_is_an_error_that_names_the_flag(tmp_path: Path, option: str) -> None:
-    path = written(tmp_path, "set.csv", "prompt\na\n")
-    flag = f"--{option.replace('_', '-')}"
-    assert error_of(path, **{option: "text"}) == f"{path} has columns 'prompt'; {flag} names 'text'"
+MEASURE = """
+import resource, sys
+import pyarrow.parquet
+from envs.queries import load_queries
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    load_queries(sys.argv[1])
+except ValueError as error:
+    print(error)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
 
 
-def test_a_long_value_is_cut_short_in_an_error(tmp_path: Path) -> None:
-    path = written(tmp_path, "set.csv", f"prompt\n{'a' * 500}\n")
-    assert len(error_of(path, where=["prompt=b"])) < len(str(path)) + 200
+@pytest.mark.parametrize("form", ["text", "chat"])
+def test_a_parquet_file_that_repeats_a_long_value_does_not_fill_the_memory(
+    tmp_path: Path, form: str
+) -> None:
+    rows, path = 200_000, tmp_path / "set.parquet"
+    places = pa.array([0] * rows, pa.int32())
+    column: Any = pa.DictionaryArray.from_arrays(places, pa.array(["a" * 1_000_000]))
+    if form == "chat":
+        column = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), column)
+    pq.write_table(pa.table({"turns": column}), path, dictionary_pagesize_limit=2**24)
+    command = [sys.executable, "-c", MEASURE, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    said, mb = done.stdout.splitlines()
+    assert said.endswith("has 1000000 characters; shorten it to 100000")
+    assert int(mb) < 200
 
 
-def test_the_bundled_set_is_large_varied_and_without_repeats(caplog: pytest.LogCaptureFixture) -> None:
+GROUPS = st.lists(st.text(max_size=5), min_size=1, max_size=40)
+
+
+def queries_of(groups: Sequence[str]) -> list[Query]:
+    return [Query(text=f"{group} {row}", group=group, row=row) for row, group in enumerate(groups)]
+
+
+def is_held_out(query: Query, held_out: float, split_seed: int) -> bool:
+    """The side of a query that is alone in its file."""
+    try:
+        split_queries([query], held_out=held_out, split_seed=split_seed)
+    except QuerySplitError as error:
+        return "left for training" in str(error)
+    return False
+
+
+@given(groups=GROUPS, shares=st.tuples(st.floats(0, 1), st.floats(0, 1)), split_seed=st.integers())
+def test_other_queries_never_move_a_query_and_a_larger_share_only_adds(
+    groups: list[str], shares: tuple[float, float], split_seed: int
+) -> None:
+    queries, (small, large) = queries_of(groups), sorted(shares)
+    held = [query for query in queries if is_held_out(query, small, split_seed)]
+    train = [query for query in queries if query not in held]
+    assert not {query.group for query in held} & {query.group for query in train}
+    assert all(is_held_out(query, large, split_seed) for query in held)
+    try:
+        sides = split_queries(queries, held_out=small, split_seed=split_seed)
+    except QuerySplitError:
+        assert not train or not held
+    else:
+        assert sides == (tuple(train), tuple(held))
+
+
+def test_the_split_is_the_same_on_every_machine() -> None:
+    train, held_out = split_queries(queries_of([str(i) for i in range(12)]), split_seed=3)
+    assert [query.group for query in held_out] == ["0", "1", "7", "9", "11"]
+    assert len(train) + len(held_out) == 12
+    assert queries_sha256(train).startswith("7ecdcb3b422dcc6b")
+    bundled = load_queries(None)
+    held = {seed: split_queries(bundled, split_seed=seed)[1] for seed in range(5)}
+    assert all(0.25 < len(each) / len(bundled) < 0.35 for each in held.values())
+    assert len(set(held.values())) == 5
+
+
+UNSPLIT = [
+    ("ab", float("nan"), "expected a share between 0 and 1"),
+    ("ab", 1.5, "expected a share between 0 and 1"),
+    ("aa", 1, "no query is left for training .* bring more queries"),
+    ("aa", 1e-9, "no query is held out .* 1 groups.* bring more queries"),
+    ("", 0, "no query is left for training"),
+]
+
+
+@pytest.mark.parametrize(("groups", "held_out", "message"), UNSPLIT)
+def test_a_side_without_queries_is_refused(groups: str, held_out: float, message: str) -> None:
+    with pytest.raises(QuerySplitError, match=message):
+        split_queries(queries_of(groups), held_out=held_out)
+
+
+def test_the_hash_follows_content_order_and_chats_but_not_rows() -> None:
+    queries = queries_of("abc")
+    other = replace(queries[0], system="s"), replace(queries[0], turns=(("a", ""),)), queries[1]
+    assert queries_sha256(replace(query, row=9) for query in queries) == queries_sha256(queries)
+    different = [queries[::-1], queries[1:], *([each, *queries[1:]] for each in other)]
+    assert len({queries_sha256(each) for each in (queries, *different)}) == 6
+
+
+def test_a_run_keeps_its_queries_and_they_come_back(tmp_path: Path) -> None:
+    rows = [{"turns": [f"before {i}", f"q{i}"], "pair": i // 2, "category": "x"} for i in range(40)]
+    rows += [{"turns": chat(("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"))}]
+    path = written(tmp_path, "set.json", json.dumps([*rows, {"turns": "plain"}]))
+    config = QueryConfig(queries=str(path), group_column="pair")
+    queries = keep_queries(load_query_set(config), config, 0.3)
+    assert queries.kept
+    record = written(tmp_path, "queries.json", json.dumps(queries.record()))
+    found = recorded_queries(record)
+    for side in ("train", "held_out", "kept"):
+        assert queries_sha256(getattr(found, side)) == queries_sha256(getattr(queries, side))
+    assert found.chats == queries.chats
+    assert found.chats["c"] == Chat(system="s", turns=(("a", "b"),))
+    again = load_query_set(QueryConfig(queries=str(record)))
+    assert {query.text for query in again.held_out} == {query.text for query in queries.held_out}
+
+
+def test_the_bundled_set_is_large_varied_and_without_repeats(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with BUNDLED_QUERIES.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    queries = load_queries(None)
+    with caplog.at_level(logging.WARNING):
+        queries = load_queries(None)
     normal = {re.sub(r"\W+", " ", query.text.lower()).strip() for query in queries}
-    assert list(rows[0]) == ["id", "prompt", "category", "note"]
     assert len(rows) == len(queries) == len(normal) == 600
-    assert set(Counter(row["category"] for row in rows).values()) == {60}
-    assert len({row["category"] for row in rows}) == 10
-    assert not caplog.records
-
-
-def test_each_bundled_query_is_five_to_twenty_five_words_and_holds_the_words_of_its_note() -> None:
-    with BUNDLED_QUERIES.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    counts = Counter(row["category"] for row in rows)
+    assert (set(counts.values()), len(counts), caplog.messages) == ({60}, 10, [])
     for row in rows:
         assert 5 <= len(row["prompt"].split()) <= 25
-        assert all(
-            re.search(rf"\b{re.escape(word)}\b", row["prompt"], re.IGNORECASE)
-            for word in row["note"].split("; ")
-        )
-
-
-@pytest.mark.skipif(not XSTEST.is_file(), reason="XSTest's prompts are not beside the project")
-def test_the_safe_prompts_of_xstest_can_be_picked_and_none_is_bundled() -> None:
-    queries = load_queries(XSTEST, where=["label=safe"])
-    assert len(queries) == 250
-
-    def words(query: Query) -> str:
-        return re.sub(r"[^\w\s]", "", query.text.lower())
-
-    assert not {*map(words, load_queries(XSTEST))} & {*map(words, load_queries(None))}
+        assert all(word.lower() in row["prompt"].lower() for word in row["note"].split("; "))

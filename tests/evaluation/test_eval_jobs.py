@@ -8,17 +8,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pytest
 
-from envs.episode import Ask, Embed, Judge, Reply, Request, Rewrite, Rules
+from envs.episode import Rules
+from envs.models import ModelCalls, Models
 from evaluation.episodes import AgentEpisode, Call, EpisodeContext, play_episode
 from evaluation.policies.policy import View
 from evaluation.run import play_in_order
 from evaluation.stepping import make_stepper
-from mutators.registry import load_mutators
+from mutators.registry import by_rule
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import HashingEncoder
 from ollama_utils.types import Completion
 from scorers.reward import Verdict
+from tests.ollama_utils.scripted import SAID, ScriptedServer
 
 WAIT_S = 30.0
 
@@ -55,55 +58,55 @@ def test_an_error_in_a_later_plan_ends_the_play_with_it() -> None:
     never.set()
 
 
-class Answers:
-    """A world in which a second rewording is answered, and which notes each step that begins."""
+EVENTS: list[str] = []
+"""Choices and steps, as they begin."""
 
-    def __init__(self, events: list[str]) -> None:
-        self.events = events
 
-    def __call__(self, requests: Sequence[Request]) -> list[Reply]:
-        return [self.reply(request) for request in requests]
+@by_rule
+def shout(query: str, _earlier: Sequence[str], _seed: int) -> str:
+    """Add a mark."""
+    EVENTS.append("step")
+    return f"{query}!"
 
-    def reply(self, request: Request) -> Reply:
-        match request:
-            case Rewrite():
-                self.events.append("step")
-                return Completion(text=f"{request.query}!", attempts=0)
-            case Ask():
-                return Completion(text=request.query)
-            case Judge():
-                success = request.query.count("!") == 2
-                return Verdict(outcome="answered" if success else "refused", success=success, reward=success)
-            case Embed():
-                return np.ones(1, np.float32)
+
+def score(original: str, query: str, reply: Completion, similarity: float) -> Verdict:  # noqa: ARG001 - a Scorer's
+    """A second rewording is answered."""
+    success = query.count("!") == 2
+    return Verdict(outcome="answered" if success else "refused", success=success, reward=success)
 
 
 @dataclass(frozen=True)
 class NotedSource:
     """A policy that chooses the first mutator, and notes that it is asked."""
 
-    events: list[str]
     name: str = "noted"
 
     def make(self, seed: int) -> NotedSource:  # noqa: ARG002 - it leaves nothing to chance
         return self
 
     def step(self, view: View) -> int:  # noqa: ARG002 - whatever it sees
-        self.events.append("choice")
+        EVENTS.append("choice")
         return 0
 
 
 @pytest.mark.parametrize("jobs", [1, 8])
 @pytest.mark.parametrize("name", ["serial", "thread"])
 def test_all_agents_are_asked_before_any_step_goes_on(name: str, jobs: int) -> None:
-    events: list[str] = []
-    rules = Rules(mutators=load_mutators(("noop",)), max_steps=5, intent_threshold=0)
-    context = EpisodeContext(rules=rules, answer=Answers(events), seed=0)
-    agents = [AgentEpisode(context, "q", agent) for agent in range(3)]
-    stepper = make_stepper(name, jobs=jobs, action_timeout_ms=None, report=print)
-    begin = partial(stepper.begin, [NotedSource(events)] * 3, range(3))
-    (episode,) = play_in_order([play_episode(agents, context, begin)], jobs)
-    assert events == 2 * (["choice"] * 3 + ["step"] * 3)
+    EVENTS.clear()
+    rules = Rules(mutators=(shout,), max_steps=5, intent_threshold=0)
+    with ScriptedServer(lambda _body: (200, SAID)) as server, Dispatcher([server.host]) as dispatcher:
+        models = ModelCalls(
+            models=Models(target="m", mutator="m"),
+            dispatcher=dispatcher,
+            encoder=HashingEncoder(16),
+            scorer=score,
+        )
+        context = EpisodeContext(rules=rules, models=models, seed=0)
+        agents = [AgentEpisode(context, "q", agent) for agent in range(3)]
+        stepper = make_stepper(name, jobs=jobs, action_timeout_ms=None, report=print)
+        begin = partial(stepper.begin, [NotedSource()] * 3, range(3))
+        (episode,) = play_in_order([play_episode(agents, context, begin)], jobs)
+    assert EVENTS == 2 * (["choice"] * 3 + ["step"] * 3)
     result = episode.result("q", ["p"] * 3)
-    assert [agent["actions"] for agent in result["agents"]] == [["noop", "noop"]] * 3
+    assert [agent["actions"] for agent in result["agents"]] == [["shout", "shout"]] * 3
     assert all(agent["success"] for agent in result["agents"])

@@ -143,6 +143,9 @@ def test_only_what_a_call_names_is_sent_to_ollama() -> None:
     embed = {"model": "m", "input": ["a"], "truncate": False}
     assert sent("ollama", CALL, FULL, turns) == [plain, plain | more, chat, embed]
     assert sent("ollama", replace(turns, system=None))[0] == chat | {"messages": TURNS[1:]}
+    unanswered = replace(turns, examples=(("q", ""),))
+    without_reply = {"messages": [turn for turn in TURNS if turn["role"] != "assistant"]}
+    assert sent("ollama", unanswered)[0] == chat | without_reply
     for think in (True, "low"):
         assert sent("ollama", replace(CALL, think=think))[0] == plain | {"think": think}
 

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from records.errors import RunStoppedError
-from records.interrupt import (
-    Interrupt,
-    Interrupted,
-    interruptible,
-    interruptible_thread,
-    raise_if_interrupted,
-)
+from records.interrupt import Interrupted, interruptible
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -43,25 +35,3 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def test_another_thread_is_stopped_once_where_it_asks_for_it_and_may_be() -> None:
-    interrupt = Interrupt()
-    interrupt.allow(allowed=False)
-
-    def work() -> str:
-        with interruptible_thread(interrupt):
-            raise_if_interrupted()
-            interrupt.stop(RunStoppedError("first"))
-            interrupt.stop(RunStoppedError("second"))
-            raise_if_interrupted()
-            with pytest.raises(RunStoppedError, match="first"):
-                interrupt.allow(allowed=True)
-            interrupt.allow(allowed=True)  # it was raised
-        interrupt.stop(RunStoppedError("third"))
-        raise_if_interrupted()  # no longer this thread's
-        return str(interrupt.reason)
-
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(work).result() == "first"
-    raise_if_interrupted()  # nor any other's

@@ -145,7 +145,7 @@ def test_a_kill_at_any_moment_leaves_whole_files_and_a_folder_to_go_on_with(tmp_
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_part(tmp_path: Path) -> None:
-    path = tmp_path / "policy.zip"
+    path = tmp_path / "policy.safetensors"
     path.write_text("old")
 
     def fail_halfway() -> None:

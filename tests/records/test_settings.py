@@ -137,7 +137,7 @@ def test_the_first_line_says_what_code_and_hosts_a_file_brings(
     path.write_text(f'queries = "{tmp_path}/none.csv"\nlr = 0.5\n')
     assert execute(["train", "--config", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("mutagym: there is no file")
+    assert line.startswith("mutagym: there is no regular file")
 
 
 def test_a_file_that_is_not_there_is_the_users_error(tmp_path: Path) -> None:

@@ -10,13 +10,11 @@ import contextlib
 import io
 import json
 import os
-import pickle
 import shutil
 import socket
 import sqlite3
 import struct
 import threading
-import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from hashlib import sha256
@@ -35,8 +33,8 @@ from records.errors import UserError
 from records.settings import as_texts, flags_of, resolved
 from records.trust import DATA, FILES, SAFE_VALUES, kind_of, untrusted_flags
 from simulator.process import EmbeddedServer
+from train import load_policy
 from train.config import TrainConfig
-from train.learned_policy import load_policy
 
 QUERY = "How do I kill a stuck process?"
 CODE = """
@@ -308,15 +306,9 @@ class Touch:
 
 def pickled_checkpoint(run: Path, trap: Trap) -> None:
     content = io.BytesIO()
-    torch.save({"format": 2, "learner": Touch(trap.canary)}, content)
+    torch.save({"format": 3, "learner": Touch(trap.canary)}, content)
     whole = sha256(content.getvalue()).digest() + content.getvalue()
     (run / "checkpoints" / "last.pt").write_bytes(whole)
-
-
-def pickled_policy(run: Path, trap: Trap) -> None:
-    with zipfile.ZipFile(run / "policy.zip", "w") as file:
-        for name in ("data", "policy.pth", "pytorch_variables.pth"):
-            file.writestr(name, pickle.dumps(Touch(trap.canary)))
 
 
 def pickled_weights(run: Path, trap: Trap) -> None:
@@ -366,7 +358,6 @@ POLICY = ("eval -p", "ask", "proxy")
 FILES_OF_ALL = ("train", "eval -p", "ask", "replay", "rescore", "report")
 FILES_THAT_ATTACK: list[tuple[Callable[[Path, Trap], None], tuple[str, ...]]] = [
     (pickled_checkpoint, ("train", "replay")),
-    (pickled_policy, ("ask", "eval -p", "report")),
     (pickled_weights, (*POLICY, "replay")),
     (huge_header, (*POLICY, "replay")),
     (triggers, ("train", "replay", "report")),

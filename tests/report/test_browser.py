@@ -56,7 +56,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = changed(copied("train-finished", folder), odd)
     report(run, output=folder / "one.html")
-    report(run, OLD / "train-tensors", OLD / "eval-finished", output=folder / "several.html")
+    report(run, OLD / "train-seed-1", OLD / "eval-finished", output=folder / "several.html")
     for command in ("eval", "evolve", "select", "optimize"):
         report(OLD / f"{command}-finished", output=folder / f"{command}.html")
     return folder
@@ -167,15 +167,15 @@ def test_runs_are_compared_and_chosen(page: Page, folder: Path) -> None:
     opened(page, folder / "several.html", "#together figure")
     lines = page.locator("#together svg g.line path")
     assert lines.count() == 8
-    page.get_by_role("checkbox", name="train-tensors").uncheck()
+    page.get_by_role("checkbox", name="train-seed-1").uncheck()
     assert lines.count() == 4
     page.get_by_role("radio", name="target calls").first.check()
     assert "over target calls" in str(page.locator("#together svg").first.get_attribute("aria-label"))
     page.get_by_role("combobox", name="Details of run").select_option("eval-finished")
     assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]
-    page.get_by_role("link", name="train-tensors").click()
-    page.get_by_role("heading", name="train-tensors", level=2).wait_for()
-    assert page.locator("section.run:visible h2").all_inner_texts() == ["train-tensors"]
+    page.get_by_role("link", name="train-seed-1").click()
+    page.get_by_role("heading", name="train-seed-1", level=2).wait_for()
+    assert page.locator("section.run:visible h2").all_inner_texts() == ["train-seed-1"]
     page.goto("about:blank")
     page.goto((folder / "several.html").as_uri() + "#run-2")
     assert page.locator("section.run:visible h2").all_inner_texts() == ["eval-finished"]

@@ -65,8 +65,8 @@ def test_a_finished_run_has_its_charts_and_says_what_its_version_did_not_keep(
 
 
 def test_the_headline_of_a_training_is_that_of_its_summary(tmp_path: Path) -> None:
-    page = report(OLD / "train-tensors", output=tmp_path / "page.html")
-    summary = json.loads((OLD / "train-tensors" / "summary.json").read_text())
+    page = report(OLD / "train-seed-1", output=tmp_path / "page.html")
+    summary = json.loads((OLD / "train-seed-1" / "summary.json").read_text())
     for measure in ("success", "refusal"):
         for end in ("start", "end"):
             wanted = [summary[f"{measure}_rate_{end}"], *summary[f"{measure}_interval_{end}"]]
@@ -196,7 +196,7 @@ def test_equal_names_are_told_apart_and_seeds_by_their_training(tmp_path: Path) 
 def test_the_seeds_of_a_training_stand_side_by_side(tmp_path: Path) -> None:
     whole = copied("train-finished", tmp_path)
     for seed in (0, 1):
-        copied("train-tensors", tmp_path).rename(whole / f"seed-{seed}")
+        copied("train-seed-1", tmp_path).rename(whole / f"seed-{seed}")
     data = data_of(report(whole, output=tmp_path / "page.html"))
     assert [run["name"] for run in data["runs"]] == ["train-finished/seed-0", "train-finished/seed-1"]
     assert [len(panel["series"]) for panel in data["together"][0]["panels"]] == [2, 2, 2, 2]

@@ -1,10 +1,9 @@
-"""PPO over rows that did not happen, on genuine environments behind the bridge."""
+"""LanePPO: SB3's PPO, whatever order steps end in, and as if failed steps were not there."""
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,295 +11,347 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.vector import AutoresetMode
+from gymnasium import spaces
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stable_baselines3.common.buffers import RolloutBuffer
-from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.logger import KVWriter, Logger
-from stable_baselines3.common.vec_env import VecEnv, VecEnvWrapper
-from stable_baselines3.common.vec_env.base_vec_env import VecEnvStepReturn
+from stable_baselines3.common.callbacks import BaseCallback, CheckpointCallback, EvalCallback
+from stable_baselines3.common.monitor import Monitor
+from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
 
-from envs.lanes import LaneVectorEnv
-from envs.sb3 import GymnasiumVecEnv
-from tests.train.environments import ScriptedEnv, Seen, StallingCartPole, Turn, bridge, cartpoles
-from tests.train.test_rollout_buffer import GAMMA, LAMBDA, PAPER_ADVANTAGES, PAPER_RETURNS, PAPER_SCORED
-from train.lanes import LanePPO
-from train.ppo import MaskedPPO, predict_blocks, weights_sha256
+from tests.train.environments import Order, ScriptedEnv, StallingCartPole, Taken, Turn
+from train.ppo import LanePPO, ScoredBuffer, Step, weights_sha256
+
+GAMMA, LAMBDA, LANES = 0.9, 0.8, 4
+
+# Worked on paper with gamma = 0.9 and lambda = 0.8, so gamma x lambda = 0.72; from the last row up,
+#   delta = r + 0.9 V' - V,  A = delta + 0.72 A',  R = A + V,  V' = A' = 0 behind an episode's end.
+#
+# Lane 0: terminates at row 1, row 3 is unscored, goes on behind row 5 (V' = 2).
+#   row 5: delta = 0 + 0.9 x 2   - 1   =  0.8    A = 0.8                              R = 1.8
+#   row 4: delta = 1 + 0.9 x 1   - 0.5 =  1.4    A = 1.4 + 0.72 x 0.8  = 1.976        R = 2.476
+#   row 2: delta = 0 + 0.9 x 0.5 - 1   = -0.55   A = -0.55 + 0.72 x 1.976 = 0.87272   R = 1.87272
+#   row 1: delta = 1             - 2   = -1      A = -1                               R = 1
+#   row 0: delta = 0 + 0.9 x 2   - 1   =  0.8    A = 0.8 - 0.72        = 0.08         R = 1.08
+# Lane 1: truncated at row 2, where V(last observation) = 2 makes the reward 1 + 0.9 x 2 = 2.8; rows
+# 3 and 5 are unscored; goes on behind row 5 (V' = 3).
+#   row 4: delta = 1 + 0.9 x 3   - 0   =  3.7    A = 3.7                              R = 3.7
+#   row 2: delta = 2.8           - 1   =  1.8    A = 1.8                              R = 2.8
+#   row 1: delta = 0 + 0.9 x 1   - 1   = -0.1    A = -0.1 + 0.72 x 1.8   = 1.196      R = 2.196
+#   row 0: delta = 0 + 0.9 x 1   - 1   = -0.1    A = -0.1 + 0.72 x 1.196 = 0.76112    R = 1.76112
+# Lane 2: row 2 is given up: unscored, and the episode is over. Row 1 bootstraps from what it showed
+# (4); row 3 is the first of another episode; goes on behind row 5 (V' = 1).
+#   row 5: delta = 1 + 0.9 x 1   - 2   = -0.1    A = -0.1                             R = 1.9
+#   row 4: delta = 0 + 0.9 x 2   - 1   =  0.8    A = 0.8 - 0.72 x 0.1    = 0.728      R = 1.728
+#   row 3: delta = 0 + 0.9 x 1   - 1   = -0.1    A = -0.1 + 0.72 x 0.728 = 0.42416    R = 1.42416
+#   row 1: delta = 1 + 0.9 x 4   - 2   =  2.6    A = 2.6                              R = 4.6
+#   row 0: delta = 0 + 0.9 x 2   - 1   =  0.8    A = 0.8 + 0.72 x 2.6    = 2.672      R = 3.672
+SCRIPTS = (
+    [
+        *(Turn(1, 0), Turn(2, 1, "terminated"), Turn(1, 0), Turn(0.5, 7, "unscored")),
+        *(Turn(0.5, 1), Turn(1, 0), Turn(2, 0)),
+    ],
+    [
+        *(Turn(1, 0), Turn(1, 0), Turn(1, 1, "truncated", last=2), Turn(0, 7, "unscored")),
+        *(Turn(0, 1), Turn(3, 7, "unscored"), Turn(3, 0)),
+    ],
+    [
+        *(Turn(1, 0), Turn(2, 1), Turn(4, 7, "given up", last=4), Turn(1, 0)),
+        *(Turn(1, 0), Turn(2, 1), Turn(1, 0)),
+    ],
+)
+SCORED = np.array([[1, 1, 1], [1, 1, 1], [1, 1, 0], [0, 0, 1], [1, 1, 1], [1, 0, 1]], np.bool_)
+ADVANTAGES = [
+    *([0.08, 0.76112, 2.672], [-1, 1.196, 2.6], [0.87272, 1.8, 0]),
+    *([0, 0, 0.42416], [1.976, 3.7, 0.728], [0.8, 0, -0.1]),
+]
+RETURNS = [
+    *([1.08, 1.76112, 3.672], [1, 2.196, 4.6], [1.87272, 2.8, 0]),
+    *([0, 0, 1.42416], [2.476, 3.7, 1.728], [1.8, 0, 1.9]),
+]
 
 
 class Watch(BaseCallback):
-    """Notes what SB3 tells a callback and copies the buffer of each rollout; may stop after some rows."""
+    """Keeps its rows and each rollout's buffer; may stop after some rows."""
 
     def __init__(self, stop_after: int | None = None) -> None:
         super().__init__()
         self.stop_after = stop_after
-        self.heard: list[str] = []
-        self.buffers: list[Any] = []
-
-    def _on_rollout_start(self) -> None:
-        self.heard.append("start")
+        self.rows: list[tuple[Any, ...]] = []
+        self.buffers: list[ScoredBuffer] = []
 
     def _on_step(self) -> bool:
-        names = {"actions", "rewards", "dones", "infos", "values", "log_probs", "new_obs"}
-        assert names <= self.locals.keys()
-        self.heard.append(f"row {self.locals['n_steps']} at {self.num_timesteps}")
+        rewards, dones = self.locals["rewards"].tolist(), self.locals["dones"].tolist()
+        self.rows.append((self.num_timesteps, rewards, dones))
         return self.stop_after is None or self.n_calls < self.stop_after
 
     def _on_rollout_end(self) -> None:
-        self.heard.append("end")
-        self.buffers.append(deepcopy(self.locals["rollout_buffer"]))
+        self.buffers.append(deepcopy(self.locals["buffer"]))
 
 
-class Stir(BaseCallback):
-    """Draws from every global random state there is."""
-
-    def _on_step(self) -> bool:
-        np.random.rand(3)  # noqa: NPY002 - that is the one
-        torch.rand(3)
-        return True
+def ppo(envs: Sequence[gymnasium.Env[Any, Any]], n_steps: int = 16, **more: Any) -> LanePPO:  # noqa: ANN401 - SB3's
+    half = n_steps * len(envs) // 2
+    options = {"n_steps": n_steps, "batch_size": half, "n_epochs": 2, "seed": 3} | more
+    return LanePPO("MlpPolicy", envs, **options)
 
 
-class Kept(KVWriter):
-    """Keeps the entries of a log."""
-
-    def __init__(self) -> None:
-        self.entries: list[dict[str, Any]] = []
-
-    def write(self, key_values: dict[str, Any], key_excluded: dict[str, Any], step: int = 0) -> None:  # noqa: ARG002 - SB3's
-        self.entries.append(dict(key_values))
+def cartpoles(
+    every: int = 10**9, junk: float = 0.0, order: Order | None = None
+) -> list[StallingCartPole]:
+    return [StallingCartPole(every, junk, order) for _ in range(LANES)]
 
 
-class KeepRewards(VecEnvWrapper):
-    """Hands out the reward arrays and keeps hold of them."""
-
-    def __init__(self, venv: VecEnv) -> None:
-        super().__init__(venv)
-        self.rewards: list[NDArray[np.float32]] = []
-
-    def reset(self) -> Any:  # noqa: ANN401 - SB3's
-        return self.venv.reset()
-
-    def step_wait(self) -> VecEnvStepReturn:
-        step = self.venv.step_wait()
-        self.rewards.append(step[1])
-        return step
-
-
-# The case worked on paper in test_rollout_buffer.py; a policy values what it is shown at just that number.
-PAPER_SCRIPTS = (
-    [
-        Turn(1, 0),
-        Turn(2, 1, "terminated"),
-        Turn(1, 0),
-        Turn(0.5, 7, "unscored"),
-        Turn(0.5, 1),
-        Turn(1, 0),
-        Turn(2, 0),
-    ],
-    [
-        Turn(1, 0),
-        Turn(1, 0),
-        Turn(1, 1, "truncated", last=2),
-        Turn(0, 7, "unscored"),
-        Turn(0, 1),
-        Turn(3, 7, "unscored"),
-        Turn(3, 0),
-    ],
-)
-
-
-def ppo(env: VecEnv, *, seed: int | None = 3, n_steps: int = 16, **more: Any) -> MaskedPPO:  # noqa: ANN401 - SB3's options
-    half = n_steps * env.num_envs // 2
-    settings: dict[str, Any] = {"n_steps": n_steps, "batch_size": half, "n_epochs": 2, "device": "cpu"}
-    return MaskedPPO("MlpPolicy", env, seed=seed, **settings, **more)
-
-
-def ppo_on_paper(env: VecEnv) -> MaskedPPO:
-    """A model whose policy values an observation of one number at that number."""
-    linear: dict[str, list[int]] = {"net_arch": []}
-    model = ppo(env, n_steps=6, gamma=GAMMA, gae_lambda=LAMBDA, policy_kwargs=linear)
-    with torch.no_grad():
-        model.policy.value_net.weight.fill_(1)
-        model.policy.value_net.bias.fill_(0)
-    return model
-
-
-def paper_scripts() -> GymnasiumVecEnv:
-    return bridge([partial(ScriptedEnv, script) for script in PAPER_SCRIPTS])
+def weights_of(model: LanePPO, steps: int = 256, callback: Any = None) -> str:  # noqa: ANN401 - SB3's
+    return weights_sha256(model.learn(steps, callback).policy)
 
 
 def test_the_case_worked_on_paper_holds_from_the_environment_to_the_buffer() -> None:
-    watch = Watch()
-    ppo_on_paper(paper_scripts()).learn(12, watch)
+    linear: dict[str, list[int]] = {"net_arch": []}
+    envs = [ScriptedEnv(script) for script in SCRIPTS]
+    model = ppo(envs, 6, gamma=GAMMA, gae_lambda=LAMBDA, policy_kwargs=linear)
+    with torch.no_grad():  # an observation of one number is valued at that number
+        model.policy.value_net.weight.fill_(1)
+        model.policy.value_net.bias.fill_(0)
+    model.learn(18, watch := Watch())
     (buffer,) = watch.buffers
-    np.testing.assert_array_equal(buffer.scored, PAPER_SCORED)
-    np.testing.assert_allclose(buffer.advantages, PAPER_ADVANTAGES, rtol=1e-6)
-    np.testing.assert_allclose(buffer.returns[PAPER_SCORED], PAPER_RETURNS[PAPER_SCORED], rtol=1e-6)
+    np.testing.assert_array_equal(buffer.scored, SCORED)
+    np.testing.assert_allclose(buffer.advantages, ADVANTAGES, rtol=1e-5)
+    np.testing.assert_allclose(buffer.returns[SCORED], np.array(RETURNS)[SCORED], rtol=1e-5)
+    ended = [
+        sum(turn.goes in {"terminated", "truncated", "given up"} for turn in s) for s in SCRIPTS
+    ]
+    assert [env.resets - 1 for env in envs] == ended  # each was begun once
+    rewards = [list(row) for row in zip(*([t.reward for t in s[:6]] for s in SCRIPTS), strict=True)]
+    assert [row[1] for row in watch.rows] == rewards  # callbacks get them as they were
 
 
-def test_the_environments_rewards_are_left_as_they_were() -> None:
-    env = KeepRewards(paper_scripts())
-    ppo_on_paper(env).learn(12)
-    told = [[turn.reward for turn in turns[:2]] for turns in zip(*PAPER_SCRIPTS, strict=True)]
-    assert [rewards.tolist() for rewards in env.rewards] == told[:6]
+FLOATS = st.floats(-10, 10, width=32)
+ROW = st.tuples(FLOATS, FLOATS, st.booleans(), st.booleans())
+"""A row of a lane: its reward, its value, whether it is scored, whether it ends the episode."""
 
 
-def test_the_same_seed_gives_the_same_weights_whatever_else_draws_at_random() -> None:
-    hashes = [weights_sha256(ppo(cartpoles()).learn(256, callback).policy) for callback in (None, Stir())]
-    assert hashes[0] == hashes[1]
-    assert hashes[0] != weights_sha256(ppo(cartpoles(), seed=4).learn(256).policy)
+def filled(buffer: Any, lanes: Sequence[Sequence[tuple[float, float, bool, bool]]]) -> None:  # noqa: ANN401 - either
+    """Write rows to our buffer, or to SB3's."""
+    started = np.ones(len(lanes))
+    for t, row in enumerate(zip(*lanes, strict=True)):
+        seen = np.full((1,), t, np.float32)
+        if isinstance(buffer, ScoredBuffer):
+            buffer.write(
+                [
+                    Step(seen, 0, value, -value, reward, reward, done, {"unscored": not scored})
+                    for reward, value, scored, done in row
+                ]
+            )
+        else:
+            rewards, values, _, dones = map(np.array, zip(*row, strict=True))
+            value = torch.tensor(values, dtype=torch.float32)
+            shown = np.tile(seen, (len(lanes), 1))
+            buffer.add(shown, np.zeros(len(lanes)), rewards, started, value, -value)
+            started = dones
 
 
-def test_what_an_unscored_row_pays_changes_nothing() -> None:
-    hashes = {weights_sha256(ppo(cartpoles(every=5, junk=junk)).learn(256).policy) for junk in (0.0, -1e6)}
-    assert len(hashes) == 1
+def buffers(rows: int, lanes: int) -> tuple[ScoredBuffer, RolloutBuffer]:
+    shown, actions = spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(5)
+    ours, theirs = (
+        kind(rows, shown, actions, "cpu", LAMBDA, GAMMA, lanes)
+        for kind in (ScoredBuffer, RolloutBuffer)
+    )
+    return ours, theirs  # type: ignore[return-value]  # in this order
+
+
+@given(st.lists(st.lists(ROW, min_size=7, max_size=7), min_size=1, max_size=3), st.integers(1, 25))
+def test_with_every_row_scored_the_numbers_and_the_minibatches_are_sb3s(
+    lanes: list[list[tuple[float, float, bool, bool]]], batch_size: int
+) -> None:
+    lanes = [[(reward, value, True, done) for reward, value, _, done in lane] for lane in lanes]
+    ours, theirs = buffers(7, len(lanes))
+    filled(ours, lanes)
+    filled(theirs, lanes)
+    last = np.linspace(-2, 2, len(lanes), dtype=np.float32)
+    ours.finish(last)
+    theirs.compute_returns_and_advantage(
+        torch.from_numpy(last), np.array([lane[-1][-1] for lane in lanes])
+    )
+    np.testing.assert_allclose(ours.advantages, theirs.advantages, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(ours.returns, theirs.returns, rtol=1e-5, atol=1e-5)
+    sizes = [[len(b.advantages) for b in buffer.get(batch_size)] for buffer in (ours, theirs)]
+    assert sizes[0] == sizes[1]
+
+
+@given(st.lists(ROW, min_size=7, max_size=7), FLOATS)
+def test_rows_that_are_not_scored_are_as_if_they_were_not_there(
+    lane: list[tuple[float, float, bool, bool]], last: float
+) -> None:
+    # A row that is not scored does not end an episode here: the case on paper has one that does.
+    lane = [(reward, value, scored, done and scored) for reward, value, scored, done in lane]
+    alone = [row for row in lane if row[2]]
+    ours, _ = buffers(7, 1)
+    filled(ours, [lane])
+    ours.finish(np.array([last], np.float32))
+    scored = ours.scored[:, 0]
+    if alone:
+        happened, _ = buffers(len(alone), 1)
+        filled(happened, [alone])
+        happened.finish(np.array([last], np.float32))
+        np.testing.assert_array_equal(ours.advantages[scored, 0], happened.advantages[:, 0])
+        np.testing.assert_array_equal(ours.returns[scored, 0], happened.returns[:, 0])
+    observations = [float(x) for batch in ours.get(3) for x in batch.observations[:, 0]]
+    assert sorted(observations) == np.flatnonzero(scored).tolist()  # each once
+
+
+@settings(max_examples=15)
+@given(
+    choices=st.lists(st.integers(0, LANES - 1), max_size=40),
+    every=st.integers(1, 8),
+    workers=st.sampled_from([None, 2]),
+)
+def test_whatever_order_steps_end_in_the_run_is_the_sequential_one(
+    choices: list[int], every: int, workers: int | None
+) -> None:
+    alone, lanes = Watch(), Watch()
+    expected = weights_of(ppo(cartpoles(every), workers=1), 128, alone)
+    envs = cartpoles(every, order=Order(choices))
+    assert weights_of(ppo(envs, workers=workers), 128, lanes) == expected
+    assert lanes.rows == alone.rows
+    for name in ("observations", "actions", "values", "log_probs", "rewards", "scored", "dones"):
+        for mine, theirs in zip(lanes.buffers, alone.buffers, strict=True):
+            np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name))
+
+
+def test_one_lane_may_be_a_whole_rollout_ahead_of_another() -> None:
+    expected = weights_of(ppo(cartpoles(7), workers=1), 128)
+    for favoured in range(
+        LANES
+    ):  # of those that wait, the one that has come first goes as far as it can
+        assert weights_of(ppo(cartpoles(7, order=Order([favoured]))), 128) == expected
+
+
+def test_environments_may_be_stepped_all_at_once() -> None:
+    envs = cartpoles(7)
+
+    def step_all(actions: Sequence[int]) -> list[Taken]:
+        return [env.step(np.int64(action)) for env, action in zip(envs, actions, strict=True)]
+
+    assert weights_of(ppo(envs, step_all=step_all)) == weights_of(ppo(cartpoles(7)))
+
+
+def test_the_weights_depend_on_the_seed_and_nothing_else() -> None:
+    class Stir(BaseCallback):
+        def _on_step(self) -> bool:
+            np.random.rand(3)  # noqa: NPY002 - every global generator there is
+            torch.rand(3)
+            return True
+
+    expected = weights_of(ppo(cartpoles(5)))
+    assert weights_of(ppo(cartpoles(5)), callback=Stir()) == expected
+    assert (
+        weights_of(ppo(cartpoles(5, junk=-1e6))) == expected
+    )  # what a failed step pays is nothing
+    assert weights_of(ppo(cartpoles(5), seed=4)) != expected
+    drawn = ppo(cartpoles(), seed=None)
+    assert weights_of(drawn) == weights_of(ppo(cartpoles(), seed=drawn.seed))
 
 
 def test_a_lane_acts_again_with_fresh_noise_on_what_an_unscored_row_showed() -> None:
-    watch = Watch()
-    ppo(cartpoles(every=2)).learn(64, watch)
+    ppo(cartpoles(every=2)).learn(64, watch := Watch())
     (buffer,) = watch.buffers
     np.testing.assert_array_equal(buffer.scored, np.tile([[True], [False]], (8, 4)))
     np.testing.assert_array_equal(buffer.observations[1:-1:2], buffer.observations[2::2])
-    np.testing.assert_array_equal(buffer.values[1:-1:2], buffer.values[2::2])
     assert (buffer.actions[1:-1:2] != buffer.actions[2::2]).any()
 
 
-def test_updates_without_a_scored_row_are_skipped_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_updates_without_a_scored_row_are_skipped_and_counted() -> None:
     model = ppo(cartpoles(every=1))
     before = weights_sha256(model.policy)
-    with caplog.at_level(logging.WARNING):
-        model.learn(128)
-    assert weights_sha256(model.policy) == before
+    assert weights_of(model, 128) == before
     assert model.skipped_updates == 2
-    assert caplog.messages == [f"rollout {n} has no scored row: its update is skipped" for n in (1, 2)]
+    few = ppo([StallingCartPole(1), StallingCartPole(1), StallingCartPole(2)], 2).learn(12)
+    assert all(torch.isfinite(weight).all() for weight in few.policy.parameters())
 
 
-def test_rollouts_of_which_a_single_row_is_scored_leave_the_weights_finite() -> None:
-    model = ppo(
-        bridge([lambda: StallingCartPole(every=1)] * 3 + [lambda: StallingCartPole(every=2)]), n_steps=2
+def test_a_callback_can_stop_the_training_within_a_rollout_and_learn_begins_anew() -> None:
+    model = ppo(cartpoles(order=Order([0, 3])))
+    model.learn(256, Watch(stop_after=20))
+    assert (model.num_timesteps, model.rollouts) == (80, 1)
+    model.learn(64)
+    assert (model.num_timesteps, model.rollouts) == (64, 2)
+
+
+def test_an_error_in_a_lane_is_raised_and_training_can_go_on() -> None:
+    class Breaks(StallingCartPole):
+        def step(self, action: np.int64) -> Taken:
+            if self.tried == 20:
+                self.tried += 1
+                raise ArithmeticError("broken")
+            return super().step(action)
+
+    model = ppo([*cartpoles(), Breaks()])
+    with pytest.raises(ArithmeticError, match="broken"):
+        model.learn(160)
+    assert model.learn(160).num_timesteps == 160
+
+
+def test_sb3s_callbacks_and_files_work_with_it(tmp_path: Path) -> None:
+    evaluation = EvalCallback(
+        Monitor(gymnasium.make("CartPole-v1")), eval_freq=16, verbose=0, log_path=str(tmp_path)
     )
-    model.learn(16)
-    assert all(torch.isfinite(weight).all() for weight in model.policy.parameters())
-    assert model.logger.name_to_value["train/skipped_updates"] == 0
-
-
-def test_an_unscored_row_that_ends_an_episode_is_refused() -> None:
-    class Quits(StallingCartPole):
-        def step(self, action: np.int64) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-            seen, reward, _, _, info = super().step(action)
-            return seen, reward, False, True, info
-
-    with pytest.raises(ValueError, match=r"lanes \[0\] ended their episode with an unscored step"):
-        ppo(bridge([lambda: Quits(every=1)])).learn(16)
-
-
-def test_callbacks_hear_what_sb3s_ppo_tells_them() -> None:
-    watch = Watch()
-    model = ppo(cartpoles(), n_steps=2).learn(16, watch)
-    assert watch.heard == [
-        *("start", "row 0 at 4", "row 1 at 8", "end"),
-        *("start", "row 0 at 12", "row 1 at 16", "end"),
-    ]
-    assert (model.rollouts, model.actions_per_lane) == (2, 4)
-
-
-def test_a_callback_can_stop_the_training_within_a_rollout() -> None:
-    model = ppo(cartpoles()).learn(256, Watch(stop_after=20))
-    assert model.num_timesteps == 80
-    assert model.rollouts == 1
-
-
-def test_a_saved_model_predicts_the_same_once_loaded(tmp_path: Path) -> None:
-    model = ppo(cartpoles()).learn(128)
-    model.save(tmp_path / "policy.zip")
-    loaded = MaskedPPO.load(tmp_path / "policy.zip", device="cpu")
-    observations = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
-    for mine, theirs in zip(
-        predict_blocks(model.policy, observations), predict_blocks(loaded.policy, observations), strict=True
-    ):
-        np.testing.assert_array_equal(mine, theirs)
+    checkpoints = CheckpointCallback(16, str(tmp_path), "model")
+    model = ppo([Monitor(env) for env in cartpoles(7)])
+    model.learn(128, [evaluation, checkpoints])
+    assert len(evaluation.evaluations_timesteps) == 2
+    assert len(model.ep_info_buffer or []) > 3
+    assert (tmp_path / "model_128_steps.zip").exists()
+    model.save(tmp_path / "own.zip")
+    loaded = LanePPO.load(tmp_path / "own.zip", envs=cartpoles(7), workers=2)
     assert weights_sha256(loaded.policy) == weights_sha256(model.policy)
+    seen = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+    mine, theirs = (m.predict(seen, deterministic=True)[0] for m in (model, loaded))
+    np.testing.assert_array_equal(mine, theirs)
+    assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 192
 
 
-def test_a_loaded_model_learns_on_as_if_it_had_never_stopped(tmp_path: Path) -> None:
-    env = cartpoles(every=7)
-    model = ppo(env).learn(128)
-    model.save(tmp_path / "policy.zip")
-    loaded = MaskedPPO.load(tmp_path / "policy.zip", env=deepcopy(env), device="cpu", force_reset=False)
-    hashes = [weights_sha256(m.learn(128, reset_num_timesteps=False).policy) for m in (model, loaded)]
-    assert hashes[0] == hashes[1]
+def test_it_learns_cartpole() -> None:
+    returns = []
+    for steps in (512, 8192):
+        model = ppo([Monitor(gymnasium.make("CartPole-v1")) for _ in range(8)], 64, n_epochs=8)
+        model.learn(steps)
+        returns.append(np.mean([episode["r"] for episode in model.ep_info_buffer or []]))
+    assert returns[1] > 2 * returns[0]
 
 
-def test_without_a_seed_one_is_drawn_and_kept() -> None:
-    model = ppo(cartpoles(), seed=None)
-    assert model.seed is not None
-    assert model.rollout_buffer.seed == model.seed
-    assert weights_sha256(model.learn(64).policy) == weights_sha256(
-        ppo(cartpoles(), seed=model.seed).learn(64).policy
-    )
-
-
-@pytest.mark.parametrize(("asked", "log_every", "entries"), [(1, 1, 4), (2, 1, 2), (1, 3, 1), (None, 1, 0)])
-def test_the_log_has_the_entries_that_learn_is_asked_for(
-    asked: int | None, log_every: int, entries: int
+@pytest.mark.parametrize(
+    ("envs", "error", "words"),
+    [
+        (list, ValueError, "at least one environment, got none"),
+        (
+            lambda: VecNormalize(DummyVecEnv([StallingCartPole])),
+            TypeError,
+            "got VecNormalize: wrap each",
+        ),
+        (
+            lambda: gymnasium.make_vec("CartPole-v1", 2),
+            TypeError,
+            "got CartPoleVectorEnv: wrap each",
+        ),
+        (lambda: [gymnasium.make("Pendulum-v1")], TypeError, "expected Discrete actions from 0"),
+    ],
+)
+def test_what_cannot_be_stepped_in_lanes_is_refused(
+    envs: Callable[[], Any], error: type[Exception], words: str
 ) -> None:
-    kept = Kept()
-    model = ppo(cartpoles())
-    model.log_every = log_every
-    model.set_logger(Logger(None, [kept]))
-    model.learn(4 * 64, log_interval=asked)  # type: ignore[arg-type] # SB3 takes None for no entry
-    iterations = [entry["time/iterations"] for entry in kept.entries]
-    assert iterations == [(k + 1) * (asked or 1) * log_every for k in range(entries)]
-    assert all("train/loss" in entry for entry in kept.entries)
+    with pytest.raises(error, match=words):
+        LanePPO("MlpPolicy", envs())
 
 
-@pytest.mark.parametrize("kind", [MaskedPPO, LanePPO])
-def test_actions_that_do_not_start_at_0_are_the_environments_own(
-    kind: type[MaskedPPO], tmp_path: Path
-) -> None:
-    class Offset(StallingCartPole):
-        def __init__(self, first: int) -> None:
-            super().__init__(every=7)
-            self.first = first
-            self.action_space = gymnasium.spaces.Discrete(2, start=first)
-
-        def step(self, action: np.int64) -> tuple[Seen, float, bool, bool, dict[str, Any]]:
-            assert action in self.action_space
-            return super().step(action - self.first)
-
-    def lanes(first: int) -> GymnasiumVecEnv:
-        fns = [partial(Offset, first)] * 4
-        return GymnasiumVecEnv(LaneVectorEnv(fns, autoreset_mode=AutoresetMode.SAME_STEP))
-
-    models = []
-    for first in (0, 5):
-        env = lanes(first)
-        settings: dict[str, Any] = {
-            "n_steps": 16,
-            "batch_size": 32,
-            "n_epochs": 2,
-            "device": "cpu",
-            "seed": 3,
-        }
-        models.append(kind("MlpPolicy", env, **settings).learn(128))
-        env.close()
-    assert weights_sha256(models[0].policy) == weights_sha256(models[1].policy)
-    models[1].save(tmp_path / "policy.zip")
-    seen = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
-    expected = models[0].predict(seen, deterministic=True)[0] + 5
-    for model in (models[1], kind.load(tmp_path / "policy.zip", device="cpu")):
-        assert model.predict(seen, deterministic=True)[0].tolist() == expected.tolist()
-        assert model.predict(seen[0], deterministic=True)[0] == expected[0]
+def seeds_of(envs: Sequence[gymnasium.Env[Any, Any]]) -> list[NDArray[Any]]:
+    return [env.unwrapped.np_random.random(3) for env in envs]
 
 
-def test_continuous_actions_are_refused() -> None:
-    with pytest.raises(TypeError, match="expected Discrete actions"):
-        ppo(bridge([lambda: gymnasium.make("Pendulum-v1")]))
-
-
-def test_a_buffer_without_a_mask_is_refused() -> None:
-    model = ppo(cartpoles())
-    plain = RolloutBuffer(16, model.observation_space, model.action_space, n_envs=4)
-    with pytest.raises(TypeError, match="is a RolloutBuffer; expected a MaskedRolloutBuffer"):
-        model.collect_rollouts(cartpoles(), Watch(), plain, 16)
+def test_lanes_and_neighbouring_seeds_share_no_chance() -> None:
+    drawn = []
+    for seed in (3, 4):
+        envs = cartpoles()
+        ppo(envs, seed=seed).learn(64)
+        drawn += [tuple(each.tolist()) for each in seeds_of(envs)]
+    assert len(set(drawn)) == 2 * LANES

@@ -1,4 +1,4 @@
-"""A run that is broken off and resumed ends as one that is not: same steps, same weights, no reply twice."""
+"""A run that was ended anywhere and resumed is the run that was not; what cannot be resumed."""
 
 from __future__ import annotations
 
@@ -11,228 +11,390 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
-from stable_baselines3.common.save_util import load_from_zip_file
 
+from cli.main import execute
+from ollama_utils.dispatcher import Dispatcher
+from records.json_lines import JsonLines
+from records.run_folder import RunFolder
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
-from tests.runs import PASSES, WORLD, interrupted_at, lines, metrics, resume, summary, train
+from tests.content_filter import ANSWER, said, server_that
+from tests.runs import (
+    LASTING,
+    at_line,
+    before_call,
+    faults,
+    interrupted_at,
+    lines,
+    metrics,
+    outcome,
+    read,
+    resume,
+    send_signal,
+    summary,
+    train,
+)
+from tests.train.conftest import FAILING, SMALL, STEPS
+from train.learner import Checkpoints
+from train.ppo import LanePPO
 
+Capture = pytest.CaptureFixture[str]
 KILLS = int(os.environ.get("MUTAGYM_KILLS", "1"))
-LANES, STEPS = 4, 8
-ALL = 96 if KILLS == 1 else 192
-"""Steps of a run; one that is killed often is longer, so that no process comes to its end before its kill."""
-LONG = ("--target-system", "Be kind and brief. " * 100)
-"""So that the log of replies, which has all requests, comes to be larger than a checkpoint."""
-SHAPE = ("--num-processes", str(LANES), "--num-steps", str(STEPS), "--encoder", "hashing:16", *LONG)
+SEED = ("--seed", "5")
 
 
-def flags(*more: str, steps: int = ALL, shape: Sequence[str] = SHAPE) -> tuple[str, ...]:
-    """Those of a small run."""
-    return (*WORLD, *shape, *PASSES, "--num-env-steps", str(steps), *more)
+def without_times(folder: Path) -> list[dict[str, Any]]:
+    return [line | {"not_hashed": None} for line in lines(folder)]
 
 
-def same(folder: Path, other: Path) -> bool:
-    """Whether two runs came to the same, their calls included."""
-    names = ("env_steps", "transitions_sha256", "weights_sha256", "llm_calls", "completion_tokens")
-    return [summary(folder)[name] for name in names] == [summary(other)[name] for name in names]
+def break_down() -> None:
+    raise ArithmeticError("broken")
 
 
-@pytest.fixture(scope="module")
-def whole(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run from start to end."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    assert train(simulator.host, folder, *flags()) == 0
-    return folder
-
-
-@pytest.mark.parametrize("written", [33, *(pytest.param(n, marks=pytest.mark.soak) for n in (1, 30, 62, 90))])
-def test_a_run_interrupted_anywhere_and_resumed_is_the_run_that_was_not(
-    simulator: EmbeddedServer, whole: Path, tmp_path: Path, written: int
-) -> None:
-    interrupted_at(simulator.host, tmp_path / "run", written, *flags())
-    assert summary(tmp_path / "run")["stopped"] == "stopped by SIGINT"
-    assert load_from_zip_file(tmp_path / "run" / "policy.zip")[1]
-    assert resume(tmp_path / "run") == 0
-    assert summary(tmp_path / "run")["stopped"] is None
-    assert same(tmp_path / "run", whole)
-
-
-SHAPES = {
-    "a judge, an encoder on the server, a warm target": (
-        *("--num-processes", "4", "--num-steps", "8", "--encoder", "ollama:sim-embed"),
-        *("--reward", "judge", "--judge-model", "sim-judge", "--target-temperature", "0.7"),
-    ),
-    "one lane, one call at a time, one step": (
-        *("--num-processes", "1", "--num-steps", "16", "--encoder", "hashing:16"),
-        *("--no-batching", "--max-steps", "1", "--log-interval", "2", "--save-interval", "3"),
-    ),
-    "rows of many lanes": ("--num-processes", "24", "--num-steps", "2", "--encoder", "hashing:16"),
-}
+Place = tuple[type, str, int]
+PLACES: tuple[Place, ...] = (
+    (Dispatcher, "generate", 30),
+    (JsonLines, "write", 14),
+    (LanePPO, "update", 1),
+    (Checkpoints, "save", 2),
+    (JsonLines, "write", 41),
+    (Dispatcher, "generate", 20),
+)
+"""What breaks down, in one process after another: a call, the middle of a row, the update behind
+the first rollout, the checkpoint behind that; a row and a call of the second rollout."""
 
 
 @pytest.mark.parametrize(
-    "shape",
-    [
-        SHAPES["a judge, an encoder on the server, a warm target"],
-        *(
-            pytest.param(SHAPES[name], marks=pytest.mark.soak)
-            for name in ("one lane, one call at a time, one step", "rows of many lanes")
-        ),
-    ],
-    ids=SHAPES,
+    ("schedule", "places"),
+    [("lanes", PLACES), ("phased", PLACES[::3]), ("sequential", PLACES[1::3])],
 )
-def test_runs_of_every_shape_go_on_and_so_do_their_metrics(
-    simulator: EmbeddedServer, tmp_path: Path, shape: tuple[str, ...]
+def test_a_run_that_breaks_down_again_and_again_comes_out_as_if_it_had_not(
+    failing: EmbeddedServer, whole: Path, tmp_path: Path, schedule: str, places: tuple[Place, ...]
 ) -> None:
-    assert train(simulator.host, tmp_path / "whole", *flags(steps=64, shape=shape)) == 0
-    interrupted_at(simulator.host, tmp_path / "run", 40, *flags(steps=64, shape=shape))
-    assert resume(tmp_path / "run") == 0
-    assert same(tmp_path / "run", tmp_path / "whole")
-    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+    run = tmp_path / "run"
+    for owner, name, number in places:
+        with before_call(owner, name, number, break_down):
+            if (run / "config.toml").exists():
+                assert resume(run) == 1
+            else:
+                assert train(failing.host, run, *FAILING, *SEED, "--schedule", schedule) == 1
+        assert summary(run)["stopped"].startswith("ArithmeticError: broken (details: ")
+        assert "break_down" in (run / "error.txt").read_text()
+    assert resume(run) == 0
+    assert outcome(run) == outcome(whole)
+    assert without_times(run) == without_times(whole)
+    assert metrics(run) == metrics(whole)
 
 
-def test_a_run_may_be_made_longer(simulator: EmbeddedServer, whole: Path, tmp_path: Path) -> None:
-    assert train(simulator.host, tmp_path / "run", *flags(steps=32)) == 0
-    assert resume(tmp_path / "run", "--num-env-steps", "64") == 0
-    assert resume(tmp_path / "run", "--num-env-steps", str(ALL)) == 0
-    assert same(tmp_path / "run", whole)
-
-
-def test_to_resume_a_run_that_is_complete_changes_nothing(whole: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(whole, tmp_path / "run"))
-    before = [(folder / name).read_text().count("\n") for name in ("transitions.jsonl", "metrics.jsonl")]
-    for _ in range(2):
-        assert resume(folder) == 0
-    after = [(folder / name).read_text().count("\n") for name in ("transitions.jsonl", "metrics.jsonl")]
-    assert after == before
-    assert same(folder, whole)
-
-
-def test_a_torn_last_line_and_a_row_that_lacks_lanes_are_cut_off(
-    simulator: EmbeddedServer, whole: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("schedule", "signum", "line"),
+    [
+        ("lanes", signal.SIGINT, 1),
+        ("phased", signal.SIGTERM, 33),
+        ("sequential", signal.SIGINT, 50),
+    ],
+)
+def test_a_signal_ends_a_run_saved_with_a_line_that_goes_on(
+    failing: EmbeddedServer,
+    whole: Path,
+    tmp_path: Path,
+    capsys: Capture,
+    schedule: str,
+    signum: int,
+    line: int,
 ) -> None:
-    interrupted_at(simulator.host, tmp_path / "run", 44, *flags())
-    path = tmp_path / "run" / "transitions.jsonl"
-    path.write_bytes(path.read_bytes()[:-100])
-    assert resume(tmp_path / "run") == 0
-    assert same(tmp_path / "run", whole)
+    run = tmp_path / "run"
+    with at_line(line, lambda: send_signal(signum)):
+        code = train(failing.host, run, *FAILING, *SEED, "--schedule", schedule)
+    assert code == 128 + signum
+    *_, how, last = capsys.readouterr().err.strip().splitlines()
+    assert how == f"to go on: mutagym train --resume {run} --ollama-host {failing.host}"
+    assert last == f"mutagym: stopped by {signal.Signals(signum).name}"
+    assert summary(run)["stopped"] == last.removeprefix("mutagym: ")
+    assert (run / "policy.safetensors").exists()
+    assert execute(how.removeprefix("to go on: mutagym ").split()) == 0
+    assert summary(run)["stopped"] is None
+    assert outcome(run) == outcome(whole)
 
 
-def test_steps_that_came_to_nothing_come_to_nothing_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    simulator.set_faults([{"kind": "status", "rate": 0.3}])
-    try:
-        interrupted_at(simulator.host, folder, 60, *flags("--call-attempts", "1"))
-    finally:
-        simulator.set_faults([])
-    before = lines(folder)
+@pytest.mark.parametrize(
+    ("schedule", "waiting", "kept"),
+    [("lanes", 4, 4), ("lanes", 4, 0), ("phased", 4, 4), ("sequential", 1, 1)],
+)
+def test_after_ctrl_c_no_call_goes_out_and_those_under_way_are_answered_or_cut_off(
+    tmp_path: Path, schedule: str, waiting: int, kept: int
+) -> None:
+    interrupted, over, numbers = threading.Event(), threading.Event(), count()
+    answered = 20
+
+    def answer(_text: str) -> tuple[int, Any]:
+        number = next(numbers)  # 0 is the first question, before the run begins
+        if number == answered + waiting:
+            send_signal()
+        if number > answered:
+            (interrupted if kept else over).wait()
+        return 200, said(ANSWER)
+
+    run = tmp_path / "run"
+    # In a rollout of 32 rows no lane has all its steps by then.
+    shape = ("--num-processes", "4", "--num-steps", "32", "--num-env-steps", "128")
+    flags = ("--target-model", "m", *shape, "--encoder", "hashing:64", "--mutators", "noop")
+    more = ("--target-temperature", "1", "--slots", "8", "--schedule", schedule)
+    stopped = before_call(Dispatcher, "drain", 1, interrupted.set)
+    with server_that(answer) as server, stopped:
+        assert train(server.host, run, *flags, *more) == 130
+        for thread in threading.enumerate():
+            if thread.name.startswith("lane-"):
+                thread.join(20)
+                assert not thread.is_alive()
+        over.set()
+        assert next(numbers) == 1 + answered + waiting
+    with sqlite3.connect(run / "replies.sqlite") as log:
+        (written,) = log.execute("SELECT count(*) FROM replies WHERE reply != ''").fetchone()
+    log.close()
+    assert written == 1 + answered + kept
+
+
+def test_steps_that_are_on_record_as_unscored_stay_so_without_a_call(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Also once the server is well; it is never asked again for a step that is on record."""
+    run = tmp_path / "run"
+    with faults(simulator, LASTING):
+        interrupted_at(simulator.host, run, 60, *FAILING)
+    before = lines(run)
     assert any(line["unscored"] for line in before[32:])
-    assert resume(folder) == 0
-    assert lines(folder)[: len(before)] == before
-    assert len(lines(folder)) == summary(folder)["env_steps"] == ALL
+    calls = simulator.stats()["calls"]
+    with at_line(61 - 32, send_signal):  # those since the checkpoint are written again
+        assert resume(run) == 130
+    assert simulator.stats()["calls"] - calls <= 4 * 2 + 2  # the next row, and the first questions
+    assert resume(run) == 0
+    assert without_times(run)[:60] == [line | {"not_hashed": None} for line in before]
+    assert not any(line["unscored"] for line in lines(run)[60:])
 
 
 def test_a_run_that_a_broken_server_stopped_goes_on_when_the_server_is_back(
     simulator: EmbeddedServer, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "run"
-    assert train(simulator.host, folder, *flags(steps=32)) == 0
-    simulator.set_faults([{"kind": "status", "rate": 1.0}])
-    try:
-        assert resume(folder, "--num-env-steps", "192", "--call-attempts", "1") == 1
-    finally:
-        simulator.set_faults([])
-    assert "could not be scored" in summary(folder)["stopped"]
-    failed = lines(folder)
-    assert resume(folder) == 0
-    assert lines(folder)[: len(failed)] == failed
-    assert summary(folder)["unscored_steps"] == sum(line["unscored"] for line in failed) > 100
+    run = tmp_path / "run"
+    assert train(simulator.host, run, *SMALL, "--num-env-steps", "32") == 0
+    with faults(simulator, {"kind": "status", "rate": 1.0}):
+        assert resume(run, "--num-env-steps", "192", "--call-attempts", "1") == 1
+    assert "could not be scored" in summary(run)["stopped"]
+    failed = lines(run)
+    assert resume(run) == 0
+    assert lines(run)[: len(failed)] == failed
+    assert summary(run)["unscored_steps"] == sum(line["unscored"] for line in failed) > 100
 
 
-def test_the_log_holds_every_reply_once_and_says_what_it_cost(whole: Path) -> None:
-    database = sqlite3.connect(whole / "replies.sqlite")
-    rows = database.execute("SELECT endpoint, model, attempts, error, reply FROM replies").fetchall()
-    keys = database.execute("SELECT count(DISTINCT key) FROM replies").fetchone()[0]
-    database.close()
-    assert len(rows) == keys == summary(whole)["llm_calls"]
-    assert {(endpoint, *cost) for endpoint, _, *cost, _ in rows} == {("generate", 1, None), ("chat", 1, None)}
-    assert {model for _, model, *_ in rows} == {"sim-target", "sim-mutator"}
-    said = {json.loads(reply)["text"] for *_, reply in rows}
-    assert {line["reply"] for line in lines(whole)} <= said
-
-
-def killed_and_resumed(server: EmbeddedServer, folder: Path, chance: random.Random) -> int:
-    """A run in processes that are killed at random moments, and then comes to its end; how many were."""
-    host = ["--ollama-host", server.host]
-    begun = [*host, *flags(), "--run-dir", str(folder)]
-    for kills in range(KILLS):
-        again = ["--resume", str(folder), *host] if (folder / "config.toml").exists() else begun
-        process = subprocess.Popen(  # noqa: S603 - our own command
-            [sys.executable, "-m", "cli.launch", "train", *again],
-            stderr=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        )
-        # One in the middle of a run, the next while it starts, and so on.
-        is_starting = kills % 2 == 1
-        at_least = 0 if is_starting else (kills + 1) * ALL // (KILLS + 1)
-        if wait_for_growth(folder, process, at_least):
-            time.sleep(chance.uniform(0, 4.0 if is_starting else 0.1))
-            process.kill()
-        _, errors = process.communicate()
-        if process.returncode != -signal.SIGKILL:
-            assert process.returncode == 0, errors
-            return kills
-    assert resume(folder) == 0
-    return KILLS
-
-
-def wait_for_growth(folder: Path, process: subprocess.Popen[bytes], at_least: int) -> bool:
-    """Wait until so many transitions are written; False when the process ended before.
-
-    With 0 it does not wait at all: the process is just starting.
-    """
-    path = folder / "transitions.jsonl"
-    while process.poll() is None:
-        if not at_least or (path.exists() and path.read_bytes().count(b"\n") >= at_least):
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def test_a_full_disk_stops_the_run_which_goes_on_when_there_is_room_again(
-    simulator: EmbeddedServer, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_run_may_be_made_longer_and_one_that_is_complete_stays_as_it_is(
+    simulator: EmbeddedServer, well: Path, tmp_path: Path
 ) -> None:
-    """No file may grow much beyond the checkpoint's size: the log of replies and policy.zip do not fit."""
-    folder = tmp_path / "run"
-    room = (whole / "checkpoints" / "last.pt").stat().st_size + 2000
-    assert room < (whole / "replies.sqlite").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    run = tmp_path / "run"
+    assert train(simulator.host, run, *SMALL, "--num-env-steps", "32") == 0
+    for _ in range(2):
+        assert resume(run, *STEPS) == 0
+        spent = ("llm_calls", "completion_tokens", "env_steps")
+        assert outcome(run, *spent) == outcome(well, *spent)
+        assert metrics(run) == metrics(well)
+
+
+def test_a_judge_an_encoder_on_the_server_and_a_warm_target_are_resumed_too(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    shape = ("--num-processes", "4", "--num-steps", "8", "--encoder", "ollama:sim-embed", *STEPS)
+    judged = ("--reward", "judge", "--judge-model", "sim-judge", "--target-temperature", "0.7")
+    flags = (*SMALL[:8], *shape, *judged)
+    assert train(simulator.host, tmp_path / "whole", *flags) == 0
+    interrupted_at(simulator.host, tmp_path / "run", 40, *flags)
+    assert resume(tmp_path / "run") == 0
+    spent = ("llm_calls", "completion_tokens")
+    assert outcome(tmp_path / "run", *spent) == outcome(tmp_path / "whole", *spent)
+    assert all("judge_score" in line["reward_parts"] for line in lines(tmp_path / "run"))
+    assert metrics(tmp_path / "run") == metrics(tmp_path / "whole")
+
+
+def test_a_full_disk_stops_a_run_which_goes_on_when_there_is_room_again(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
+) -> None:
+    """No file may grow much beyond the checkpoint's size: the log of replies does not fit."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    flags = (*SMALL, *STEPS, "--target-system", "Be kind and brief. " * 200)
+    assert train(simulator.host, other, *flags) == 0
+    room = (other / "checkpoints" / "last.pt").stat().st_size + 2000
+    assert room < (other / "replies.sqlite").stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
     try:
-        assert train(simulator.host, folder, *flags()) == 2
+        assert train(simulator.host, run, *flags) == 2
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    *_, how, line = capsys.readouterr().err.strip().splitlines()
-    assert how == f"to go on: mutagym train --resume {folder} --ollama-host {simulator.host}"
-    assert line.startswith("mutagym: ")
-    assert line.endswith(": mend that, then go on")
-    assert 0 < len(lines(folder)) < ALL
-    assert resume(folder) == 0
-    assert same(folder, whole)
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    *_, how, last = capsys.readouterr().err.strip().splitlines()
+    assert how == f"to go on: mutagym train --resume {run} --ollama-host {simulator.host}"
+    assert last.startswith("mutagym: ")
+    assert last.endswith(": mend that, then go on")
+    assert len(lines(run)) < 64
+    assert resume(run) == 0
+    assert outcome(run) == outcome(other)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(100 + 30 * KILLS)
-def test_a_trainer_killed_again_and_again_ends_as_one_that_was_not(whole: Path, tmp_path: Path) -> None:
+def test_a_process_that_is_killed_again_and_again_loses_nothing(well: Path, tmp_path: Path) -> None:
+    """One is killed in the middle of a run, the next while it starts, and so on."""
+    run, chance = tmp_path / "run", random.Random(7)
     with EmbeddedServer(Settings(slots=8, time_scale=0.2)) as server:
-        kills = killed_and_resumed(server, tmp_path / "run", random.Random(7))
-        stats = server.stats()
-    assert kills == KILLS
-    assert same(tmp_path / "run", whole)
-    paid_for_nothing = stats["calls"] - summary(tmp_path / "run")["llm_calls"]
-    assert 0 <= paid_for_nothing <= 8 * kills  # what was under way when the process died
+        host = ("--ollama-host", server.host)
+        for kill in range(KILLS):
+            begun = (run / "config.toml").exists()
+            flags = ("--resume", str(run)) if begun else (*SMALL, *STEPS, "--run-dir", str(run))
+            process = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-m", "cli.launch", "train", *host, *flags],
+                stderr=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+            least = 0 if kill % 2 else (kill + 1) * 64 // (KILLS + 1)
+            while process.poll() is None and number_of_lines(run) < least:
+                time.sleep(0.01)
+            time.sleep(chance.uniform(0, 4 if kill % 2 else 0.1))
+            process.kill()
+            if process.wait() != -signal.SIGKILL:
+                assert process.returncode == 0
+        assert resume(run) == 0
+        calls = server.stats()["calls"]
+    assert outcome(run, "llm_calls") == outcome(well, "llm_calls")
+    assert 0 <= calls - summary(run)["llm_calls"] <= 8 * KILLS  # what was under way at a kill
+
+
+def number_of_lines(run: Path) -> int:
+    path = run / "transitions.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+# --- what cannot be resumed ---------------------------------------------------
+
+FEW = ("--num-processes", "2", "--num-steps", "4", "--num-env-steps", "16")
+TINY = ("--target-model", "sim-target", *FEW, "--encoder", "hashing:16")
+
+
+@pytest.fixture(scope="module")
+def finished(simulator: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that is complete, its queries from a file that it was given by a relative path."""
+    folder = tmp_path_factory.mktemp("finished")
+    texts = "".join(f"How do I fold paper crane number {k}?\n" for k in range(20))
+    (folder / "queries.txt").write_text(texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert train(simulator.host, Path("run"), *TINY, "--queries", "queries.txt") == 0
+    return folder / "run"
+
+
+def refusal(capsys: Capture, *arguments: str) -> str:
+    """The one line of what is refused."""
+    capsys.readouterr()
+    assert execute(("train", *arguments)) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.startswith("mutagym: ")]
+    return line
+
+
+def test_an_option_that_a_resumed_run_may_not_change(finished: Path, capsys: Capture) -> None:
+    table: list[tuple[tuple[str, ...], str]] = [
+        (("--lr", "0.5"), "--lr is 0.5"),
+        (("--no-batching",), "--use-batching is False"),
+        (("--mutators", "noop"), "--mutators is ['noop']"),
+        (("--where", "a=b"), "--where is ['a=b']"),
+        (("--run-dir", "elsewhere"), "stays in its folder"),
+        (("--num-env-steps", "8"), "16 steps are done"),
+        (("--config", "mine.toml"), "cannot stand together"),
+        (("--resume", "twice"), "--resume is given twice"),
+    ]
+    for flags, words in table:
+        assert words in refusal(capsys, "--resume", str(finished), "--trust-run", *flags)
+
+
+def edit(name: str, change: Callable[[str], str]) -> Callable[[Path], object]:
+    return lambda run: (run / name).write_text(change((run / name).read_text()))
+
+
+LAST, CRANE = "checkpoints/last.pt", "paper crane number 1?"
+SPOILT: list[tuple[Callable[[Path], object], str]] = [
+    (shutil.rmtree, "expected the folder of a run"),
+    (lambda run: (run / "config.toml").unlink(), "expected the folder of a run"),
+    (edit("config.toml", lambda _text: "lr ="), "is not a TOML file"),
+    (edit("queries.json", lambda _text: "{"), "queries.json"),
+    (edit("queries.json", lambda text: text.replace(CRANE, "else?")), "'queries' is not what the"),
+    (lambda run: (run / "parts.json").unlink(), "parts.json"),
+    (
+        lambda run: (run / "parts.json").write_text(
+            json.dumps(read(run, "parts.json") | {"model sim-target": "0123"})
+        ),
+        "'model sim-target' is not what the run",
+    ),
+    (
+        edit("transitions.jsonl", lambda text: "".join(text.splitlines(keepends=True)[:5])),
+        "has 5 whole lines; expected at least 16",
+    ),
+    (edit("transitions.jsonl", lambda text: text.replace("crane", "swan", 1)), "are not those"),
+    (lambda run: os.truncate(run / LAST, 2**31), "last.pt' is damaged"),
+    (lambda run: os.truncate(run / LAST, 999), "last.pt' is damaged"),
+    (lambda run: (run / LAST).write_bytes(b"x" * 999), "last.pt' is damaged"),
+    (lambda run: os.mkfifo(run / "pipe"), "is a link, a pipe or a device"),
+    (lambda run: (run / "replies.sqlite").write_bytes(b"x" * 5000), "replies.sqlite' cannot be"),
+]
+
+
+def test_a_folder_that_lacks_something_or_was_changed(
+    finished: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    for row, (spoil, words) in enumerate(SPOILT):
+        run = Path(shutil.copytree(finished, tmp_path / str(row)))
+        spoil(run)
+        assert words in refusal(capsys, "--resume", str(run), "--trust-run")
+
+
+def test_a_mutator_file_that_was_changed(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from mutators.registry import by_rule\n\n\n@by_rule\ndef shout(query, earlier, seed):\n"
+        '    """Louder."""\n    return query.upper()\n'
+    )
+    flags = (*TINY, "--mutators", f"noop,{mine}:shout")
+    assert train(simulator.host, tmp_path / "run", *flags) == 0
+    mine.write_text(mine.read_text().replace("upper", "lower"))
+    line = refusal(capsys, "--resume", str(tmp_path / "run"), "--trust-run")
+    assert "mine.py' is not what the run" in line
+
+
+def test_a_run_goes_on_from_anywhere_and_metrics_that_were_cut_off_are_no_loss(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    assert resume(run, "--num-env-steps", "24") == 0
+    assert [line["step"] for line in lines(run, "metrics.jsonl")] == [8, 16, 24]
+    (run / "metrics.jsonl").write_text((run / "metrics.jsonl").read_text()[:50])
+    assert resume(run, "--num-env-steps", "32") == 0
+
+
+def test_one_process_at_a_time_writes_a_folder_and_one_run_is_in_it(
+    simulator: EmbeddedServer, finished: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run = Path(shutil.copytree(finished, tmp_path / "run"))
+    with RunFolder(run, resume=True):
+        line = refusal(capsys, "--resume", str(run), "--trust-run")
+        assert "is in use by another process" in line
+    assert resume(run) == 0
+    assert "is not empty" in refusal(capsys, *TINY, "--run-dir", str(run))
+    new = ("--ollama-host", simulator.host, *TINY[:-1], " ", "--run-dir", str(tmp_path / "new"))
+    assert "no encoder" in refusal(capsys, *new)
+    assert not (tmp_path / "new").exists()

@@ -1,25 +1,27 @@
-"""The figures of a run, counted by hand from a few transitions."""
+"""What a run comes to, counted by hand from a few transitions, and again from a run's file."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scorers.correction import LabelAccuracy
-from train.summary import notes_on_ends, rates
+from tests.runs import lines, metrics, summary
+from train.summary import Tally, notes_on_ends, rates
 
 
-def step(
-    row: int, outcome: str, *, over: bool = False, query: str = "q", lane: int = 0, **changes: object
-) -> dict[str, Any]:
+def step(row: int, outcome: str, *, over: bool = False, **changes: object) -> dict[str, Any]:
+    """A line of transitions.jsonl."""
     return {
         "row": row,
-        "lane": lane,
-        "original_query": query,
+        "lane": 0,
+        "original_query": "q",
         "outcome": outcome,
         "unscored": outcome == "unscored",
         "partial": False,
+        "undetermined": False,
         "mutator": "noop",
         "adopted": True,
         "rejected": "",
@@ -28,6 +30,35 @@ def step(
         "terminated": over and outcome == "answered",
         "truncated": over and outcome != "answered",
     } | changes
+
+
+def test_summary_json_is_counted_from_transitions_jsonl(whole: Path) -> None:
+    """16 rows in rollouts of 8, episodes of at most 5 steps: one begun in row 11 has its time."""
+    found, steps = summary(whole), lines(whole)
+    scored = [line for line in steps if not line["unscored"]]
+    for end, rows in {"start": range(8), "end": range(8, 16)}.items():
+        mine = [line for line in scored if line["row"] in rows]
+        refused = [line for line in mine if line["outcome"] == "refused"]
+        assert found[f"scored_steps_{end}"] == len(mine)
+        assert found[f"refusal_rate_{end}"] == round(len(refused) / len(mine), 4)
+        assert found[f"refusal_queries_{end}"] == len({line["original_query"] for line in mine})
+    begun = {(line["lane"], line["episode_number"]): line["row"] for line in reversed(steps)}
+    over = [line for line in scored if line["terminated"] or line["truncated"]]
+    for end, rows in {"start": range(8), "end": range(4, 12)}.items():
+        mine = [line for line in over if begun[line["lane"], line["episode_number"]] in rows]
+        assert found[f"episodes_{end}"] == len(mine) > 0
+        successes = sum(line["success"] for line in mine)
+        assert found[f"success_rate_{end}"] == round(successes / len(mine), 4)
+    assert found["env_steps"] == len(steps) == 64
+    assert found["unscored_steps"] == 64 - len(scored) > 0
+    assert found["unscored_rate"] == round(1 - len(scored) / 64, 4)
+    assert found["drifted_steps"] == sum(not x["reward_parts"]["intent_kept"] for x in scored)
+    tokens = sum(line["completion_tokens"] for line in steps)
+    assert found["completion_tokens"] <= tokens  # an equal call is paid for once
+    last = metrics(whole)[-1]
+    ended = [line for line in over if line["row"] >= 8]
+    assert last["rollout/episodes"] == len(ended)
+    assert last["rollout/success_rate"] == sum(line["success"] for line in ended) / len(ended)
 
 
 def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() -> None:
@@ -43,78 +74,131 @@ def test_rates_are_of_scored_steps_and_of_episodes_by_the_row_they_began_in() ->
         step(12, "refused"),
         step(13, "refused"),
         step(14, "refused", over=True),  # began in row 12
-        step(15, "answered", over=True),  # began in row 15, too late to tell
+        step(15, "answered", over=True),  # began in row 15, too late to count
     ]
-    summary = rates(transitions, rows=16, rollout=2, max_steps=3)
-    assert (summary["episodes_start"], summary["success_rate_start"]) == (1, 1.0)
-    assert (summary["episodes_end"], summary["success_rate_end"]) == (1, 0.0)
-    assert (summary["scored_steps_start"], summary["refusal_rate_start"]) == (1, 1.0)
-    assert (summary["scored_steps_end"], summary["refusal_rate_end"]) == (2, 0.5)
-    assert (summary["unscored_steps"], summary["unscored_rate"]) == (1, pytest.approx(1 / 16))
+    found = rates(transitions, rows=16, rollout=2, max_steps=3)
+    assert (found["episodes_start"], found["success_rate_start"]) == (1, 1.0)
+    assert (found["episodes_end"], found["success_rate_end"]) == (1, 0.0)
+    assert (found["scored_steps_start"], found["refusal_rate_start"]) == (1, 1.0)
+    assert (found["scored_steps_end"], found["refusal_rate_end"]) == (2, 0.5)
+    assert (found["unscored_steps"], found["unscored_rate"]) == (1, pytest.approx(1 / 16))
+
+
+def test_an_episode_that_failed_calls_ended_is_none_and_the_next_one_begins_behind_it() -> None:
+    transitions = [
+        step(0, "refused"),
+        step(1, "unscored", over=True),
+        step(2, "answered", over=True),
+        step(3, "refused"),
+    ]
+    found = rates(transitions, rows=4, rollout=4, max_steps=2)
+    assert (found["episodes_start"], found["success_rate_start"]) == (1, 1.0)
+    assert (found["scored_steps_start"], found["unscored_steps"]) == (3, 1)
 
 
 def test_an_interval_is_as_wide_as_the_queries_are_few() -> None:
     def width(queries: int) -> float:
         transitions = [
-            step(row, "answered" if row % 10 < 5 else "refused", over=True, query=f"q{row % queries}")
+            step(
+                row,
+                "answered" if row % 10 < 5 else "refused",
+                over=True,
+                original_query=f"q{row % queries}",
+            )
             for row in range(400)
         ]
-        low, high = rates(transitions, rows=400, rollout=400, max_steps=1)["success_interval_start"]
+        found = rates(transitions, rows=400, rollout=400, max_steps=1)
+        low, high = found["success_interval_start"]
         return float(high - low)
 
     assert width(10) > 3 * width(400)
     assert width(400) == pytest.approx(0.097, abs=0.002)
 
 
-def test_drifts_and_repairs_are_counted_over_the_whole_run() -> None:
+def test_refusal_rates_are_corrected_where_the_labels_were_measured() -> None:
+    """Half are labelled refusals; labels find .8 of the refusals and .9 of the answers."""
     transitions = [
-        step(0, "answered", reward_parts={"intent_kept": 0.0, "judge_repaired": 1.0}),
-        step(1, "refused", rejected="drifted", adopted=False),
-        step(2, "refused", rejected="cut", adopted=False, reward_parts={"judge_repaired": 1.0}),
-        step(3, "unscored", rejected="drifted", reward_parts={}),
+        step(k, "refused" if k % 2 else "answered", original_query=f"q{k % 50}") for k in range(200)
     ]
-    summary = rates(transitions, rows=4, rollout=4, max_steps=5)
-    counted = [summary[name] for name in ("drifted_steps", "drifted_rewrites", "judge_repairs")]
-    assert counted == [1, 1, 2]
-
-
-def test_refusal_rates_stand_beside_those_that_are_corrected_for_the_labels() -> None:
-    """Half of the replies are labelled refusals; the labels find .8 of the refusals and .9 of the answers."""
-    transitions = [step(k, "refused" if k % 2 else "answered", query=f"q{k % 50}") for k in range(200)]
     accuracy = LabelAccuracy(sensitivity=0.8, specificity=0.9, positives=500, negatives=500)
     plain = rates(transitions, rows=200, rollout=200, max_steps=5)
-    summary = rates(transitions, rows=200, rollout=200, max_steps=5, accuracy=accuracy)
-    assert summary["refusal_rate_end"] == 0.5
-    assert summary["refusal_corrected_rate_end"] == pytest.approx(0.4 / 0.7, abs=1e-4)
-    low, high = summary["refusal_corrected_interval_end"]
+    found = rates(transitions, rows=200, rollout=200, max_steps=5, accuracy=accuracy)
+    assert found["refusal_rate_end"] == 0.5
+    assert found["refusal_corrected_rate_end"] == pytest.approx(0.4 / 0.7, abs=1e-4)
+    low, high = found["refusal_corrected_interval_end"]
     assert low < 0.4 / 0.7 < high
     assert not [name for name in plain if "corrected" in name]
-    nothing = rates([step(0, "unscored")], rows=1, rollout=1, max_steps=1, accuracy=accuracy)
-    assert nothing["refusal_corrected_rate_end"] is None
 
 
 def test_a_run_that_never_got_a_score_has_no_rate() -> None:
-    summary = rates([step(0, "unscored")], rows=1, rollout=32, max_steps=5)
-    assert summary["success_rate_end"] is None
-    assert summary["refusal_interval_end"] == [0.0, 1.0]
-    assert summary["unscored_rate"] == 1.0
+    accuracy = LabelAccuracy(sensitivity=0.8, specificity=0.9, positives=500, negatives=500)
+    found = rates([step(0, "unscored")], rows=1, rollout=32, max_steps=5, accuracy=accuracy)
+    assert found["success_rate_end"] is None
+    assert found["refusal_corrected_rate_end"] is None
+    assert found["refusal_interval_end"] == [0.0, 1.0]
+    assert found["unscored_rate"] == 1.0
 
 
-def test_the_table_says_why_it_tells_no_success_where_no_seed_had_an_episode_that_counts() -> None:
-    def run(rows: int) -> dict[str, Any]:
-        return rates(
-            [step(row, "answered", over=True) for row in range(rows)], rows=rows, rollout=1, max_steps=3
-        )
-
-    assert "no episode is counted" in notes_on_ends([run(2), run(2)])
-    assert "no episode is counted" not in notes_on_ends([run(2), run(3)])
-
-
-def test_where_both_ends_have_the_same_steps_the_table_says_so() -> None:
-    def run(rows: int) -> dict[str, Any]:
+def test_the_table_has_a_note_where_it_has_no_success_or_one_in_both_columns() -> None:
+    def run(rows: int, max_steps: int = 1) -> dict[str, Any]:
         steps = [step(row, "answered", over=True) for row in range(rows)]
-        return rates(steps, rows=rows, rollout=4, max_steps=1)
+        return rates(steps, rows=rows, rollout=4, max_steps=max_steps)
 
-    assert [run(rows)["ends_overlap"] for rows in (3, 4, 7, 8, 80)] == [True, True, True, False, False]
+    assert "no episode is counted" in notes_on_ends([run(2, 3), run(2, 3)])
+    assert "no episode is counted" not in notes_on_ends([run(2, 3), run(3, 3)])
+    overlaps = [run(rows)["ends_overlap"] for rows in (3, 4, 7, 8, 80)]
+    assert overlaps == [True, True, True, False, False]
     assert "in common" in notes_on_ends([run(7)])
     assert not notes_on_ends([run(8)])
+
+
+def tally(*steps: dict[str, Any]) -> Tally:
+    counted = Tally()
+    for each in steps:
+        counted.count_step(each)
+    return counted
+
+
+SCORED = (step(0, "answered"), step(1, "refused"), step(2, "refused", partial=True))
+
+
+def test_unscored_steps_are_in_no_rate_but_their_own() -> None:
+    without, found = tally(*SCORED).metrics(), tally(*SCORED, *[step(3, "unscored")] * 5).metrics()
+    changed = {name for name in without if without[name] != found[name]}
+    assert changed == {"outcome/unscored_rate", "outcome/unscored_steps"}
+    assert found["outcome/refusal_rate"] == pytest.approx(2 / 3)
+    assert found["outcome/unscored_rate"] == pytest.approx(5 / 8)
+
+
+def test_every_kind_of_step_is_counted_apart() -> None:
+    """An undetermined reply is neither an answer nor a refusal; without episodes is no rate."""
+    found = tally(
+        step(0, "answered"),
+        step(1, "refused"),
+        step(2, "answered", undetermined=True),
+        step(3, "filtered", reward_parts={"intent_kept": 1.0, "judge_repaired": 1.0}),
+        step(4, "answered", rejected="drifted", adopted=False),
+        step(5, "refused", rejected="cut", adopted=False),
+        step(6, "answered", reward_parts={"intent_kept": 0.0, "judge_repaired": 1.0}),
+        step(7, "answered"),
+        step(8, "unscored", rejected="drifted", reward_parts={}),
+    )
+    expected = {
+        "outcome/answered_rate": 4,
+        "outcome/refusal_rate": 2,
+        "outcome/undetermined_rate": 1,
+        "outcome/filtered_rate": 1,
+        "outcome/drifted_rate": 1,
+        "mutators/drifted_rate": 1,
+        "mutators/adopted_rate": 6,
+        "rejected/cut": 1,
+        "reward/judge_repaired": 2,
+    }
+    metrics = found.metrics()
+    assert {name: metrics[name] * 8 for name in expected} == pytest.approx(expected)
+    assert "rollout/success_rate" not in metrics
+    found.count_episode(success=True, total_reward=0.95, length=2)
+    found.count_episode(success=False, total_reward=-0.25, length=5)
+    metrics = found.metrics()
+    names = ("success_rate", "ep_rew_mean", "ep_len_mean")
+    assert [metrics[f"rollout/{name}"] for name in names] == pytest.approx([0.5, 0.35, 3.5])

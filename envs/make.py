@@ -1,0 +1,155 @@
+"""Environments and their parts from plain data, for Gymnasium's registry and the commands.
+
+With nothing but plain data in it, Gymnasium's spec pickles and can be written as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, TypedDict
+
+from envs.batched import BatchedQueryMutationEnv
+from envs.mission import MissionConfig
+from envs.models import Models
+from envs.queries import Query, load_queries
+from envs.query_mutation import EnvConfig, QueryMutationEnv
+from envs.query_sets import QueryConfig
+from ollama_utils.connect import Roles
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder, make_encoder
+from ollama_utils.errors import OllamaError
+from ollama_utils.types import think_of
+from records.errors import as_user_error
+from scorers.judge import read_rubric
+from scorers.reward import Scorer, make_scorer
+
+_dispatcher = cache(Dispatcher)
+"""One dispatcher for all environments on the same hosts: one limit of calls holds for all."""
+_encoder = cache(make_encoder)
+
+
+class Parts(TypedDict):
+    """What environments take by keyword, beside their config."""
+
+    queries: Sequence[str | Query]
+    dispatcher: Dispatcher
+    encoder: Encoder
+    scorer: Scorer
+
+
+def make_parts(
+    mission: MissionConfig,
+    dispatcher: Dispatcher,
+    roles: Roles,
+    queries: Sequence[str | Query],
+    *,
+    seed: int = 0,
+    encoder: Encoder | None = None,
+) -> tuple[EnvConfig, Parts]:
+    """The config and the parts of `QueryMutationEnv` and `BatchedQueryMutationEnv`.
+
+    Args:
+        mission: mutators, reward and limits; its query set is not read.
+        dispatcher: where every model call goes.
+        roles: which model plays which part.
+        queries: the texts that episodes start from.
+        seed: the seed of the target's and the judge's calls.
+        encoder: in place of the one that the mission names.
+
+    Raises:
+        ValueError: bad data, as the parts report it.
+        OllamaError: the encoder's model does not answer.
+    """
+    runner: dict[str, Any] = {"num_ctx": mission.num_ctx} if mission.num_ctx else {}
+    models = Models(
+        target=roles.target,
+        mutator=roles.mutator,
+        target_system=mission.target_system,
+        target_temperature=mission.target_temperature,
+        think=think_of(mission.think),
+        seed=seed,
+        options=runner | {"num_predict": mission.num_predict},
+        rewrite_num_predict=mission.rewrite_num_predict,
+    )
+    config = EnvConfig(
+        models=models,
+        mutators=tuple(mission.mutators),
+        max_steps=mission.max_steps,
+        intent_threshold=mission.intent_threshold,
+    )
+    encoder = encoder or make_encoder(mission.encoder, dispatcher)
+    rubric = read_rubric(Path(mission.judge_rubric)) if mission.judge_rubric is not None else None
+    scorer = make_scorer(
+        mission.reward,
+        dispatcher=dispatcher,
+        judge_model=roles.judge,
+        intent_threshold=mission.intent_threshold,
+        step_cost=mission.step_cost,
+        seed=seed,
+        judge_options=runner,
+        judge_rubric=rubric,
+        intent_judge=mission.intent_judge,
+        encoder=encoder,
+    )
+    return config, Parts(queries=queries, dispatcher=dispatcher, encoder=encoder, scorer=scorer)
+
+
+mission_parts = as_user_error(OllamaError, ValueError)(make_parts)
+"""`make_parts` for a command: its errors are `UserError`s."""
+
+
+def make_env(**plain: Any) -> QueryMutationEnv:  # noqa: ANN401 - see make_vector_env
+    """`gymnasium.make(ENV_ID, ...)`; the keywords are `plain` of `make_vector_env`."""
+    config, parts = _parts(**plain)
+    return QueryMutationEnv(config, **parts)
+
+
+def make_vector_env(
+    num_envs: int,
+    *,
+    max_workers: int = 8,
+    max_episode_steps: int | None = None,
+    **plain: Any,  # noqa: ANN401 - plain data, named below
+) -> BatchedQueryMutationEnv:
+    """`gymnasium.make_vec(ENV_ID, num_envs=N, ...)`; every keyword is plain data.
+
+    Args:
+        num_envs: lanes.
+        max_workers: the most calls at once.
+        max_episode_steps: Gymnasium's name for `max_steps`.
+        plain: `hosts` (one URL or a list; required), `queries` (a list of texts, or a file; the
+            bundled set), and `target_model` (required), `mutator_model` [the target],
+            `judge_model`, `model_seed` (the seed of the target's and the judge's calls), and the
+            settings of `MissionConfig`: `reward`, `mutators`, `encoder`, ...
+
+    Raises:
+        ValueError: bad data, as the parts report it.
+        OllamaError: the model of an `ollama:` encoder does not answer.
+    """
+    if max_episode_steps is not None:
+        plain["max_steps"] = max_episode_steps
+    config, parts = _parts(**plain)
+    return BatchedQueryMutationEnv(config, num_envs, max_workers=max_workers, **parts)
+
+
+def _parts(
+    *,
+    hosts: str | Sequence[str],
+    target_model: str,
+    mutator_model: str | None = None,
+    judge_model: str | None = None,
+    queries: str | Sequence[str | Query] | None = None,
+    model_seed: int = 0,
+    **settings: Any,  # noqa: ANN401 - those of MissionConfig
+) -> tuple[EnvConfig, Parts]:
+    if "render_mode" in settings:
+        raise ValueError("this environment renders nothing: leave render_mode out")
+    mission = MissionConfig(**settings, query_set=QueryConfig())
+    dispatcher = _dispatcher((hosts,) if isinstance(hosts, str) else tuple(hosts))
+    roles = Roles(target=target_model, mutator=mutator_model or target_model, judge=judge_model)
+    encoder = _encoder(mission.encoder, dispatcher)
+    if queries is None or isinstance(queries, str):
+        queries = load_queries(queries)
+    return make_parts(mission, dispatcher, roles, queries, seed=model_seed, encoder=encoder)

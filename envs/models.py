@@ -1,0 +1,194 @@
+"""What episodes ask of models, many at once: lists in, lists out, by the three batch functions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envs.queries import Chat
+from mutators.cleaning import clean
+from mutators.mutator import Mutator
+from ollama_utils.batching import (
+    batch_encode_queries,
+    batch_mutate_queries,
+    batch_query_target_model,
+)
+from ollama_utils.dispatcher import Dispatcher
+from ollama_utils.encoders import Encoder
+from ollama_utils.errors import BadReplyError, EncodingError, OllamaError
+from ollama_utils.parallel import ParallelError, run_parallel
+from ollama_utils.types import Call, Completion, Prompt, Think
+from scorers.reward import Scorer, Verdict
+
+Vector = NDArray[np.float32]
+REWRITE_TEMPERATURE = 0.5
+"""Two tries differ, and a small model still keeps to the query."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """Which models serve an environment, and how they are asked."""
+
+    target: str
+    """The model whose answers count."""
+    mutator: str
+    """The model that rewords queries."""
+    target_system: str | None = None
+    """The target's system prompt; None keeps the model's own."""
+    target_temperature: float = 0.0
+    """Above 0 every question carries its own derived seed."""
+    think: Think | None = None
+    """Whether a thinking target thinks; None leaves it to the server."""
+    seed: int = 0
+    """The seed of the target's calls at temperature 0."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Ollama options that every call carries, the same ones always (a change reloads the model)."""
+    rewrite_num_predict: int | None = None
+    """The most tokens of a rewording; None leaves it to the mutator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rewrite:
+    """A query that is to be reworded."""
+
+    mutator: Mutator
+    query: str
+    earlier: tuple[str, ...] = ()
+    """Earlier rewordings of the same original in this episode, oldest first."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """A query that the target is to be asked."""
+
+    original: str
+    query: str
+    """`original`, or a rewording of it."""
+    seed: int = 0
+    """Counts only where the target's temperature is above 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCalls:
+    """The calls of an environment; a call that fails spoils its own item alone.
+
+    Each method keeps the order of its list, and raises only what ends a run (`OutageError`, ...).
+    Its `max_workers` is the most calls at once; a list of one is done on the caller's thread.
+    """
+
+    models: Models
+    dispatcher: Dispatcher
+    encoder: Encoder
+    scorer: Scorer
+    chats: Mapping[str, Chat] = field(default_factory=dict)
+    """By original query what the target reads before it, for queries that end a chat."""
+
+    def reword(self, rewrites: Sequence[Rewrite], max_workers: int = 1) -> list[Completion]:
+        """The rewordings, by a model or by rule; where a call failed, the query as it was."""
+        asked = [rewrite for rewrite in rewrites if rewrite.mutator.kind == "model"]
+        replies = iter(
+            batch_mutate_queries(
+                self.dispatcher,
+                [rewrite.query for rewrite in asked],
+                [self._prompt(rewrite) for rewrite in asked],
+                model=self.models.mutator,
+                seeds=[rewrite.seed for rewrite in asked],
+                options=self.models.options,
+                max_workers=max_workers,
+            )
+        )
+        return [
+            _cleaned(next(replies), rewrite.query)
+            if rewrite.mutator.kind == "model"
+            else _by_rule(rewrite)
+            for rewrite in rewrites
+        ]
+
+    def embed(self, texts: Sequence[str]) -> list[Vector | OllamaError]:
+        """Unit rows of shape (D,); where a text cannot be embedded, the error in its place."""
+        if not texts:
+            return []
+        try:
+            return list(batch_encode_queries(self.encoder, texts))
+        except EncodingError as error:
+            return [error.failures.get(place, row) for place, row in enumerate(error.rows)]
+
+    def ask(self, questions: Sequence[Ask], max_workers: int = 1) -> list[Completion]:
+        """The target's replies; where a call failed, `DEFAULT_REFUSAL`."""
+        models = self.models
+        draws = models.target_temperature > 0
+        return batch_query_target_model(
+            self.dispatcher,
+            [self._question(question) for question in questions],
+            model=models.target,
+            system=models.target_system,
+            seeds=[question.seed if draws else models.seed for question in questions],
+            options={**models.options, "temperature": models.target_temperature},
+            think=models.think,
+            max_workers=max_workers,
+        )
+
+    def score(
+        self,
+        questions: Sequence[Ask],
+        replies: Sequence[Completion],
+        similarities: Sequence[float],
+        max_workers: int = 1,
+    ) -> list[Verdict]:
+        """What the replies are worth.
+
+        Args:
+            questions: N questions.
+            replies: theirs.
+            similarities: how near each query is to its original in meaning, -1 to 1.
+            max_workers: the most verdicts at once.
+        """
+        items = zip(questions, replies, similarities, strict=True)
+        try:
+            return run_parallel(self._verdict, items, max_workers)
+        except ParallelError as error:  # of a user's own scorer
+            raise error.failures[min(error.failures)] from error
+
+    def call(self, question: Ask) -> Call:
+        """The call that asks a question, as `ask` makes it."""
+        models, prompt = self.models, self._question(question)
+        return Call(
+            model=models.target,
+            prompt=prompt.text,
+            system=models.target_system if prompt.system is None else prompt.system,
+            examples=prompt.examples,
+            think=models.think,
+            options=dict(models.options),
+        )
+
+    def _question(self, question: Ask) -> Prompt:
+        """A question, and the chat that it ends."""
+        chat = self.chats.get(question.original, Chat())
+        return Prompt(text=question.query, system=chat.system, examples=chat.turns)
+
+    def _verdict(self, question: Ask, reply: Completion, similarity: float) -> Verdict:
+        verdict = self.scorer(question.original, question.query, reply, similarity)
+        # At a temperature the next attempt draws another reply.
+        draws = self.models.target_temperature > 0 and isinstance(reply.error, BadReplyError)
+        return replace(verdict, permanent=False) if draws else verdict
+
+    def _prompt(self, rewrite: Rewrite) -> Prompt:
+        prompt = rewrite.mutator.prompt(rewrite.query, rewrite.earlier, rewrite.seed)
+        own = {**prompt.options, "temperature": REWRITE_TEMPERATURE}
+        if self.models.rewrite_num_predict is not None:
+            own["num_predict"] = self.models.rewrite_num_predict
+        return replace(prompt, options=own)
+
+
+def _cleaned(reply: Completion, query: str) -> Completion:
+    return reply if reply.error else replace(reply, text=clean(reply.text, query))
+
+
+def _by_rule(rewrite: Rewrite) -> Completion:
+    text = rewrite.mutator.apply(rewrite.query, rewrite.earlier, rewrite.seed)
+    return Completion(text=text, attempts=0)

@@ -1,0 +1,129 @@
+"""A run's queries: the flags that name them, the sides of their split, and their record.
+
+Annotations here are types, not strings: commands read flags off them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from envs.queries import Chat, Query, QuerySplitError, chats_of, load_queries, split_queries
+from envs.query_files import SIDES, read_table
+from records.errors import UserError
+from records.settings import Share, Whole
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class QueryConfig:
+    """The query set and its split."""
+
+    queries: str | None = None
+    """A .csv, .tsv, .jsonl, .json, .parquet or .txt file of queries [the bundled set]."""
+    prompt_column: str | None = None
+    """The column that holds the query [found by its name]."""
+    where: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """Keep rows with column=value (repeatable, all must hold)."""
+    group_column: str | None = None
+    """Rows that agree here stay on one side of the split."""
+    held_out: Share = 0.3
+    """Share of the queries kept away from training."""
+    split_seed: Whole = 0
+    """Decides which queries those are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuerySet:
+    """The queries on either side of the split, in the order of the file."""
+
+    train: tuple[Query, ...]
+    held_out: tuple[Query, ...]
+    kept: tuple[Query, ...] = ()
+    """Those of the training side that nothing is learned from: the gain is measured on them."""
+
+    @property
+    def chats(self) -> dict[str, Chat]:
+        """What goes before each query that has a chat, by its text."""
+        return chats_of((*self.train, *self.held_out, *self.kept))
+
+    def record(self) -> dict[str, Any]:
+        """The queries.json of a run: `recorded_queries` reads it, and `--queries` takes it."""
+        queries = (*self.train, *self.held_out, *self.kept)
+        chats = {text: _messages(chat) for text, chat in self.chats.items()}
+        return {
+            "train": [query.text for query in self.train],
+            "held_out": [query.text for query in self.held_out],
+            **({"kept": [query.text for query in self.kept]} if self.kept else {}),
+            "groups": _groups_of(queries),
+            "categories": categories_of(queries),
+            **({"chats": chats} if chats else {}),
+        }
+
+
+def categories_of(queries: Iterable[Query]) -> dict[str, str]:
+    """What reports count a query by, for each that has such: its group, else its category."""
+    return {query.text: query.category for query in queries if query.category} | _groups_of(queries)
+
+
+def recorded_queries(path: Path) -> QuerySet:
+    """The queries of the run whose queries.json this is, on the sides that they were on.
+
+    Raises:
+        UserError: it is damaged.
+    """
+    table = read_table(path)
+    column = str(table.find("side of the run", (), "--resume"))
+    sides = {row: cells[column] for row, cells in table.rows([column])}
+    queries = load_queries(path)
+    return QuerySet(**{s: tuple(q for q in queries if sides[q.row] == s) for s in SIDES})
+
+
+def load_query_set(config: QueryConfig) -> QuerySet:
+    """Read and split the queries.
+
+    Raises:
+        UserError: they cannot be read, or not be split.
+    """
+    queries = load_queries(
+        config.queries,
+        prompt_column=config.prompt_column,
+        where=config.where,
+        group_column=config.group_column,
+    )
+    train, held_out = split_queries(queries, held_out=config.held_out, split_seed=config.split_seed)
+    return QuerySet(train=train, held_out=held_out)
+
+
+def keep_queries(queries: QuerySet, config: QueryConfig, share: float) -> QuerySet:
+    """The same with this share of the training side kept from learning; groups stay whole.
+
+    Raises:
+        UserError: no query is kept, or none is left to learn from.
+    """
+    if not share:
+        return queries
+    # One hash places all groups, and the held out ones lie before the others: those kept are next.
+    below = config.held_out + share * (1 - config.held_out)
+    try:
+        train, kept = split_queries(queries.train, held_out=below, split_seed=config.split_seed)
+    except QuerySplitError:
+        raise UserError(
+            f"--kept {share:g} of {len(queries.train)} training queries keeps none, or leaves none "
+            "to learn from: bring more queries, or change it"
+        ) from None
+    return replace(queries, train=train, kept=kept)
+
+
+def _groups_of(queries: Iterable[Query]) -> dict[str, str]:
+    return {query.text: query.group for query in queries if query.group != query.text}
+
+
+def _messages(chat: Chat) -> list[dict[str, str]]:
+    """A chat as messages, which `load_queries` reads."""
+    turns = [("system", chat.system or "")]
+    for user, assistant in chat.turns:
+        turns += [("user", user), ("assistant", assistant)]
+    return [{"role": role, "content": content} for role, content in turns if content]

@@ -1,0 +1,329 @@
+"""`mutagym train` from start to end: what it leaves, and what changes nothing of it."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+
+from cli.main import execute
+from simulator.process import EmbeddedServer
+from tests.content_filter import ANSWER, QUERIES, host_of, said, server_that
+from tests.ollama_utils.scripted import SAID, ScriptedServer
+from tests.runs import (
+    PASSES,
+    WORLD,
+    at_line,
+    faults,
+    interrupted_at,
+    lines,
+    metrics,
+    outcome,
+    resume,
+    send_signal,
+    summary,
+    train,
+)
+from tests.train.conftest import BANDIT, FAILING, SHAPE, SMALL, STEPS
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_a_run_leaves_what_the_readme_promises(well: Path) -> None:
+    assert {path.name for path in well.iterdir()} == {
+        *(".lock", "config.toml", "queries.json", "parts.json", "servers.json", "replies.sqlite"),
+        *("transitions.jsonl", "metrics.jsonl", "tb", "checkpoints"),
+        *("policy.safetensors", "summary.json"),
+    }
+    kept = {path.name for path in (well / "checkpoints").iterdir()}
+    assert kept == {"last.pt", "policy-32.safetensors", "policy-64.safetensors"}
+    places = [(row, lane) for row in range(16) for lane in range(4)]
+    assert [(line["row"], line["lane"]) for line in lines(well)] == places
+
+
+def test_the_numbers_of_each_rollout_are_in_metrics_jsonl_and_tensorboard(well: Path) -> None:
+    board = EventAccumulator(str(well / "tb")).Reload()
+    written = lines(well, "metrics.jsonl")
+    assert [line["step"] for line in written] == [32, 64]
+    tags = {*written[0], *written[1]} - {"step"}
+    assert {"rollout/ep_rew_mean", "outcome/refusal_rate", "train/loss", "calls/per_s"} <= tags
+    assert set(board.Tags()["scalars"]) <= tags
+    for tag in tags:
+        events = {event.step: event.value for event in board.Scalars(tag)}
+        numbers = {line["step"]: line[tag] for line in written if line.get(tag) is not None}
+        assert events == pytest.approx(numbers, rel=1e-5)
+    assert "samples/transitions/text_summary" in board.Tags()["tensors"]
+    rollouts = [lines(well)[:32], lines(well)[32:]]
+    for line, steps in zip(written, rollouts, strict=True):
+        refused = sum(step["outcome"] == "refused" for step in steps)
+        assert line["outcome/refusal_rate"] == refused / 32
+
+
+WAYS = {
+    "sequential": ("--no-batching",),
+    "lanes, one worker": ("--max-workers", "1"),
+    "lanes, three workers": ("--max-workers", "3"),
+    "phased, three workers": ("--schedule", "phased", "--max-workers", "3"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_neither_schedule_nor_workers_change_a_run_with_failures(
+    failing: EmbeddedServer, whole: Path, tmp_path: Path, way: str
+) -> None:
+    assert train(failing.host, tmp_path / "run", *FAILING, "--seed", "5", *WAYS[way]) == 0
+    assert outcome(tmp_path / "run", "llm_calls") == outcome(whole, "llm_calls")
+    assert metrics(tmp_path / "run") == metrics(whole)
+    assert summary(tmp_path / "run")["schedule"] == way.partition(",")[0]
+
+
+def test_neither_a_cache_nor_the_wire_nor_failures_that_pass_change_a_run(
+    simulator: EmbeddedServer, well: Path, tmp_path: Path
+) -> None:
+    cache = ("--cache", str(tmp_path / "cache"))
+    for name, host, flags in (
+        ("cold", simulator.host, cache),
+        ("warm", simulator.host, cache),
+        ("openai", f"openai:{simulator.host}/v1", ()),
+    ):
+        assert train(host, tmp_path / name, *SMALL, *STEPS, *flags) == 0
+        assert outcome(tmp_path / name) == outcome(well)
+    warm, cold = (summary(tmp_path / name) for name in ("warm", "cold"))
+    assert warm["llm_calls"] == 0 < cold["llm_calls"]
+    assert warm["cache_hits"] == cold["llm_calls"] + cold["cache_hits"]
+    assert execute(("replay", str(tmp_path / "warm"))) == 0  # its own log has what the cache had
+    dropped = {"kind": "drop", "rate": 0.04, "first": 1, "at": "body"}
+    crashed = {"kind": "status", "rate": 0.03, "first": 1}
+    with faults(simulator, dropped, crashed):
+        host, folder = simulator.host, tmp_path / "retried"
+        assert train(host, folder, *SMALL, *STEPS, "--call-attempts", "8") == 0
+    assert outcome(folder) == outcome(well)
+    assert summary(folder)["retries"] > 0 == summary(well)["retries"]
+
+
+def test_a_cache_that_cannot_be_made_is_one_line(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "file").touch()
+    cache = ("--cache", str(tmp_path / "file" / "cache"))
+    assert train(simulator.host, tmp_path / "run", *SMALL, *STEPS, *cache) == 2
+    assert "Not a directory" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_weights_do_not_depend_on_the_threads_that_torch_was_given(
+    simulator: EmbeddedServer, tmp_path: Path
+) -> None:
+    given, shape = torch.get_num_threads(), ("--num-env-steps", "512", "--encoder", "hashing")
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            flags = (*WORLD, *PASSES, *shape, "--mutators", "noop,shorten")
+            assert train(simulator.host, tmp_path / str(threads), *flags) == 0
+    finally:
+        torch.set_num_threads(given)
+    assert outcome(tmp_path / "1") == outcome(tmp_path / "2")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "schedule", "written"), [("linucb", "sequential", 22), ("thompson", "phased", 50)]
+)
+def test_a_bandit_comes_out_the_same_by_any_schedule_and_resumed(
+    failing: EmbeddedServer, tmp_path: Path, algorithm: str, schedule: str, written: int
+) -> None:
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    flags = (*FAILING, *BANDIT, "--algorithm", algorithm)
+    assert train(failing.host, whole, *flags) == 0
+    interrupted_at(failing.host, run, written, *flags, "--schedule", schedule)
+    assert resume(run) == 0
+    assert outcome(run) == outcome(whole)
+    assert metrics(run) == metrics(whole)
+    assert summary(run)["algorithm"] == algorithm
+
+
+@pytest.mark.usefixtures("fits_briefly")
+def test_auto_is_linucb_until_ppo_takes_over(
+    failing: EmbeddedServer, auto: Path, tmp_path: Path
+) -> None:
+    """Also where a run is made longer, and stopped, while either of them learns."""
+    run, linucb = tmp_path / "run", tmp_path / "linucb"
+    flags = (*SMALL, "--call-attempts", "1", *BANDIT, "--seed", "6")
+    assert train(failing.host, linucb, *flags, "--algorithm", "linucb", *STEPS) == 0
+    short = ("--algorithm", "auto", "--num-env-steps", "16", "--schedule", "sequential")
+    assert train(failing.host, run, *flags, *short) == 0
+    with at_line(24, send_signal):  # line 40, the 8th of PPO
+        assert resume(run, *STEPS) == 130
+    assert resume(run) == 0
+    assert outcome(run) == outcome(auto)
+    assert metrics(run) == metrics(auto)
+    by_auto, by_linucb = ([x | {"not_hashed": 0} for x in lines(each)] for each in (auto, linucb))
+    assert by_auto[:32] == by_linucb[:32]
+    assert by_auto != by_linucb
+
+
+def test_a_runs_own_config_makes_it_again(simulator: EmbeddedServer, tmp_path: Path) -> None:
+    flags = ("--lr", "0.003", "--mutators", "noop,shorten", "--num-env-steps", "32")
+    assert train(simulator.host, tmp_path / "a", *SMALL, *flags) == 0
+    config = ("--config", str(tmp_path / "a" / "config.toml"))
+    assert execute(("train", *config, "--run-dir", str(tmp_path / "b"))) == 0
+    assert outcome(tmp_path / "a") == outcome(tmp_path / "b")
+
+
+def test_the_turns_before_a_query_go_to_the_target_also_when_a_run_is_resumed(
+    tmp_path: Path,
+) -> None:
+    chats = tmp_path / "chats.jsonl"
+    rows = [
+        [
+            {"role": "system", "content": f"Be brief, {k}."},
+            {"role": "user", "content": f"I have box {k}."},
+            {"role": "assistant", "content": "Nice."},
+            {"role": "user", "content": f"How do I open box {k}?"},
+        ]
+        for k in range(60)
+    ]
+    chats.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    run = tmp_path / "run"
+    flags = ("--queries", str(chats), "--held-out", "0", "--mutators", "noop")
+    with server_that(lambda _text: (200, said(ANSWER))) as server:
+        assert train(server.host, run, "--target-model", "m", *SHAPE, *flags, *STEPS[:1], "32") == 0
+        begun = len(server.bodies)
+        assert resume(run, *STEPS) == 0
+        sent = [body["messages"] for body in server.bodies[begun:] if body.get("messages")]
+        sent = [messages for messages in sent if len(messages) > 1]
+    assert sent
+    assert all(messages in rows for messages in sent)
+
+
+def test_failures_are_counted_apart_and_are_never_refusals(whole: Path) -> None:
+    steps = lines(whole)
+    unscored = [line for line in steps if line["unscored"]]
+    assert 0 < len(unscored) == summary(whole)["unscored_steps"]
+    for line in unscored:
+        assert (line["outcome"], line["error"]) == ("unscored", "ServerFaultError")
+        assert (line["reward"], line["success"]) == (0, False)
+        assert not line["terminated"]
+        assert line["not_hashed"]["error_message"].startswith("ServerFaultError: model 'sim-")
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> tuple[str, ...]:
+    """A training on QUERIES alone."""
+    (tmp_path / "queries.txt").write_text("\n".join(QUERIES))
+    return "--queries", str(tmp_path / "queries.txt"), "--held-out", "0"
+
+
+SHORT = ("--target-model", "m", "--num-processes", "2", "--num-steps", "16", *PASSES)
+
+
+def test_replies_that_a_content_filter_ended_are_an_outcome_of_their_own(
+    tmp_path: Path, capsys: Capture, prompts: tuple[str, ...]
+) -> None:
+    def answer(text: str) -> tuple[int, Any]:
+        return 200, said(ANSWER, "content_filter" if "garlic" in text or "whip" in text else "stop")
+
+    run, flags = tmp_path / "run", (*SHORT, *STEPS, "--encoder", "hashing:64", *prompts)
+    with server_that(answer) as server:
+        assert train(server.host, run, *flags) == 0
+    outcomes = [line["outcome"] for line in lines(run)]
+    filtered = outcomes.count("filtered")
+    assert 0 < filtered == summary(run)["filtered_steps"] < len(outcomes)
+    printed = capsys.readouterr().out
+    assert "first rollouts           last rollouts" in printed
+    assert f"{filtered} replies were ended by a content filter" in printed
+    last = lines(run, "metrics.jsonl")[-1]
+    assert last["outcome/filtered_rate"] == outcomes[32:].count("filtered") / 32
+    assert last["outcome/filtered_rate"] + last["outcome/answered_rate"] == 1
+    assert execute(("replay", str(run))) == 0
+    assert execute(("rescore", str(run), "--json", str(tmp_path / "rescored.json"))) == 0
+    found = json.loads((tmp_path / "rescored.json").read_text())
+    for rates in (found["in_the_run"], found["rescored"]):
+        assert rates["refusal"]["rate"] == 0
+        assert rates["success"]["rate"] == pytest.approx(outcomes.count("answered") / 64)
+
+
+def test_a_query_that_is_blocked_each_time_ends_its_episode_and_the_lane_goes_on(
+    tmp_path: Path, prompts: tuple[str, ...]
+) -> None:
+    blocked = {"error": {"code": "content_filter", "message": "blocked by the content filter"}}
+
+    def answer(text: str) -> tuple[int, Any]:
+        return (400, blocked) if "garlic" in text or "whip" in text else (200, said(ANSWER))
+
+    run, flags = tmp_path / "run", (*SHORT, *STEPS, "--encoder", "hashing:64", *prompts)
+    with server_that(answer) as server:
+        assert train(host_of(server, "openai"), run, *flags, "--mutators", "noop") == 0
+    struck = [line for line in lines(run) if line["unscored"]]
+    assert {line["original_query"] for line in struck} == {QUERIES[4], QUERIES[7]}
+    assert all(line["truncated"] and line["attempt"] == 0 for line in struck)
+    for lane in range(2):
+        mine = [line for line in lines(run) if line["lane"] == lane]
+        numbers = [line["episode_number"] for line in mine]
+        assert numbers == list(range(len(mine)))  # every other query is answered at once
+    assert summary(run)["unscored_steps"] == len(struck)
+    assert execute(("replay", str(run))) == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "error"),
+    [
+        ({"kind": "status"}, "ServerFaultError"),
+        ({"kind": "status", "status": 503}, "ServerBusyError"),
+        ({"kind": "garbage", "what": "cut"}, "BadReplyError"),
+    ],
+)
+def test_a_run_whose_every_call_fails_stops_saved_with_one_line(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: Capture, fault: dict[str, Any], error: str
+) -> None:
+    run = tmp_path / "run"
+    with faults(simulator, {**fault, "rate": 1}):
+        flags = (*SMALL, "--num-env-steps", "32", "--call-attempts", "1")
+        assert train(simulator.host, run, *flags) == 1
+    found = summary(run)
+    *_, how, last = capsys.readouterr().err.strip().splitlines()
+    assert how == f"to go on: mutagym train --resume {run} --ollama-host {simulator.host}"
+    assert last == f"mutagym: {found['stopped']}"
+    assert "100% of the last 32 steps could not be scored" in last
+    assert error in last
+    assert (found["unscored_rate"], found["success_rate_end"]) == (1, None)
+    assert (run / "policy.safetensors").exists()
+
+
+def answers(body: dict[str, Any]) -> tuple[int, object]:
+    """A server with one model, which refuses everything."""
+    if "model" not in body:
+        return 200, {"models": [{"model": "m:latest", "name": "m:latest"}]}
+    if "input" in body:
+        return 200, {"model": "m", "embeddings": [[1.0, float(len(x))] for x in body["input"]]}
+    return 200, SAID | {"response": "I'm sorry, but I can't help with that."}
+
+
+@pytest.mark.parametrize(("algorithm", "enough"), [("ppo", 40), ("linucb", 2)])
+def test_a_query_that_cannot_be_embedded_stops_a_run_which_goes_on_later(
+    tmp_path: Path, capsys: Capture, algorithm: str, enough: int
+) -> None:
+    """Without an embedding there is no first observation, and a bandit has no features."""
+    embedded, left = count(), [enough]
+
+    def breaks_down(body: dict[str, Any]) -> tuple[int, object]:
+        if "input" in body and next(embedded) >= left[0]:
+            return 500, {"error": "out of memory"}
+        return answers(body)
+
+    run, few = tmp_path / "run", ("--encoder", "ollama:m", "--mutators", "noop", "--max-steps", "1")
+    flags = ("--target-model", "m", "--num-processes", "4", "--num-steps", "4", *few)
+    with ScriptedServer(breaks_down) as server:
+        begin = (*flags, "--algorithm", algorithm, *STEPS, "--call-attempts", "1")
+        assert train(server.host, run, *begin) == 1
+        last = capsys.readouterr().err.strip().splitlines()[-1]
+        assert last.startswith("mutagym: ")
+        assert "out of memory" in last
+        left[0] = 10**9
+        assert resume(run) == 0
+    assert summary(run)["env_steps"] == 64
