@@ -406,6 +406,11 @@ class LaneRollouts(OnPolicyAlgorithm):
             isinstance(actions, spaces.Discrete) and not actions.start
         ):
             raise TypeError(f"the action space is {actions}; expected Discrete actions from 0")
+        if not isinstance(self.env, LaneEnvs | None):  # SB3 has wrapped it
+            raise TypeError(
+                "expected images with their channels first: wrap each environment in "
+                "gymnasium.wrappers.TransformObservation"
+            )
         if self.seed is None:
             self.seed = int(np.random.SeedSequence().generate_state(1)[0])
         super()._setup_model()

@@ -311,6 +311,15 @@ def test_sb3s_callbacks_and_files_work_with_it(tmp_path: Path) -> None:
     assert loaded.learn(64, reset_num_timesteps=False).num_timesteps == 192
 
 
+class Images(StallingCartPole):
+    """It shows pictures whose channels come last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        pictures: Any = spaces.Box(0, 255, (40, 40, 3), np.uint8)
+        self.observation_space = pictures
+
+
 def test_it_learns_cartpole() -> None:
     returns = []
     for steps in (512, 8192):
@@ -335,6 +344,7 @@ def test_it_learns_cartpole() -> None:
             "got CartPoleVectorEnv: wrap each",
         ),
         (lambda: [gymnasium.make("Pendulum-v1")], TypeError, "expected Discrete actions from 0"),
+        (lambda: [Images()], TypeError, "expected images with their channels first"),
     ],
 )
 def test_what_cannot_be_stepped_in_lanes_is_refused(
