@@ -9,20 +9,18 @@ item, and few plans are half done at a time.
 
 from __future__ import annotations
 
-import atexit
 import heapq
 import itertools
 import math
 import os
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import cache, partial
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -88,37 +86,6 @@ def _threads(pid: int) -> Threads:
 def start_thread(job: Callable[[], None]) -> None:
     """Have a job done, which raises nothing, on a thread of the process's own; it starts at once."""
     _threads(os.getpid()).start(job)
-
-
-class Stoppable(Protocol):
-    """What works on threads of its own."""
-
-    def stop(self) -> None:
-        """Begin nothing more; waits for nothing."""
-        ...
-
-    def join(self, timeout_s: float) -> object:
-        """Wait for what is under way, or for so long."""
-        ...
-
-
-_stopped_at_exit: weakref.WeakKeyDictionary[Stoppable, float] = weakref.WeakKeyDictionary()
-
-
-def stop_at_exit(worker: Stoppable, timeout_s: float) -> None:
-    """Stop it when the interpreter ends, which then waits for so long at most for what is under way."""
-    _stopped_at_exit[worker] = timeout_s
-
-
-@atexit.register
-def _stop_all() -> None:
-    """An interpreter that ends while a thread computes in native code aborts the process."""
-    began_s = time.monotonic()
-    workers = list(_stopped_at_exit.items())
-    for worker, _ in workers:
-        worker.stop()
-    for worker, timeout_s in workers:
-        worker.join(began_s + timeout_s - time.monotonic())
 
 
 class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item, Value]):

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM, a closed terminal (SIGHUP): they stop a run between two updates, not in one."""
+"""Ctrl-C, SIGTERM, a closed terminal (SIGHUP): they stop a command where it may stop."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ from train.network import QueryPolicy
 from train.ppo import FIT, NOISE, UPDATE_LOCK, LaneRollouts, key_seed, stream
 
 Floats = NDArray[np.float64]
-Shown = NDArray[np.float32]
+Observations = NDArray[np.float32]
 Explore = Literal["linucb", "thompson"]
 
 SHARED = 5 + len(LABELS)
@@ -120,7 +120,7 @@ class LinearBandit(nn.Module):
         """Whether it is no longer its prior, in which all weights are independent."""
         return not torch.equal(self.precision, torch.diag(self.precision.diagonal()))
 
-    def fit_components(self, embeddings: Shown) -> None:
+    def fit_components(self, embeddings: Observations) -> None:
         """Find the principal components of the training queries' embeddings (queries, D).
 
         Raises:
@@ -139,20 +139,22 @@ class LinearBandit(nn.Module):
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         """The expected rewards (N, A), float32, in observations (N, size); for any thread."""
-        means = [self.expect(shown)[0] for shown in observations.cpu().numpy()]
+        means = [self.expect(observation)[0] for observation in observations.cpu().numpy()]
         return torch.from_numpy(np.stack(means).astype(np.float32)).to(observations.device)
 
-    def expect(self, shown: Shown) -> tuple[Floats, Floats]:
+    def expect(self, observation: Observations) -> tuple[Floats, Floats]:
         """Each mutator's expected reward (A,) and its deviation (A,) in an observation (size,)."""
-        features = self._features(shown)
+        features = self._features(observation)
         means = (features * self._weights).sum(axis=1)
         spread = np.vecdot(self._covariances, features[:, None, :])
         return means, np.sqrt(np.maximum((spread * features).sum(axis=1), 0))
 
-    def learn(self, shown: Shown, actions: NDArray[np.int64], rewards: Floats) -> None:
+    def learn(
+        self, observations: Observations, actions: NDArray[np.int64], rewards: Floats
+    ) -> None:
         """Learn from N steps: observations (N, size), actions (N,), rewards with credit (N,)."""
         rows = torch.zeros(len(actions), len(self.moments), dtype=torch.float64)
-        for row, before, action in zip(rows.numpy(), shown, actions, strict=True):
+        for row, before, action in zip(rows.numpy(), observations, actions, strict=True):
             row[self._places[action]] = self._features(before)[action]
         self.precision += rows.T @ rows / NOISE_VARIANCE
         self.moments += rows.T @ torch.from_numpy(rewards) / NOISE_VARIANCE
@@ -170,9 +172,9 @@ class LinearBandit(nn.Module):
     def _solve_again(self, _keys: object) -> None:
         self.solve()
 
-    def _features(self, shown: Shown) -> Floats:
+    def _features(self, observation: Observations) -> Floats:
         """(A, G)."""
-        embedding, history = np.split(shown.astype(np.float64), [self.dimension])
+        embedding, history = np.split(observation.astype(np.float64), [self.dimension])
         tried, idle, last = history[: 3 * self.num_actions].reshape(3, self.num_actions)
         features = np.ones(self._places.shape)
         features[:, 1], features[:, 2], features[:, 3] = tried - idle, idle, last * idle
@@ -185,14 +187,14 @@ class LinearBandit(nn.Module):
 
 
 def explore(
-    model: LinearBandit, how: Explore, shown: Shown, *, seed: int, lane: int, row: int
+    model: LinearBandit, how: Explore, observation: Observations, *, seed: int, lane: int, row: int
 ) -> int:
     """The action of a lane in training after so many rows, given its observation (size,).
 
     `linucb` takes the highest mean plus the lane's alpha times the deviation, `thompson` the
     highest of normal draws keyed (seed, lane, row) (Agrawal and Goyal 2013, arXiv 1209.3352).
     """
-    means, deviations = model.expect(shown)
+    means, deviations = model.expect(observation)
     bonus: float | Floats = ALPHAS[lane % len(ALPHAS)]
     if how == "thompson":
         bonus = stream(seed, NOISE, lane, row).standard_normal(model.num_actions)
@@ -245,7 +247,7 @@ class LaneBandit(LaneRollouts):
         how: Explore,
         *,
         n_steps: int,
-        embeddings: Shown,
+        embeddings: Observations,
         rules: Sequence[int] = (),
         keeps_visited: bool = False,
         **options: Any,  # noqa: ANN401 - those of LaneRollouts
@@ -270,20 +272,24 @@ class LaneBandit(LaneRollouts):
         )
         self.policy.model.fit_components(embeddings)
 
-    def choose(self, shown: Shown, lane: int, row: int) -> tuple[int, float, float]:
+    def choose(self, observation: Observations, lane: int, row: int) -> tuple[int, float, float]:
         """The next action; value and log probability are 0."""
         seed = self.seed or 0
-        return explore(self.policy.model, self.how, shown, seed=seed, lane=lane, row=row), 0.0, 0.0
+        return (
+            explore(self.policy.model, self.how, observation, seed=seed, lane=lane, row=row),
+            0.0,
+            0.0,
+        )
 
-    def greedy(self, shown: Shown) -> int:
+    def greedy(self, observation: Observations) -> int:
         """The mutator that is expected to earn most; for any thread."""
-        return int(np.argmax(self.policy.model.expect(shown)[0]))
+        return int(np.argmax(self.policy.model.expect(observation)[0]))
 
-    def value(self, shown: Shown) -> float:  # noqa: ARG002 - LaneRollouts'
+    def value(self, observation: Observations) -> float:  # noqa: ARG002 - LaneRollouts'
         """0: a bandit looks at the next step alone."""
         return 0.0
 
-    def worth(self, reward: float, info: Mapping[str, Any]) -> float:
+    def shaped_reward(self, reward: float, info: Mapping[str, Any]) -> float:
         """The reward with its `credit`."""
         return reward + credit(info)
 
@@ -301,11 +307,11 @@ class LaneBandit(LaneRollouts):
     def update(self) -> None:
         """Learn from the scored rows of the rollout."""
         buffer, model = self.rollout_buffer, self.policy.model
-        shown = buffer.observations[buffer.scored]
+        observations = buffer.observations[buffer.scored]
         actions = buffer.actions[buffer.scored][:, 0].astype(np.int64)
-        model.learn(shown, actions, buffer.rewards[buffer.scored].astype(np.float64))
+        model.learn(observations, actions, buffer.rewards[buffer.scored].astype(np.float64))
         self._n_updates += 1
-        deviation = np.mean([model.expect(each)[1] for each in shown])
+        deviation = np.mean([model.expect(each)[1] for each in observations])
         self.logger.record("bandit/deviation", float(deviation))
 
 
@@ -324,7 +330,7 @@ def fit_network(
     """
     scored = visited["scored"]
     states = visited["observations"][scored]
-    expected = np.array([bandit.expect(shown)[0] for shown in states.numpy()])
+    expected = np.array([bandit.expect(observation)[0] for observation in states.numpy()])
     odds = torch.from_numpy(expected / TEMPERATURE).softmax(dim=1).float()
     returns = discounted_returns(visited["rewards"], visited["dones"], scored, gamma)[scored]
     optimizer = torch.optim.Adam(policy.parameters(), lr=LEARNING_RATE)

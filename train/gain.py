@@ -300,12 +300,12 @@ class Looks(BaseCallback):
         episode = Episode(rules=self._rules, original=query, seed=seed, number=0)
         steps = 0
         try:
-            (shown,) = begin_together([episode], self._models)
+            (observation,) = begin_together([episode], self._models)
         except OllamaError as error:
             return math.nan, steps, describe(error)
         while True:
-            (taken,) = step_together([episode], [choose(shown)], self._models)
-            shown, unscored = taken.observation, taken.info["unscored"]
+            (taken,) = step_together([episode], [choose(observation)], self._models)
+            observation, unscored = taken.observation, taken.info["unscored"]
             steps += not unscored
             if taken.is_over:
                 result = math.nan if unscored else float(taken.terminated)

@@ -143,8 +143,8 @@ class Learner:
         if self.looks:
             self.looks.record.restore(state["gain"])
         episodes = [env.restored(lane) for env, lane in zip(self.envs, state["lanes"], strict=True)]
-        shown = begin_together(episodes, self.envs[0].models)
-        model._last_obs = np.stack(shown)  # noqa: SLF001 - SB3's
+        observations = begin_together(episodes, self.envs[0].models)
+        model._last_obs = np.stack(observations)  # noqa: SLF001 - SB3's
         for lane, env in enumerate(self.envs):
             lines = islice(self.folder.transitions.ahead, lane, None, len(self.envs))
             env.replay_unscored([line if line["unscored"] else None for line in lines])

@@ -47,15 +47,15 @@ class QueryPolicy(ActorCriticPolicy):
     _in_numpy: Callable[[Array], tuple[Array, float]] | None = None
     """`score_one` with copies of the weights, until they change."""
 
-    def score_one(self, shown: Array) -> tuple[Array, float]:
+    def score_one(self, observation: Array) -> tuple[Array, float]:
         """The normalised logits (A,) and the value of one observation (size,); for any thread."""
         if (score := self._in_numpy) is None:
             score = self._in_numpy = self._copied()
-        return score(shown)
+        return score(observation)
 
     def scores(self, observations: torch.Tensor) -> torch.Tensor:
         """The normalised logits (N, A) of observations (N, size); for any thread."""
-        logits = [self.score_one(shown)[0] for shown in observations.cpu().numpy()]
+        logits = [self.score_one(observation)[0] for observation in observations.cpu().numpy()]
         return torch.from_numpy(np.stack(logits)).to(observations.device)
 
     def train(self, mode: bool = True) -> QueryPolicy:  # noqa: FBT001, FBT002 - torch's signature
@@ -99,8 +99,8 @@ class QueryPolicy(ActorCriticPolicy):
         head = weights["head.weight"][:, :HIDDEN].copy()
         last, last_bias = weights["value_net.weight"][0].copy(), float(weights["value_net.bias"][0])
 
-        def score(shown: Array) -> tuple[Array, float]:
-            seen = np.vecdot(first, shown) + first_bias
+        def score(observation: Array) -> tuple[Array, float]:
+            seen = np.vecdot(first, observation) + first_bias
             hidden = np.tanh(seen[: 2 * HIDDEN].reshape(2, 1, HIDDEN))
             actor, critic = np.tanh(np.vecdot(second, hidden) + second_bias)
             logits = np.vecdot(head, actor) + seen[2 * HIDDEN :]

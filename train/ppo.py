@@ -56,7 +56,7 @@ def key_seed(seed: int, *key: int) -> int:
 class ScoresOne(Protocol):
     """A policy with a quick way for a single observation."""
 
-    def score_one(self, shown: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
+    def score_one(self, observation: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
         """The normalised logits (A,) and the value."""
         ...
 
@@ -64,14 +64,14 @@ class ScoresOne(Protocol):
 class Step(NamedTuple):
     """A step of a lane."""
 
-    shown: NDArray[Any]
+    observation: NDArray[Any]
     """What the environment showed before it."""
     action: int
     value: float
     log_prob: float
     reward: float
-    worth: float
-    """The reward, and where the episode was truncated what was to come."""
+    learned_reward: float
+    """The shaped reward, and gamma times the value of what was to come where truncated."""
     done: bool
     info: dict[str, Any]
 
@@ -103,9 +103,9 @@ class ScoredBuffer(RolloutBuffer):
         """Append a row of all lanes."""
         for lane, step in enumerate(row):
             place = self.pos, lane
-            self.observations[place], self.actions[place] = step.shown, step.action
+            self.observations[place], self.actions[place] = step.observation, step.action
             self.values[place], self.log_probs[place] = step.value, step.log_prob
-            self.rewards[place] = step.worth
+            self.rewards[place] = step.learned_reward
             self.scored[place], self.dones[place] = step.is_scored, step.done
         self.pos += 1
         self.full = self.pos == self.buffer_size
@@ -239,25 +239,25 @@ class LaneRollouts(OnPolicyAlgorithm):
         return model
 
     @abstractmethod
-    def choose(self, shown: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+    def choose(self, observation: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
         """The action for one observation, its value and its log probability; one call at a time.
 
         Args:
-            shown: what the lane shows.
+            observation: what the lane shows.
             lane: its number.
             row: how many actions it took before; chance is keyed (seed, lane, row).
         """
 
     @abstractmethod
-    def value(self, shown: NDArray[Any]) -> float:
+    def value(self, observation: NDArray[Any]) -> float:
         """What is expected to come from here."""
 
     @abstractmethod
     def update(self) -> None:
         """Learn from the rollout buffer, in which some row is scored."""
 
-    def worth(self, reward: float, info: Mapping[str, Any]) -> float:  # noqa: ARG002 - for others
-        """What is learned of a step's reward."""
+    def shaped_reward(self, reward: float, info: Mapping[str, Any]) -> float:  # noqa: ARG002 - for others
+        """The reward that is learned from."""
         return reward
 
     def collect_rollouts(
@@ -273,8 +273,11 @@ class LaneRollouts(OnPolicyAlgorithm):
         buffer.seed, buffer.update = self.seed or 0, self.rollouts
         self.policy.set_training_mode(False)
         callback.on_rollout_start()
-        shown, self._last_obs = list(np.asarray(self._last_obs)), None  # of no use if it is stopped
-        with closing(self._played(shown, n_rollout_steps)) as rows:
+        observations, self._last_obs = (
+            list(np.asarray(self._last_obs)),
+            None,
+        )  # of no use if it is stopped
+        with closing(self._played(observations, n_rollout_steps)) as rows:
             for row in rows:
                 buffer.write(row)
                 self.rows += 1
@@ -289,8 +292,8 @@ class LaneRollouts(OnPolicyAlgorithm):
         if not goes_on:
             self._wait_for_lanes()
             return False
-        self._last_obs = np.stack(shown)
-        buffer.finish(np.array([self.value(each) for each in shown], np.float32))
+        self._last_obs = np.stack(observations)
+        buffer.finish(np.array([self.value(each) for each in observations], np.float32))
         self.rollouts += 1
         callback.update_locals(locals())
         callback.on_rollout_end()
@@ -306,8 +309,8 @@ class LaneRollouts(OnPolicyAlgorithm):
             self.skipped_updates += 1
         self.logger.record("train/skipped_updates", self.skipped_updates)
 
-    def _played(self, shown: list[Any], rows: int) -> Generator[list[Step], None, None]:
-        """Rows of all lanes, each as soon as every lane has it; `shown` is kept up to date.
+    def _played(self, observations: list[Any], rows: int) -> Generator[list[Step], None, None]:
+        """Rows of all lanes, each as soon as every lane has it; `observations` is kept up to date.
 
         Steps are taken on other threads, so that a signal breaks none of them off.
         """
@@ -323,16 +326,16 @@ class LaneRollouts(OnPolicyAlgorithm):
                 ended.put((0, error))
 
         if self.step_all is not None or self.workers == 1:
-            takers = [self._steps_in_turn(shown, span)]
+            takers = [self._steps_in_turn(observations, span)]
         else:
-            places = threading.Semaphore(self.workers or len(shown))
-            lanes = range(len(shown))
-            takers = [self._steps_of(lane, shown, span, places) for lane in lanes]
+            places = threading.Semaphore(self.workers or len(observations))
+            lanes = range(len(observations))
+            takers = [self._steps_of(lane, observations, span, places) for lane in lanes]
         self._threads = [
             threading.Thread(target=play, args=(steps,), name=f"lane-{lane}")
             for lane, steps in enumerate(takers)
         ]
-        steps: list[deque[Step]] = [deque() for _ in shown]
+        steps: list[deque[Step]] = [deque() for _ in observations]
         try:
             for thread in self._threads:
                 thread.start()
@@ -347,49 +350,49 @@ class LaneRollouts(OnPolicyAlgorithm):
             is_stopped.set()
 
     def _steps_of(
-        self, lane: int, shown: list[Any], span: range, places: threading.Semaphore
+        self, lane: int, observations: list[Any], span: range, places: threading.Semaphore
     ) -> Iterator[tuple[int, Step]]:
         """The steps of one lane."""
         for row in span:
             with places:
-                step = self._step(shown, lane, row)
+                step = self._step(observations, lane, row)
             yield lane, step
 
-    def _steps_in_turn(self, shown: list[Any], span: range) -> Iterator[tuple[int, Step]]:
+    def _steps_in_turn(self, observations: list[Any], span: range) -> Iterator[tuple[int, Step]]:
         """The steps of all lanes, one after another or all together, row by row."""
-        lanes = range(len(shown))
+        lanes = range(len(observations))
         for row in span:
             if self.step_all is None:
-                yield from ((lane, self._step(shown, lane, row)) for lane in lanes)
+                yield from ((lane, self._step(observations, lane, row)) for lane in lanes)
                 continue
-            choices = [self._choose(shown[lane], lane, row) for lane in lanes]
+            choices = [self._choose(observations[lane], lane, row) for lane in lanes]
             results = self.step_all([action for action, _, _ in choices])
-            ends = [self._end(shown, lane, choices[lane], results[lane]) for lane in lanes]
+            ends = [self._end(observations, lane, choices[lane], results[lane]) for lane in lanes]
             yield from enumerate(ends)
 
-    def _step(self, shown: list[Any], lane: int, row: int) -> Step:
-        choice = self._choose(shown[lane], lane, row)
-        return self._end(shown, lane, choice, self.lanes[lane].step(np.int64(choice[0])))
+    def _step(self, observations: list[Any], lane: int, row: int) -> Step:
+        choice = self._choose(observations[lane], lane, row)
+        return self._end(observations, lane, choice, self.lanes[lane].step(np.int64(choice[0])))
 
-    def _choose(self, shown: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+    def _choose(self, observation: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
         with self._policy_lock:  # torch on many threads at once is slower than in turn
-            return self.choose(shown, lane, row)
+            return self.choose(observation, lane, row)
 
     def _end(
-        self, shown: list[Any], lane: int, choice: tuple[int, float, float], result: Result
+        self, observations: list[Any], lane: int, choice: tuple[int, float, float], result: Result
     ) -> Step:
         """A step that was taken; where it ended its episode the next one begins."""
-        before, (after, reward, terminated, truncated, info) = shown[lane], result
-        worth = self.worth(float(reward), info)
+        before, (after, reward, terminated, truncated, info) = observations[lane], result
+        learned = self.shaped_reward(float(reward), info)
         info = {**info, "TimeLimit.truncated": truncated and not terminated}
         if truncated and not terminated:
             with self._policy_lock:
-                worth += self.gamma * self.value(after)
+                learned += self.gamma * self.value(after)
         if terminated or truncated:
             info["terminal_observation"] = after
             after, _ = self.lanes[lane].reset()
-        shown[lane] = after
-        return Step(before, *choice, float(reward), worth, terminated or truncated, info)
+        observations[lane] = after
+        return Step(before, *choice, float(reward), learned, terminated or truncated, info)
 
     def _wait_for_lanes(self) -> None:
         for thread in self._threads:
@@ -428,32 +431,32 @@ class LanePPO(LaneRollouts, PPO):
 
     policy: ActorCriticPolicy
 
-    def choose(self, shown: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
+    def choose(self, observation: NDArray[Any], lane: int, row: int) -> tuple[int, float, float]:
         """Draw an action by its probability; see `LaneRollouts.choose`."""
-        logits, value = self._forward(shown)
+        logits, value = self._forward(observation)
         noise = stream(self.seed or 0, NOISE, lane, row).gumbel(size=len(logits))
         action = int(np.argmax(logits + noise))
         return action, value, float(logits[action])
 
-    def value(self, shown: NDArray[Any]) -> float:
+    def value(self, observation: NDArray[Any]) -> float:
         """The critic's value."""
-        return self._forward(shown)[1]
+        return self._forward(observation)[1]
 
-    def greedy(self, shown: NDArray[Any]) -> int:
+    def greedy(self, observation: NDArray[Any]) -> int:
         """The likeliest action."""
         with self._policy_lock:
-            return int(np.argmax(self._forward(shown)[0]))
+            return int(np.argmax(self._forward(observation)[0]))
 
     def update(self) -> None:
         """SB3's update."""
         PPO.train(self)
 
     @torch.no_grad()
-    def _forward(self, shown: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
+    def _forward(self, observation: NDArray[Any]) -> tuple[NDArray[np.float32], float]:
         """The normalised logits (A,) and the value of one observation."""
         if isinstance(self.policy, ScoresOne):
-            return self.policy.score_one(shown)
-        seen, _ = self.policy.obs_to_tensor(shown)
+            return self.policy.score_one(observation)
+        seen, _ = self.policy.obs_to_tensor(observation)
         logits = self.policy.get_distribution(seen).distribution.logits  # type: ignore[union-attr]  # Discrete
         return logits[0].cpu().numpy(), float(self.policy.predict_values(seen))
 

@@ -320,7 +320,7 @@ def _learn_together(
     from train.record import ProgressLine
 
     stop = Stop(*(run.connection for run in runs))
-    came: dict[str, Outcome | BaseException] = {}
+    results: dict[str, Outcome | BaseException] = {}
     monitor = CallMonitor(
         *(run.connection.dispatcher for run in runs),
         lanes=sum(run.config.num_processes for run in runs),
@@ -336,50 +336,50 @@ def _learn_together(
             return ProgressLine(config.total_steps, recorder, monitor, beside, run.name)
 
         try:
-            came[run.name] = run.learn(show, stop, accuracy)
+            results[run.name] = run.learn(show, stop, accuracy)
         except BaseException as error:  # noqa: BLE001 - raised below
             stop(error, run.name)
-            came[run.name] = error
+            results[run.name] = error
 
     with ProgressDisplay() as display:
         threads = [threading.Thread(target=learn, args=(run, display)) for run in runs]
         try:
             for place, thread in enumerate(threads):
-                while place and _is_behind(runs[place - 1], ahead, came):
-                    threading.Event().wait(_POLL_S)
+                while place and _is_behind(runs[place - 1], ahead, results):
+                    time.sleep(_POLL_S)
                 thread.start()
-            _wait_for(runs, threads, came)
+            _wait_for(runs, threads, results)
         except Interrupted as error:
             stop(error)
-            _wait_for(runs, threads, came)
-    return _outcomes(runs, came, stop.reason)
+            _wait_for(runs, threads, results)
+    return _outcomes(runs, results, stop.reason)
 
 
 def _wait_for(
-    runs: Sequence[TrainingRun], threads: Sequence[threading.Thread], came: Mapping[str, object]
+    runs: Sequence[TrainingRun], threads: Sequence[threading.Thread], results: Mapping[str, object]
 ) -> None:
     """Wait for the runs whose threads were started.
 
     Not by `join`: Python 3.11 takes a thread for ended once a signal has interrupted its `join`.
     """
     begun = [run for run, thread in zip(runs, threads, strict=True) if thread.ident is not None]
-    while any(run.name not in came for run in begun):
-        threading.Event().wait(_POLL_S)
+    while any(run.name not in results for run in begun):
+        time.sleep(_POLL_S)
 
 
-def _is_behind(run: TrainingRun, ahead: int, came: Mapping[str, object]) -> bool:
+def _is_behind(run: TrainingRun, ahead: int, results: Mapping[str, object]) -> bool:
     """Whether a run is under way and has not come so many steps far."""
-    return run.name not in came and run.folder.transitions.count < ahead
+    return run.name not in results and run.folder.transitions.count < ahead
 
 
 def _outcomes(
     runs: Sequence[TrainingRun],
-    came: Mapping[str, Outcome | BaseException],
+    results: Mapping[str, Outcome | BaseException],
     reason: BaseException | None,
 ) -> tuple[list[Outcome], BaseException | None]:
     """Those of the runs that could be summed up, and what ended the first."""
-    outcomes = [each for run in runs if isinstance(each := came.get(run.name), Outcome)]
-    for name, each in came.items():
+    outcomes = [each for run in runs if isinstance(each := results.get(run.name), Outcome)]
+    for name, each in results.items():
         if isinstance(each, BaseException) and each is not reason:
             write_stderr(f"{name} was not summed up: {describe(each)}")
     if reason and not outcomes:
@@ -539,7 +539,7 @@ def _over_seeds(runs: Sequence[Summary], name: str, unit: str, end: str) -> Summ
     found = np.array([run[f"{name}_rate_{end}"] for run in known])
     low, high = 0.0, 1.0
     if len(known) > 1:
-        # Where all are the same, it is as wide as if one of them had one trial that came otherwise.
+        # Where all are the same, it is as wide as if one trial of one of them had another outcome.
         trial = 1 / min(run[f"{unit}_{end}"] for run in known)
         ends = student_intervals(found, np.float64(trial))
         low, high = max(0.0, float(ends[0])), min(1.0, float(ends[1]))
