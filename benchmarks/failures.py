@@ -34,8 +34,8 @@ OURS = "did not happen"
 REFUSAL = "counts as a refusal"
 DROPPED = "episode dropped"
 WHY = """\
-A step of which a call failed did not happen: the agent acts again, with other seeds, and what failed is
-counted apart. That is for the rates' sake; earlier systems counted a failed call as a refusal, or dropped its
+A step of which a call failed did not happen: it is made again, and what failed is counted apart.
+That is for the rates' sake; earlier systems counted a failed call as a refusal, or dropped its
 episode."""
 Attempts = Sequence[Mapping[str, Any]]
 """An agent's lines of transitions.jsonl in one episode, those of failed steps among them."""
@@ -62,9 +62,9 @@ def sections(*, quick: bool) -> Iterator[Section]:
             f"{WHY}\n\n`mutagym eval -p {POLICY}` with {AGENTS} agents on {queries} held-out queries, "
             f"seeds 0 to {seeds - 1}, on a server that answers every call and on one where {RATE:.0%} of "
             "them fail after their only attempt (`--max-unscored 0.5`). *Did not happen* is what mutagym "
-            "does: an agent acts again, and what failed is counted apart. The last two rows are counted from "
-            "the same steps as earlier systems did. *Off by* is the difference to the server without "
-            "failures, paired by query."
+            "does: the step is made again, and what failed is counted apart. The last two rows are "
+            "counted from the same steps as earlier systems did. *Off by* is the difference to the server "
+            "without failures, paired by query."
         ),
         rows=rows,
         checks=_checks({name: _difference(trials, truth) for name, trials in schemes.items()}),

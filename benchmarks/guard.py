@@ -27,7 +27,7 @@ from scipy.stats import binom  # type: ignore[import-untyped]
 from benchmarks.commands import read_json
 from benchmarks.reporting import Check, Section, at_least, at_most, run
 from cli.main import ExitCode, execute
-from evaluation.guard import verdict
+from evaluation.gates import guard_verdict
 from mutators.registry import DEFAULT_MUTATORS
 from scorers.statistics import exact_interval, trials_without_success
 from simulator.process import EmbeddedServer
@@ -146,7 +146,8 @@ def _evaluate(server: EmbeddedServer, condition: Condition, seed: int) -> Told:
             code = execute(["eval", *(str(item) for pair in flags.items() for item in pair)])
         if code not in {ExitCode.DONE, ExitCode.GATE_NOT_MET}:
             raise SystemExit(said.getvalue())
-        (row,) = read_json(folder / "run" / "report.json")["guard"]["policies"]
+        policies = read_json(folder / "run" / "report.json")["guard"]["policies"]
+        (row,) = (policy for policy in policies if policy["asked"])
     return Told(verdict=row["verdict"], code=code, unlocked=row["unlocked"], refused=row["kept"]["n"])
 
 
@@ -207,7 +208,7 @@ def _power() -> Section:
 
 def _passes(n: int, share: float) -> float:
     """The chance of the verdict `kept` where a share of n is unlocked on the mean."""
-    most = next(k for k in range(n + 1) if verdict(k, n, MARGIN) != "kept") - 1
+    most = next(k for k in range(n + 1) if guard_verdict(k, n, MARGIN) != "kept") - 1
     return float(binom.cdf(most, n, share))
 
 

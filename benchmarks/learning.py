@@ -235,13 +235,15 @@ def called(algorithm: str, budget: int) -> str:
 def _by_team(results: Mapping[str, Any]) -> dict[str, Any]:
     """Returns and successes of each team, by query."""
     names = [Path(team["name"]).name for team in results["teams"]]
-    queries = [each["query"] for each in results["episodes"] if each["team"] == 0]
-    teams: dict[str, dict[str, list[list[float]]]] = {name: {"return": [], "success": []} for name in names}
-    for episode in results["episodes"]:
-        scored = [agent for agent in episode["agents"] if agent["status"] == "scored"]
-        for key, values in teams[names[episode["team"]]].items():
-            values.append([float(agent[key]) for agent in scored])
-    return {"queries": queries, "teams": teams}
+    queries = {row["episode"]: row["query"] for row in results["episodes"]}
+    teams: dict[str, dict[str, list[list[float]]]] = {
+        name: {key: [[] for _ in queries] for key in ("return", "success")} for name in names
+    }
+    for row in results["episodes"]:
+        if row["status"] == "scored":
+            for key, values in teams[names[row["team"]]].items():
+                values[row["episode"]].append(float(row[key]))
+    return {"queries": list(queries.values()), "teams": teams}
 
 
 BEST_FIXED = "best fixed"

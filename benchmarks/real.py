@@ -82,7 +82,7 @@ SETTINGS: Mapping[str, object] = {
 }
 TRAINING: Mapping[str, object] = {"--num-processes": 16, "--num-steps": 8}
 ALGORITHMS = ("auto", "ppo")
-FITTED = ("best_fixed", "linucb", "thompson")
+FITTED = ("best_fixed", "cascade", "linucb")
 AGAINST = ("noop", "best_fixed", "linucb")
 """What the trained policies are compared with."""
 ADOPTED = "adopted"
@@ -210,7 +210,7 @@ def _rate_row(
         "minutes": f"{read_json(summary)['wall_s'] / 60:.1f}" if summary.exists() else None,
         "success": _percent(rate["success"]),
         "refused": _percent(rate["refusal"]),
-        "undetermined %": 100 * rate["undetermined_share"],
+        "undetermined %": 100 * rate["undetermined"]["rate"],
         "return": f"{rate['return']['mean']:.3f}",
         "plays": _most_played(rate["mutators"]),
     }
@@ -273,11 +273,12 @@ def gains(target: Target, results: Mapping[int, Mapping[str, Any]]) -> Section:
 def _successes(results: Mapping[str, Any]) -> dict[str, list[list[float]]]:
     """For each policy and query the successes of its scored episodes."""
     names = [Path(team["name"]).name for team in results["teams"]]
-    found: dict[str, list[list[float]]] = defaultdict(list)
-    for episode in results["episodes"]:
-        scored = [agent for agent in episode["agents"] if agent["status"] == "scored"]
-        found[names[episode["team"]]].append([float(agent["success"]) for agent in scored])
-    return found
+    found: dict[str, dict[int, list[float]]] = {name: defaultdict(list) for name in names}
+    for row in results["episodes"]:
+        successes = found[names[row["team"]]][row["episode"]]
+        if row["status"] == "scored":
+            successes.append(float(row["success"]))
+    return {name: list(by_query.values()) for name, by_query in found.items()}
 
 
 def _verdict(found: Comparison, p_value: float) -> str:

@@ -1,4 +1,4 @@
-"""What the process that drives a run spends: a step under each engine, a lane, a choice among servers.
+"""What the process that drives a run spends: on a lane, and on a choice among servers.
 
 python -m benchmarks.scaling
 """
@@ -11,11 +11,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
-from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
-from statistics import median
 from typing import Any, Self
 
 from benchmarks.reporting import Section, run
@@ -24,14 +21,13 @@ from cli.timed_rollout import Setting, TimedMission, World, ready, roll
 from envs.queries import load_queries
 from ollama_utils.connect import Roles
 from ollama_utils.dispatcher import Dispatcher
-from ollama_utils.ray_client import joined_ray
 from ollama_utils.servers import Servers
 from ollama_utils.wires import open_client
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 
-SERVERS, SLOTS, LANES = 4, 8, 64
-"""Those of a rollout under each engine."""
+SLOTS = 8
+"""Those of each server to choose from."""
 SIZES = (64, 256, 1024)
 """Lanes, with half as many slots; replies last the longer the more there are: the pace is the same."""
 POOLS = (1, 8, 100, 1000)
@@ -41,30 +37,11 @@ _KIB = 1024
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
-    """The driver's cost by engine and encoder, by lanes, and by servers."""
-    runs, steps = (1, 1) if quick else (3, 6)
-    engines = ("threads", "ray") if find_spec("ray") else ("threads",)
-    yield Section(
-        title="A step under each engine",
-        about=(
-            f"{LANES} lanes on {SERVERS} simulated servers of {SLOTS} slots, two calls a step, on one "
-            "machine. The driver's CPU is that of its process alone, all threads; the actors' is theirs "
-            f"together. Medians of {runs} runs that take turns."
-        ),
-        rows=by_engine(engines, runs, steps, 2.0, ("hashing", "all-MiniLM-L6-v2")),
-    )
-    yield Section(
-        title="A step whose replies are streamed",
-        about=(
-            "The same with replies fifteen times as long: those that take over 5 seconds are streamed, and "
-            "each of their 50 words is read by whoever makes the call. Medians of 2 runs."
-        ),
-        rows=by_engine(engines, 1 if quick else 2, 1 if quick else 2, 30.0, ("hashing",)),
-    )
+    """The driver's cost by lanes, and by servers."""
     yield Section(
         title="A lane",
         about=(
-            "Lanes on one simulated server with half as many slots, the hashing encoder, no Ray. Replies "
+            "Lanes on one simulated server with half as many slots, the hashing encoder. Replies "
             "last the longer the more lanes there are, so that the servers' pace is the same in all rows; "
             "those of 1,024 lanes are streamed. "
             "Threads and open files are the most that were seen; memory is what came to it from before the "
@@ -80,53 +57,6 @@ def sections(*, quick: bool) -> Iterator[Section]:
         ),
         rows=[by_servers(count) for count in POOLS],
     )
-
-
-def by_engine(
-    engines: tuple[str, ...], runs: int, num_steps: int, time_scale: float, encoders: tuple[str, ...]
-) -> list[dict[str, Any]]:
-    """A row for each encoder and engine."""
-    settings = Settings(slots=SLOTS, reply_tokens="50", time_scale=time_scale)
-    with ExitStack() as stack:
-        hosts = [stack.enter_context(EmbeddedServer(settings)).host for _ in range(SERVERS)]
-        return [row for encoder in encoders for row in _turns(hosts, engines, encoder, runs, num_steps)]
-
-
-def _turns(
-    hosts: list[str], engines: tuple[str, ...], encoder: str, runs: int, num_steps: int
-) -> Iterator[dict[str, Any]]:
-    found: dict[str, list[dict[str, float]]] = {engine: [] for engine in engines}
-    _under("threads", hosts, encoder, seed=runs, num_steps=1)  # what is computed once is left out
-    for seed in range(runs):
-        for engine in engines:
-            found[engine].append(_under(engine, hosts, encoder, seed, num_steps))
-    for engine, rows in found.items():
-        medians = {key: round(median(row[key] for row in rows), 3) for key in rows[0]}
-        yield {"encoder": encoder, "engine": engine, **medians}
-
-
-def _under(engine: str, hosts: list[str], encoder: str, seed: int, num_steps: int) -> dict[str, float]:
-    """One rollout, in milliseconds a step."""
-    with ExitStack() as stack:
-        cluster = stack.enter_context(joined_ray(None)) if engine == "ray" else None
-        opener = cluster.open_client if cluster else open_client
-        dispatcher = stack.enter_context(
-            Dispatcher(hosts, max_in_flight=SLOTS + 2, memory_bytes=0, opener=opener)
-        )
-        dispatcher.servers.models()  # the actors are up
-        actors = [client.actor_pid() for client in cluster.clients] if cluster else []
-        setting = Setting(schedule="lanes", num_processes=LANES, max_workers=None, seed=seed)
-        world = _world(hosts, encoder)
-        with ready(world, dispatcher, setting) as play:
-            spent_s, theirs_s = time.process_time(), sum(map(_cpu_s, actors))
-            rollout = roll(play, world, setting, num_steps)
-            spent_s, theirs_s = time.process_time() - spent_s, sum(map(_cpu_s, actors)) - theirs_s
-    steps = LANES * num_steps
-    return {
-        "steps/s": steps / rollout.wall_s,
-        "driver CPU ms a step": 1000 * spent_s / steps,
-        "actors' CPU ms a step": 1000 * theirs_s / steps,
-    }
 
 
 def _alone(measure: Callable[[int, int], dict[str, Any]], lanes: int, num_steps: int) -> dict[str, Any]:
@@ -208,12 +138,6 @@ def _memory_kib() -> int:
     """The memory of this process that is in RAM."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") // _KIB
-
-
-def _cpu_s(pid: int) -> float:
-    """CPU seconds so far of a process on this machine."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
-from functools import cache
-from itertools import pairwise
+from dataclasses import dataclass
+from functools import cache, partial
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -21,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.reporting import Section, at_least, run
-from evaluation.policies.policy import Policy, View
-from evaluation.stepping import PolicyStepper, make_stepper
-from ollama_utils.plans import play_plans
+from evaluation.policies import Policy, View
+from evaluation.stepping import PolicyStepper, StepperName
+from ollama_utils.parallel import map_parallel
 
 if TYPE_CHECKING:
     import torch
@@ -38,16 +37,20 @@ REMEMBERED = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Makes `make_policy(**arguments)`, whatever the seed."""
+class Case:
+    """A policy, and the wrappers that are compared with `serial`: a PolicySource."""
 
     name: str
-    make_policy: Callable[..., Policy]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    make_policy: Callable[[], Policy]
+    wrappers: Sequence[StepperName]
+    steps: int
+    """Steps of an episode in a run."""
+    episodes: int = 1
+    """Episodes side by side, each with its own agents."""
 
     def make(self, seed: int) -> Policy:  # noqa: ARG002 - these policies leave nothing to chance
         """An instance."""
-        return self.make_policy(**self.arguments)
+        return self.make_policy()
 
 
 @dataclass(frozen=True)
@@ -79,17 +82,14 @@ class Computes:
 class Remembers:
     """Looks up the nearest of many embeddings; `step_batch` does so for several in one product."""
 
-    def __init__(self) -> None:
-        self._memory = _memory()
-
     def step(self, view: View) -> int:
         """The action for one."""
-        return int(np.argmax(self._memory @ view.observation)) % MUTATORS
+        return int(np.argmax(_memory() @ view.observation)) % MUTATORS
 
     def step_batch(self, views: Sequence[View]) -> Sequence[int]:
         """The actions for several, in one product."""
-        shown = np.stack([view.observation for view in views])
-        return [int(row) % MUTATORS for row in np.argmax(self._memory @ shown.T, axis=0)]
+        seen = np.stack([view.observation for view in views])
+        return [int(row) % MUTATORS for row in np.argmax(_memory() @ seen.T, axis=0)]
 
 
 class Networked:
@@ -99,11 +99,8 @@ class Networked:
         self.network = _network()
 
     def step(self, view: View) -> int:
-        """The action with the highest score; wrappers ask the network themselves."""
-        import torch
-
-        with torch.no_grad():
-            return int(self.network(torch.from_numpy(view.observation)[None]).argmax())
+        """Not called: wrappers ask the network."""
+        raise NotImplementedError
 
 
 @cache
@@ -113,28 +110,10 @@ def _memory() -> NDArray[np.float32]:
 
 @cache
 def _network() -> torch.nn.Module:
-    import torch
+    from torch.nn import Linear, Sequential, Tanh
 
-    torch.manual_seed(0)
-    widths = (DIMENSION, 64, 64, MUTATORS)
-    layers = [
-        torch.nn.Sequential(torch.nn.Linear(before, after), torch.nn.Tanh())
-        for before, after in pairwise(widths)
-    ]
-    return torch.nn.Sequential(*layers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Case:
-    """A policy, and the wrappers that are compared with `serial`."""
-
-    policy: str
-    source: Source
-    wrappers: Sequence[str]
-    steps: int
-    """Steps of an episode in a run."""
-    episodes: int = 1
-    """Episodes side by side, each with its own thread and its own agents."""
+    hidden = (Linear(DIMENSION, 64), Tanh(), Linear(64, 64), Tanh())
+    return Sequential(*hidden, Linear(64, MUTATORS))
 
 
 def sections(*, quick: bool) -> Iterator[Section]:
@@ -143,19 +122,18 @@ def sections(*, quick: bool) -> Iterator[Section]:
     cases = cases_for(step_s, steps)
     rows = [row for case in cases for row in measure(case, agents=AGENTS, runs=runs)]
     faster = {(row["policy"], row["wrapper"]): row["times faster"] for row in rows}
-    waits, computes = (case.policy for case in cases[:2])
+    waits, computes = (case.name for case in cases[:2])
     yield Section(
         title="Policies side by side",
         about=(
-            f"What a step of {AGENTS} agents takes under a policy wrapper, and one policy after another "
-            f"(`serial`), medians of {runs} runs that take turns; wrappers are warm. What computes in Python "
-            "gains from as many processes as there are cores."
+            f"What a step of {AGENTS} agents takes under a policy wrapper, and one policy after "
+            f"another (`serial`), medians of {runs} runs that take turns; wrappers are warm. What "
+            "computes in Python gains from as many processes as there are cores."
         ),
         rows=rows,
         checks=[
             at_least(f"times faster on threads: {waits}", 6, faster[waits, "thread"]),
             at_least(f"times faster in processes: {computes}", 1.2, faster[computes, "process"]),
-            at_least(f"times faster under auto: {computes}", 1.2, faster[computes, "auto"]),
         ],
     )
 
@@ -164,51 +142,34 @@ def cases_for(step_s: float, steps: int) -> list[Case]:
     """A policy that waits, one that computes, one with `step_batch`, one with a network.
 
     Args:
-        step_s: what a step of the first two takes; they take 2 steps.
+        step_s: seconds that a step of the first two takes; they take 2 steps.
         steps: of the others.
     """
+    few = min(2, steps)
+    waits, computes = partial(Waits, step_s), partial(Computes, _rounds(step_s))
     return [
+        Case(name=f"waits {step_s * 1000:g} ms", make_policy=waits, wrappers=["thread"], steps=few),
         Case(
-            policy=f"waits {step_s * 1000:g} ms",
-            source=Source(name="waits", make_policy=Waits, arguments={"wait_s": step_s}),
-            wrappers=("thread", "auto"),
-            steps=min(2, steps),
+            name=f"computes {step_s * 1000:g} ms in Python",
+            make_policy=computes,
+            wrappers=["thread", "process"],
+            steps=few,
         ),
-        Case(
-            policy=f"computes {step_s * 1000:g} ms in Python",
-            source=Source(name="computes", make_policy=Computes, arguments={"rounds": _rounds(step_s)}),
-            wrappers=("thread", "process", "auto"),
-            steps=min(2, steps),
-        ),
-        Case(
-            policy="has step_batch",
-            source=Source(name="remembers", make_policy=Remembers),
-            wrappers=("batch", "auto"),
-            steps=steps,
-        ),
-        Case(
-            policy="has a torch network",
-            source=Source(name="networked", make_policy=Networked),
-            wrappers=("torch", "auto"),
-            episodes=8,
-            steps=steps,
-        ),
+        Case(name="has step_batch", make_policy=Remembers, wrappers=["batch"], steps=steps),
+        Case(name="has a torch network", make_policy=Networked, wrappers=["torch"], episodes=8, steps=steps),
     ]
 
 
 def measure(case: Case, *, agents: int, runs: int) -> list[dict[str, Any]]:
-    """One row for each wrapper; figures are medians over runs, which take turns.
+    """One row for each wrapper: milliseconds a step of all agents of an episode.
 
-    A step is one of all agents; how many times faster it is, is the ratio in the same run. Wrappers are warm:
-    processes run, and `auto` has picked.
+    Figures are medians over runs, which take turns; wrappers are warm.
     """
-    reports: list[str] = []
+    names: list[StepperName] = ["serial", *case.wrappers]
     with ExitStack() as stack:
         steppers = {
-            name: stack.enter_context(
-                closing(make_stepper(name, jobs=agents, action_timeout_ms=None, report=reports.append))
-            )
-            for name in ("serial", *case.wrappers)
+            name: stack.enter_context(closing(PolicyStepper(name, jobs=agents * case.episodes)))
+            for name in names
         }
         for stepper in steppers.values():
             _step_s(case, stepper, agents)  # warms it up
@@ -217,39 +178,41 @@ def measure(case: Case, *, agents: int, runs: int) -> list[dict[str, Any]]:
         ]
     return [
         {
-            "policy": case.policy,
+            "policy": case.name,
             "episodes": case.episodes,
             "wrapper": name,
             "ms a step, serial": round(1000 * median(each["serial"] for each in taken), 2),
             "ms a step": round(1000 * median(each[name] for each in taken), 2),
             "times faster": round(median(each["serial"] / each[name] for each in taken), 2),
-            "what auto said": " ".join(reports) if name == "auto" else None,
         }
         for name in case.wrappers
     ]
 
 
 def _step_s(case: Case, stepper: PolicyStepper, agents: int) -> float:
-    """The median seconds of a step, all episodes of the case side by side."""
-    plans = [_play(case, stepper, agents, number) for number in range(case.episodes)]
-    return median(play_plans(plans, lambda call: call(), agents * case.episodes))
+    """The seconds of a step of all agents, after a first one, in which instances are made."""
+    seats = [(episode, agent) for episode in range(case.episodes) for agent in range(agents)]
+    policies = {
+        (episode, agent): stepper.begin(
+            case, episode * agents + agent, group=episode, group_seed=episode * agents
+        )
+        for episode, agent in seats
+    }
+
+    def play(seat: tuple[int, int], steps: range) -> None:
+        for step in steps:
+            policies[seat].step(_view(seat[1], step))
+
+    map_parallel(lambda seat: play(seat, range(1)), seats)
+    began_s = time.perf_counter()
+    map_parallel(lambda seat: play(seat, range(1, case.steps + 1)), seats)
+    taken_s = time.perf_counter() - began_s
+    for policy in policies.values():
+        policy.close()
+    return taken_s / case.steps
 
 
-def _play(
-    case: Case, stepper: PolicyStepper, agents: int, number: int
-) -> Generator[Sequence[Callable[[], Any]], Sequence[Any], float]:
-    """The plan of an episode: the median seconds of a step, but for the first: instances are made in it."""
-    seeds = range(number * agents, (number + 1) * agents)
-    taken = []
-    with closing(stepper.begin([case.source] * agents, seeds)) as policies:
-        for step in range(case.steps + 1):
-            views = [_view(agent, step) for agent in range(agents)]
-            began_s = time.perf_counter()
-            yield from policies.step(views)
-            taken.append(time.perf_counter() - began_s)
-    return median(taken[1:])
-
-
+@cache
 def _view(agent: int, step: int) -> View:
     return View(
         observation=np.random.default_rng((agent, step)).normal(size=DIMENSION).astype(np.float32),
@@ -261,7 +224,6 @@ def _view(agent: int, step: int) -> View:
         last_reward=0.0,
         step_count=step,
         max_steps=step + 1,
-        attempt=0,
         agent=agent,
     )
 
@@ -269,11 +231,10 @@ def _view(agent: int, step: int) -> View:
 def _rounds(cpu_s: float) -> int:
     """Rounds of `Computes` that take so much CPU time here."""
     few = 20_000
-    policy, shown = Computes(few), _view(0, 0)
     taken = []
     for _ in range(5):
         began_s = time.thread_time()
-        policy.step(shown)
+        Computes(few).step(_view(0, 0))
         taken.append(time.thread_time() - began_s)
     return max(1, round(few * cpu_s / min(taken)))
 

@@ -13,23 +13,22 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from envs.mission import MissionConfig
-from evaluation.policies.trained import RunSource
 from evaluation.single_queries import SIDE_BY_SIDE, open_source, query_context, query_episode
+from evaluation.trained_policy import RunSource
 from ollama_utils.connect import Connection, ServerConfig, connect
-from ollama_utils.plans import Plan
+from ollama_utils.parallel import iterate_parallel
 from ollama_utils.types import is_text
 from records.errors import RunStoppedError, UserError
 from records.settings import Seed
 from records.terminal import one_line, printable, write_stderr
 
 if TYPE_CHECKING:
-    from evaluation.episodes import AgentEpisode, Call, EpisodeContext
+    from evaluation.episodes import AgentEpisode
 
 STEP = ("mutator", "mutated_query", "adopted", "rejected", "outcome", "intent_similarity", "reward", "reply")
 """What `--json` tells of a step, by the names of transitions.jsonl."""
@@ -122,8 +121,6 @@ def _answers(
     config: AskConfig, source: RunSource, queries: Sequence[str], connection: Connection
 ) -> Iterator[dict[str, Any]]:
     """What came of each query, in their order, each as soon as it is there."""
-    from evaluation.run import play_in_order
-
     context = query_context(config.mission, connection, queries, config.seed)
     source.load()  # what is wrong with it is said before anything is asked
     about = {
@@ -131,23 +128,20 @@ def _answers(
         "policy": source.name,
         "target_model": connection.roles.target,
     }
-    episodes = (_episode(context, source, query) for query in queries)
-    with closing(play_in_order(episodes, SIDE_BY_SIDE)) as played:
+
+    def answer(query: str) -> dict[str, Any]:
+        episode, policy = query_episode(context, source, query)
+        episode.begin()
+        while not episode.is_over:
+            episode.step(policy.step(episode.view()))
+        return _told(query, episode) | about
+
+    with closing(iterate_parallel(answer, queries, SIDE_BY_SIDE)) as answers:
         try:
-            for told in played:
-                yield told | about
+            yield from answers
         except BaseException:
             connection.dispatcher.cancel()  # nobody waits for the others now
             raise
-
-
-def _episode(context: EpisodeContext, source: RunSource, query: str) -> Plan[Call, Any, dict[str, Any]]:
-    """The plan of one query's episode, which depends on the query and the seed alone."""
-    episode, policy = query_episode(context, source, query)
-    yield [episode.begin]
-    while not episode.is_over:
-        yield [partial(episode.step, policy.step(episode.view()))]
-    return _told(query, episode)
 
 
 def _told(query: str, episode: AgentEpisode) -> dict[str, Any]:

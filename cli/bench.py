@@ -29,7 +29,6 @@ from cyclopts import Parameter
 from cli.formats import WIDTH, prints_on_stderr, write_json
 from cli.timed_rollout import (
     AGAIN,
-    OF_PROCESSES,
     ClientMeter,
     Meter,
     ServerMeter,
@@ -133,11 +132,6 @@ def bench(config: BenchConfig = BenchConfig()) -> None:
     if config.server.simulator.faults is not None:
         raise UserError(
             "--faults hit the rows of a benchmark differently, so nothing can be told: leave it out"
-        )
-    own = [name for name in OF_PROCESSES if name in config.schedules]
-    if config.server.engine == "ray" and own:
-        raise UserError(
-            f"--engine ray has one process that drives it, and {' and '.join(own)} one a lane: leave one out"
         )
     mission = replace(config.mission, reward="judge") if config.judge else config.mission
     with prints_on_stderr():

@@ -1,11 +1,11 @@
-"""How every command shows and writes its report: as tables for people, as JSON, or as YAML.
+"""How every command shows and writes its report: as tables for people, or as JSON.
 
-The tables themselves stand at the end of each command's own file: those of `mutagym eval` in `cli/eval.py`.
+The tables themselves stand at the end of each command's own file: those of `mutagym eval` in
+`cli/eval_tables.py`.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -15,7 +15,6 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from records.errors import UserError
 from records.outputs import writing
 from records.run_folder import RunFolder
 from records.settings import STDOUT
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Format = Literal["table", "json", "yaml"]
+Format = Literal["table", "json"]
 WIDTH = 110
 """Of the tables where there is no terminal, and no COLUMNS in the environment."""
 
@@ -126,18 +125,6 @@ def write_json(report: Mapping[str, Any] | Sequence[Any], path: Path | None) -> 
     return path == STDOUT
 
 
-def as_yaml(report: Mapping[str, Any]) -> str:
-    """The report as YAML; all that is not ASCII is escaped where some of it is not to be printed."""
-    import yaml
-
-    def dumped(*, allow_unicode: bool) -> str:
-        text: str = yaml.safe_dump(dict(report), sort_keys=False, allow_unicode=allow_unicode, width=WIDTH)
-        return text
-
-    text = dumped(allow_unicode=True)
-    return text if printable(text) == text else dumped(allow_unicode=False)
-
-
 def write_report(
     report: Mapping[str, Any],
     folder: RunFolder,
@@ -158,23 +145,10 @@ def write_report(
     folder.write_json("report.json", report)
     if write_json(report, path):
         return
-    match form:
-        case "table":
-            print_tables()
-        case "json":
-            print(json.dumps(report, indent=2))
-        case "yaml":
-            print(as_yaml(report))
-
-
-def check_format(name: Format) -> None:
-    """Check, before the work is done, that a report can be written in this format.
-
-    Raises:
-        UserError: the library for it is not installed.
-    """
-    if name == "yaml" and importlib.util.find_spec("yaml") is None:
-        raise UserError("--format yaml needs pyyaml: pip install 'mutagym[yaml]'")
+    if form == "json":
+        print(json.dumps(report, indent=2))
+    else:
+        print_tables()
 
 
 def new_table(title: str, *columns: str, names: int = 1) -> Table:

@@ -240,7 +240,7 @@ def _command_defaults(
         return [Dict(defaults, source=f"--preset {preset}", use_commands_as_keys=False)]
     if tokens[0] in {"eval", "ask", "proxy"}:
         # Here, because Gymnasium takes longer to import than the help of another command may.
-        from evaluation.config import defaults_of_run, run_keys, run_named
+        from evaluation.missions import defaults_of_run, run_keys, run_named
 
         if run := run_named(tokens, table):
             return [RunDefaults(run=run, table=defaults_of_run(run, run_keys(tokens[0])), trusted=trusted)]

@@ -11,25 +11,25 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from envs.mission import MissionConfig, RewordingConfig
-from evaluation.policies.trained import RunSource
-from evaluation.single_queries import SIDE_BY_SIDE, open_source, query_context, query_episode
+from evaluation.single_queries import open_source, query_context, query_episode
+from evaluation.trained_policy import RunSource
 from ollama_utils.connect import Connection, ServerConfig, connect, hosts_named
 from ollama_utils.hosts import is_loopback, parse_host, parse_openai_host, server_url, speaks_openai
-from ollama_utils.plans import Plan, PlanRunner
+from ollama_utils.threads import start_thread
 from ollama_utils.types import is_text
 from records.errors import UserError, as_user_error
 from records.settings import Seed
 from records.terminal import one_line, printable, write_stderr
 
 if TYPE_CHECKING:
-    from evaluation.episodes import Call, EpisodeContext
+    from evaluation.episodes import EpisodeContext
     from ollama_utils.proxy import ProxyRewording, Reword
 
 MOST_CHARS = 10_000
@@ -70,12 +70,9 @@ def proxy(run: str, /, *, config: ProxyConfig = ProxyConfig()) -> None:
         judge_model=None,
         call_attempts=1,  # a client waits meanwhile
     )
-    with (
-        connect(rewriting, named_by="--mutator-model", waits=False) as connection,
-        PlanRunner[Any, Any](lambda call: call(), SIDE_BY_SIDE) as runner,
-    ):
+    with connect(rewriting, named_by="--mutator-model", waits=False) as connection:
         upstream = _only_host(connection)
-        reword = None if config.passthrough else _reworder(config, source, connection, runner)
+        reword = None if config.passthrough else _reworder(config, source, connection)
         timeout_s = config.server.call_timeout_s
         with ProxyServer(upstream, reword, port=config.port, timeout_s=timeout_s) as server:
             if connection.simulated:
@@ -110,9 +107,7 @@ def _only_host(connection: Connection) -> str:
     return hosts[0]
 
 
-def _reworder(
-    config: ProxyConfig, source: RunSource, connection: Connection, runner: PlanRunner[Any, Any]
-) -> Reword:
+def _reworder(config: ProxyConfig, source: RunSource, connection: Connection) -> Reword:
     """What begins to reword a text.
 
     Raises:
@@ -123,13 +118,25 @@ def _reworder(
     context = query_context(mission, connection, ["a query"], config.seed)
 
     def reword(text: str) -> Future[ProxyRewording]:
-        return runner.submit(_reworded(context, source, text))
+        future: Future[ProxyRewording] = Future()
+        start_thread(partial(_settle, future, context, source, text))
+        return future
 
     return reword
 
 
-def _reworded(context: EpisodeContext, source: RunSource, text: str) -> Plan[Call, Any, ProxyRewording]:
-    """The plan of rewording a text as the first step of `mutagym ask` does, tried once."""
+def _settle(future: Future[ProxyRewording], context: EpisodeContext, source: RunSource, text: str) -> None:
+    """Give a future the rewording of a text."""
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(_reworded(context, source, text))
+    except BaseException as error:  # noqa: BLE001 - raised to whoever asks the future
+        future.set_exception(error)
+
+
+def _reworded(context: EpisodeContext, source: RunSource, text: str) -> ProxyRewording:
+    """A text reworded as the first step of `mutagym ask` does, tried once."""
     from envs.queries import VISIBLE
     from ollama_utils.proxy import ProxyRewording
 
@@ -138,13 +145,13 @@ def _reworded(context: EpisodeContext, source: RunSource, text: str) -> Plan[Cal
     if unfit:
         return ProxyRewording(text=text, why=unfit)
     episode, policy = query_episode(context, source, text)
-    yield [partial(episode.begin, attempts=1)]
+    episode.begin(attempts=1)
     if episode.is_over:
         write_stderr(f"not reworded: {one_line(episode.attempts[-1])}")
         return ProxyRewording(text=text, why="failed")
     view = episode.view()
     action = policy.step(view)
-    (made,) = yield [partial(episode.reword, action)]
+    made = episode.reword(action)
     if made.error:
         write_stderr(f"not reworded: {one_line(f'{type(made.error).__name__}: {made.error}')}")
     why = "failed" if made.error else made.rejected or ("unchanged" if made.query == text else "")

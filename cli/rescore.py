@@ -273,7 +273,7 @@ def _report(
 
 
 def _rates(queries: Sequence[str], told: Sequence[Record]) -> dict[str, Any]:
-    from evaluation.report import rate  # scipy takes long to import
+    from evaluation.rates import rate  # scipy takes long to import
 
     happened = {"success": [each["success"] for each in told]}
     happened |= {"refusal": [each["outcome"] == "refused" for each in told]}
@@ -288,7 +288,7 @@ def _agreement(
     queries: Sequence[str], before: Sequence[RefusalLabel], now: Sequence[RefusalLabel]
 ) -> dict[str, Any]:
     """How often both say the same of a refusal, with the interval of that, and Cohen's kappa."""
-    from evaluation.report import rate
+    from evaluation.rates import rate
 
     same = ((a in REFUSALS) == (b in REFUSALS) for a, b in zip(before, now, strict=True))
     return rate(zip(queries, same, repeat(1))) | {"kappa": agreement(before, now).kappa}

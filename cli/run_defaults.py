@@ -115,7 +115,7 @@ class RunMissions:
         Raises:
             UserError: one names what the user did not.
         """
-        from evaluation.config import (
+        from evaluation.missions import (
             defaults_of_run,
             mission_run,
             mission_settings,
@@ -182,7 +182,7 @@ class RunArgument:
 
 def _of_replayed(run: Path, table: Mapping[str, Any]) -> dict[str, Any]:
     """What a replay takes over from a run: all that decides it but the hosts, for nobody is called."""
-    from evaluation.config import MODELS
+    from evaluation.missions import MODELS
     from ollama_utils.connect import ServerConfig
 
     if "num-env-steps" not in table:
@@ -216,7 +216,7 @@ def _of_missions(run: Path, keys: set[str]) -> dict[str, Any]:
     Raises:
         UserError: they do not say the same, or missions.json is damaged.
     """
-    from evaluation.config import recorded_tables
+    from evaluation.missions import recorded_tables
 
     found: dict[str, tuple[str, Any]] = {}
     missions = recorded_tables(run) if (run / MISSIONS).exists() else {}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from cli.formats import Format, check_format, prints_on_stderr
+from cli.formats import Format, prints_on_stderr
 from ollama_utils.types import ThinkWord
 from records.errors import UserError, as_user_error
 from records.json_lines import read_text
@@ -68,7 +68,6 @@ class SearchConfig:
         Raises:
             UserError: one of them cannot be used.
         """
-        check_format(self.format)
         check_places(resume=self.resume, run_dir=self.run_dir, json=self.json, cache=self.cache)
 
 

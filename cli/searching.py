@@ -24,8 +24,9 @@ from ollama_utils.connect import DRAIN_S, Connection, ServerConfig, connect, kee
 from ollama_utils.dispatcher import Dispatcher
 from ollama_utils.errors import OllamaError
 from ollama_utils.monitor import counted
-from ollama_utils.plans import start_thread
+from ollama_utils.on_ray import whole_run
 from ollama_utils.reply_log import ReplyLog
+from ollama_utils.threads import start_thread
 from ollama_utils.types import Call
 from records.errors import RunStoppedError
 from records.failures import FailureLimit
@@ -187,6 +188,8 @@ class Search:
     """Questions to the target models that show, before the search begins, whether they answer."""
     spared: Sequence[type[OllamaError]] = ()
     """Failures of a call that the search itself takes into account: they do not end it."""
+    elsewhere: Callable[[], Sequence[str]] = tuple
+    """Why calls of Ray tasks failed, since it was asked last, as `CallOutcomes.read` says it."""
 
 
 class SearchCommand(Protocol):
@@ -297,7 +300,7 @@ class SearchSession:
         spent = {
             "wall_s": round(time.monotonic() - began_s, 3),
             **self.connection.dispatcher.totals(),
-            "whole_run": self._replies.totals(),
+            "whole_run": whole_run(self._replies, self.folder.path),
             **found.spent,
         }
         results = {"simulated": self.connection.simulated, **found.results}
@@ -372,7 +375,7 @@ class SearchSession:
                 while True:
                     over = not wait([found], LOOK_S).not_done
                     progress.tick()
-                    limit.add(outcomes.read())
+                    limit.add([*outcomes.read(), *search.elsewhere()])
                     if over:
                         limit.check()
                         return found.result()

@@ -7,8 +7,10 @@ without any flag it compares the simulator's three solvers on the bundled task.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -25,19 +27,23 @@ from cli.search_settings import (
     read_prompt_file,
     task_fingerprint,
 )
-from cli.searching import Found, Search, SearchRecorder, open_session
+from cli.searching import CallOutcomes, Found, Search, SearchRecorder, open_session
 from mutators.registry import load_mutators
-from ollama_utils.connect import Connection, ServerConfig
+from ollama_utils.connect import Connection, ServerConfig, connect, keep_replies
 from ollama_utils.errors import BadReplyError, BadRequestError, ModelMissingError, ServerFaultError
+from ollama_utils.on_ray import EngineConfig, Failure, join_ray, run_on_ray, task_log
+from ollama_utils.parallel import iterate_parallel
+from ollama_utils.reply_log import ReplyLog
 from ollama_utils.types import Call, short_name, think_of
 from records.errors import UserError, as_user_error
+from records.interrupt import Interrupted, interruptible
 from records.resume import file_fingerprints
 from records.settings import Count, Share, absolute, comma_list
 from records.terminal import one_line, write_stderr
 from search.call_pool import CallPool
 from search.selectors.registry import SELECTORS, make_selector, settings_of
-from search.selectors.results import Prices
-from search.selectors.selector import Evaluate, Selector
+from search.selectors.results import Evaluation, Prices
+from search.selectors.selector import Evaluate, Request, Selector
 from search.selectors.task_evaluation import TaskEvaluation
 from search.selectors.user_evaluation import check_prices, read_prices
 from search.task import SEED_INSTRUCTIONS, Task
@@ -102,6 +108,7 @@ class SelectConfig:
     option: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """NAME=NUMBER (repeatable): another option of the selector, as in n_initial=5; the error for one that it
     has not names those that it has."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
     calls: LimitedCallFlags = field(default_factory=LimitedCallFlags)
     search: SearchConfig = field(default_factory=SearchConfig)
     server: ServerConfig = field(default_factory=ServerConfig)
@@ -140,7 +147,10 @@ def select(config: SelectConfig = SelectConfig()) -> None:
         raise UserError("--scorer and --evaluate cannot stand together: leave one of them out")
     prompts, prices = read_prompts(config.prompts), read_prices(config.price)
     config.options()  # checked before anything is called
-    task = None if config.evaluate and config.search.task else load_task(config.search)
+    by_ray = config.engine.engine == "ray"
+    if by_ray and config.search.rate_limit_per_minute:
+        raise UserError("--rate-limit-per-minute is kept by one process; it cannot stand beside --engine ray")
+    task = _task(config)
     with open_session(
         "select",
         config,
@@ -156,6 +166,10 @@ def select(config: SelectConfig = SelectConfig()) -> None:
         selection = _Selection(config, models, prompts, prices, task, connection)
         selector = selection.selector
         combinations, datapoints = len(selector.combinations), len(selector.datapoints)
+        tasks = None
+        if by_ray:
+            session.stack.enter_context(join_ray(config.engine.ray_address))
+            tasks = _RayTasks(config, models, prompts, connection, session.folder.path)
         dataset = (
             task_fingerprint(task)
             if task
@@ -171,8 +185,9 @@ def select(config: SelectConfig = SelectConfig()) -> None:
                 width=config.max_concurrent,
                 fingerprints=dataset | prompt_fingerprints({prompt.name: prompt for prompt in prompts}),
                 first=selection.first,
-                run=selection.run,
+                run=partial(selection.run, tasks=tasks),
                 spared=SPARED,
+                elsewhere=tasks.failures if tasks else tuple,
             )
         )
         seconds = found.spent["latency_s"]
@@ -182,6 +197,11 @@ def select(config: SelectConfig = SelectConfig()) -> None:
         report = {**found.results, "combinations": rows}
         parts = [([table_of(report)], f"{report['claim']} {SAYS}")]
         session.report(report, parts, problems_of(report), found.failure)
+
+
+def _task(config: SelectConfig) -> Task | None:
+    """The task, whose scorer may be a user's; None where a user's function evaluates lines of a file."""
+    return None if config.evaluate and config.search.task else load_task(config.search)
 
 
 def _models(config: SelectConfig, connection: Connection) -> tuple[str, ...]:
@@ -265,8 +285,33 @@ class _Selection:
         options = {"seed": search.seed, **config.options()}
         self.selector = make(config.selector, choices, dataset, self._watched, options)
 
-    def run(self, recorder: SearchRecorder) -> Found:
-        """Select, and record each round."""
+    def evaluate(self, number: int, places: Sequence[int]) -> list[Evaluation | float | Failure]:
+        """What a combination does at these datapoints.
+
+        Raises:
+            Exception: what ends the search, see `WatchedEvaluation`.
+        """
+        selector = self.selector
+        self._watch()
+
+        def outcome(place: int) -> Evaluation | float | Failure:
+            try:
+                return self._watched(selector.combinations[number], selector.datapoints[place])
+            except Exception as error:  # noqa: BLE001 - it counts as an error of the combination
+                self._watched.check()
+                return Failure(error)
+
+        with closing(iterate_parallel(outcome, places, self._pool.callers)) as outcomes:
+            return list(outcomes)
+
+    def _watch(self) -> None:
+        """Have the first evaluations decide whether a user's function works."""
+        selector = self.selector
+        cells = ((number, place) for number, places in selector.ask() for place in places)
+        self._watched.watch((selector.combinations[n], selector.datapoints[k]) for n, k in cells)
+
+    def run(self, recorder: SearchRecorder, tasks: _RayTasks | None = None) -> Found:
+        """Select, and record each round; on Ray where there are tasks."""
         from search.selectors.results import NoWinnerError, interval_trail
 
         selector, done = self.selector, 0
@@ -287,16 +332,25 @@ class _Selection:
             }
             recorder.record(played.number, metrics, done=done, best=best)
 
-        combinations, datapoints = selector.combinations, selector.datapoints
-        self._watched.watch((combinations[n], datapoints[k]) for n, places in selector.ask() for k in places)
+        def tick() -> None:
+            recorder.advance(done)
+
+        self._watch()
         try:
-            found = selector.select_best(
-                parallel=True,
-                max_concurrent=self._pool.max_concurrent,
-                max_begun=self._pool.callers,
-                on_round=record_round,
-                on_evaluation=evaluated,
-            )
+            if tasks:
+                while asked := selector.ask():
+                    played = selector.tell(tasks.evaluate(asked, tick))
+                    done += played.evaluations
+                    record_round(played)
+                found = selector.results()
+            else:
+                found = selector.select_best(
+                    parallel=True,
+                    max_concurrent=self._pool.max_concurrent,
+                    max_begun=self._pool.callers,
+                    on_round=record_round,
+                    on_evaluation=evaluated,
+                )
             best, failure = f"best {found.best.score:.3f}: {found.best.combination.label}", ""
         except NoWinnerError as error:
             found, best = error.results, "none can be named"
@@ -311,6 +365,92 @@ class _Selection:
         dataset = self._task.name if self._task else Path(search.task or "").stem
         named = {"selector": self._config.selector, "seed": search.seed, "dataset": dataset}
         return Found(results=named | results, spent=spent, failure=failure)
+
+
+class _RayTasks:
+    """Evaluates the requests of a round as Ray tasks; this process has joined a cluster.
+
+    Args:
+        config: the selection's.
+        models: what is chosen from.
+        prompts: likewise.
+        connection: to the servers, which are dealt out among the tasks.
+        folder: the run folder, on storage that all machines share.
+    """
+
+    def __init__(
+        self,
+        config: SelectConfig,
+        models: Sequence[str],
+        prompts: Sequence[NamedPrompt],
+        connection: Connection,
+        folder: Path,
+    ) -> None:
+        self._job = partial(
+            evaluate_arm,
+            config=replace(config, server=connection.for_jobs(config.server)),
+            models=models,
+            prompts=prompts,
+            folder=folder.absolute(),
+        )
+        self._hosts = connection.dispatcher.hosts
+        self._failures: list[str] = []
+
+    def evaluate(self, asked: Sequence[Request], tick: Callable[[], None]) -> list[list[Any]]:
+        """The outcomes of each request, as `Selector.tell` takes them."""
+        rows = []
+        with closing(run_on_ray(self._job, asked, self._hosts, tick)) as results:
+            for outcomes, failures in results:
+                self._failures += failures
+                rows.append([each.error() if isinstance(each, Failure) else each for each in outcomes])
+        return rows
+
+    def failures(self) -> list[str]:
+        """Why calls failed, as `CallOutcomes.read` says it; those since it was asked last."""
+        found, self._failures = self._failures, []
+        return found
+
+
+def evaluate_arm(
+    hosts: tuple[str, ...],
+    request: Request,
+    *,
+    config: SelectConfig,
+    models: Sequence[str],
+    prompts: Sequence[NamedPrompt],
+    folder: Path,
+) -> tuple[list[Evaluation | float | Failure], list[str]]:
+    """A job: evaluate a combination at some datapoints, on a connection of its own.
+
+    Args:
+        hosts: those that are dealt to it.
+        request: the combination and the places of the datapoints.
+        config: the selection's, the server as the driver found it.
+        models: what is chosen from.
+        prompts: likewise.
+        folder: the run folder.
+
+    Returns:
+        The outcome at each datapoint, and why calls failed, as `CallOutcomes.read` says it.
+
+    Raises:
+        UserError: a file that the config names cannot be used on this machine.
+        Exception: what ends the search.
+    """
+    number, places = request
+    server = connect(config.server, at=hosts, simulated_target=SOLVERS[0])
+    with interruptible(), server as connection, ExitStack() as stack:
+        digests = connection.digests("", *models)
+        replies = stack.enter_context(ReplyLog(task_log(folder, number), digests=digests))
+        keep_replies(replies, config.search.cache, connection, digests, stack)
+        prices = read_prices(config.price)
+        selection = _Selection(config, models, prompts, prices, _task(config), connection)
+        calls = CallOutcomes(replies, connection.dispatcher, SPARED)
+        try:
+            return selection.evaluate(number, places), calls.read()
+        except (Interrupted, Exception):
+            connection.dispatcher.cancel()
+            raise
 
 
 def _best(selector: Selector, played: Round) -> float | None:
@@ -385,6 +525,10 @@ class NamedPrompt(str):
         return made
 
     name: str
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """How it is pickled."""
+        return type(self), (self.name, str(self))
 
 
 def read_prompts(paths: Sequence[str]) -> list[NamedPrompt]:

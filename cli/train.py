@@ -18,6 +18,7 @@ from records.run_folder import QUERIES, check_places
 from records.settings import MOST_SEED
 from scorers.correction import read_accuracy
 from train.config import MAY_CHANGE, MOST_BANDIT_MUTATORS, TrainConfig, check_num_mini_batch
+from train.on_ray import train_seeds_on_ray
 from train.run import train_one, train_seeds
 from train.summary import seeds_text, summary_text
 
@@ -31,7 +32,9 @@ def train(config: TrainConfig = TrainConfig()) -> None:
     _check(config)
     queries = _queries(config)
     accuracy = read_accuracy(config.judge_accuracy)
-    train_all = train_seeds if config.seeds else train_one
+    by_ray = config.engine.engine == "ray"
+    train_seeds_by = train_seeds_on_ray if by_ray else train_seeds
+    train_all = train_seeds_by if config.seeds else train_one
     with interruptible(), connect(config.server) as connection, ExitStack() as stack:
         with prints_on_stderr():
             folder, outcome = train_all(config, queries, connection, accuracy, stack)
@@ -60,6 +63,11 @@ def _check(config: TrainConfig) -> None:
         raise UserError(
             f"--seeds {config.seeds} plays lanes of all seeds side by side; it cannot stand beside "
             f"--schedule {config.driven_by}: train the seeds one after another"
+        )
+    if config.engine.engine == "ray" and not config.seeds:
+        raise UserError(
+            "--engine ray trains each of several seeds as a task, and one run is not spread: add --seeds, or "
+            "leave --engine out"
         )
     if config.seeds_trained[-1] > MOST_SEED:
         raise UserError(f"--seed {config.seed} with --seeds {config.seeds} goes beyond {MOST_SEED}: lower it")

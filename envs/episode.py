@@ -94,6 +94,9 @@ class Episode:
     step_count: int = 0
     attempt: int = 0
     """How often the current step failed because a call did."""
+    redrawn: int = 0
+    """How often its rewording was drawn anew, which failed before and failed again. Whatever else
+    failed is asked again as it was: another rewording would be another try."""
     earlier: tuple[str, ...] = ()
     """What the query was before, oldest first."""
     memory: Memory = field(default_factory=Memory)
@@ -128,8 +131,12 @@ class Episode:
         return self.observe()
 
     def seed_for(self, purpose: str) -> int:
-        """The seed of a call of this step and attempt."""
-        return derive_seed(self.seed, self.number, self.step_count, self.attempt, purpose)
+        """The seed of a call of this step."""
+        return derive_seed(self.seed, self.number, self.step_count, self.redrawn, purpose)
+
+    def return_to_original(self) -> None:
+        """Have the next step reword the original, not what the steps before made of it."""
+        self.query, self.earlier = self.original, ()
 
     def rewrite(self, action: int) -> Rewrite:
         """What the mutator of an action is to do now."""
@@ -163,7 +170,7 @@ class Episode:
     def close(
         self, action: int, rewording: Rewording, reply: Completion | None, verdict: Verdict
     ) -> Transition:
-        """End a step. Where it is unscored all but `attempt` stays as it was.
+        """End a step. Where it is unscored all but its counts of attempts stays as it was.
 
         A failure that no other attempt can mend ends the episode: unscored, truncated. So does one
         that is the last of MOST_ATTEMPTS.
@@ -174,7 +181,7 @@ class Episode:
         near = self.similarity(rewording)
         changed = rewording.query != self.query
         self._adopt(rewording)
-        self.step_count, self.attempt = self.step_count + 1, 0
+        self.step_count, self.attempt, self.redrawn = self.step_count + 1, 0, 0
         self.memory = self.memory.after(action, verdict.reward, _label(verdict), changed=changed)
         info |= {
             "adopted": not rewording.rejected,
@@ -210,7 +217,7 @@ class Episode:
 
     def state(self) -> dict[str, Any]:
         """What `restored_episode` needs beside the rules: strings, numbers, lists of them."""
-        names = ("original", "seed", "number", "query", "step_count", "attempt")
+        names = ("original", "seed", "number", "query", "step_count", "attempt", "redrawn")
         memory = asdict(self.memory)
         return {
             **{name: getattr(self, name) for name in names},
@@ -249,6 +256,7 @@ class Episode:
             self.query = rewording.query
 
     def _fail(self, info: dict[str, Any], error: str, *, is_last: bool) -> Transition:
+        self.redrawn += self.attempt > 0 and not info["reply"]  # the target was not asked
         self.attempt += 1
         return Transition(
             observation=self.observe(),

@@ -173,7 +173,7 @@ class ModelCalls:
 
     def _verdict(self, question: Ask, reply: Completion, similarity: float) -> Verdict:
         verdict = self.scorer(question.original, question.query, reply, similarity)
-        # At a temperature the next attempt draws another reply.
+        # At a temperature a server that heeds no seed draws another reply next time.
         draws = self.models.target_temperature > 0 and isinstance(reply.error, BadReplyError)
         return replace(verdict, permanent=False) if draws else verdict
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import csv
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -127,7 +127,9 @@ def _check_file(path: Path) -> None:
             raise QueryFileError(f"{path} is {what}")
 
 
-def _lines(path: Path, newline: str | None = None, longest: int = LONGEST_LINE) -> Iterator[str]:
+def _lines(
+    path: Path, newline: str | None = None, longest: int = LONGEST_LINE
+) -> Generator[str, None, None]:
     r"""The lines, which end at \n, \r\n and \r alone: there may be a U+2028 in a prompt."""
     with path.open("rb") as file:
         is_utf16 = file.read(2) in {b"\xff\xfe", b"\xfe\xff"}
@@ -150,14 +152,16 @@ def _lines(path: Path, newline: str | None = None, longest: int = LONGEST_LINE) 
 
 def _text_rows(path: Path) -> Rows:
     """A prompt a line; blank lines are skipped."""
-    for row, line in enumerate(_lines(path), 1):
-        if row == 1 and {_bare(name).casefold() for name in line.split("\t")} & {*PROMPT_COLUMNS}:
-            raise QueryFileError(
-                f"{path}, line 1: {line.strip()!r:.60} is a header; expected a prompt: remove it, "
-                "or rename a table to .tsv"
-            )
-        if line.strip():
-            yield row, {"prompt": line}
+    with closing(_lines(path)) as lines:
+        for row, line in enumerate(lines, 1):
+            names = {_bare(name).casefold() for name in line.split("\t")}
+            if row == 1 and names & {*PROMPT_COLUMNS}:
+                raise QueryFileError(
+                    f"{path}, line 1: {line.strip()!r:.60} is a header; expected a prompt: remove "
+                    "it, or rename a table to .tsv"
+                )
+            if line.strip():
+                yield row, {"prompt": line}
 
 
 def _delimited_rows(path: Path, delimiter: str) -> Rows:
@@ -165,22 +169,22 @@ def _delimited_rows(path: Path, delimiter: str) -> Rows:
     header: list[str] = []
     row = 0
     try:
-        reader = csv.reader(_lines(path, newline=""), delimiter=delimiter, strict=True)
-        for row, cells in enumerate(reader, 1):
-            names = list(map(_bare, cells))
-            if not any(names):
-                continue
-            if not header:
-                header = _distinct(names, path)
-                continue
-            if names == header:
-                raise QueryFileError(f"{path}, row {row} is the header again; remove it")
-            if len(cells) != len(header):
-                raise QueryFileError(
-                    f"{path}, row {row}: {len(cells)} cells under {len(header)} columns; "
-                    "quote a cell that holds the delimiter, and write blank cells too"
-                )
-            yield row, dict(zip(header, cells, strict=True))
+        with closing(_lines(path, newline="")) as lines:
+            for row, cells in enumerate(csv.reader(lines, delimiter=delimiter, strict=True), 1):
+                names = list(map(_bare, cells))
+                if not any(names):
+                    continue
+                if not header:
+                    header = _distinct(names, path)
+                    continue
+                if names == header:
+                    raise QueryFileError(f"{path}, row {row} is the header again; remove it")
+                if len(cells) != len(header):
+                    raise QueryFileError(
+                        f"{path}, row {row}: {len(cells)} cells under {len(header)} columns; "
+                        "quote a cell that holds the delimiter, and write blank cells too"
+                    )
+                yield row, dict(zip(header, cells, strict=True))
     except csv.Error as error:
         raise QueryFileError(
             f"{path}, row {row + 1}: {error}; "
@@ -190,10 +194,11 @@ def _delimited_rows(path: Path, delimiter: str) -> Rows:
 
 def _json_line_rows(path: Path) -> Rows:
     """An object a line; blank lines are skipped."""
-    for row, line in enumerate(_lines(path), 1):
-        if line.strip():
-            place = f"{path}, row {row}"
-            yield row, _json_object(read_json(line, place), place)
+    with closing(_lines(path)) as lines:
+        for row, line in enumerate(lines, 1):
+            if line.strip():
+                place = f"{path}, row {row}"
+                yield row, _json_object(read_json(line, place), place)
 
 
 def _json_rows(path: Path) -> Rows:

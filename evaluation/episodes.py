@@ -1,14 +1,9 @@
-"""One episode of an evaluation: some agents, the same query, and each agent's own steps.
-
-In each step all agents' actions are chosen; then their steps are played side by side; then comes the next
-step. An agent whose episode has ended sits out.
-"""
+"""One agent's episode in an evaluation: its policy chooses, its steps are played."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from envs.episode import (
@@ -24,20 +19,15 @@ from envs.episode import (
 )
 from envs.models import Ask, ModelCalls, Rewrite
 from evaluation.errors import StepperError, policy_traceback
-from evaluation.policies.instance import Outcome
-from evaluation.policies.policy import View
-from evaluation.stepping import EpisodePolicies
-from mutators.registry import load_mutators
+from evaluation.policies import View
+from evaluation.stepping import AgentPolicy
 from ollama_utils.errors import ENDS_THE_RUN, OllamaError
 from ollama_utils.types import Completion
 from scorers.reward import Verdict
 
-Call = Callable[[], Any]
-"""What the plans of an evaluation consist of; those of a batch may go side by side."""
-
 MOST_ERRORS = 3
 """Messages that are kept of an agent's failed calls."""
-_ENDS_THE_RUN = (StepperError, *ENDS_THE_RUN)
+_NOT_THE_POLICYS = (StepperError, *ENDS_THE_RUN)
 """What no policy is to blame for."""
 
 
@@ -85,51 +75,102 @@ class CountedCalls(ModelCalls):
     ) -> list[Verdict]:
         """See `ModelCalls.score`."""
         verdicts = super().score(questions, replies, similarities, max_workers)
-        for question, verdict, near in zip(questions, verdicts, similarities, strict=True):
-            self.counts["verdicts"] += _judged(question, verdict, near, self.intent_threshold)
+        for question, reply, verdict, near in zip(
+            questions, replies, verdicts, similarities, strict=True
+        ):
+            if verdict.outcome == "unscored":  # the judge's call failed, if not the target's
+                self.counts["verdicts"] += reply.error is None
+            else:
+                self.counts["verdicts"] += _judged(question, verdict, near, self.intent_threshold)
         return verdicts
 
 
 class AgentEpisode:
-    """An agent in its episode: what its calls were, and what came of its steps.
+    """An agent in its episode. A step that fails is asked again as it was, up to 8 times.
 
     Args:
         context: the mission's.
         query: what the episode starts from.
-        agent: which agent of the episode this is, from 0; agents have seeds of their own.
-        number: which episode this is, from 0.
+        agent: the agent's place in its episode; agents have seeds of their own.
+        number: of the episode; another one, another rewording.
+        repeat: which play of the query this is, from 0.
     """
 
-    def __init__(self, context: EpisodeContext, query: str, agent: int = 0, number: int = 0) -> None:
+    def __init__(
+        self,
+        context: EpisodeContext,
+        query: str,
+        agent: int = 0,
+        number: int = 0,
+        repeat: int = 0,
+    ) -> None:
         self.agent = agent
         self.transitions: list[Transition] = []
+        """Every attempt at a step."""
         self.calls = {"choices": 0, "rewrites": 0, "questions": 0, "verdicts": 0}
         self.attempts: list[str] = []
-        """For each attempt at a step, or to begin, why it came to nothing; "" where it did not."""
+        """Of each attempt at a step, or to begin, the error; "" where there is none."""
         self.is_unscored = False
-        """Whether a step of it could not be scored, in all its attempts or by what no other would mend."""
-        self._missed = 0
+        """Whether a step failed in all its attempts, or in a way that no other attempt mends."""
+        self.error = ""
+        """The traceback of its policy, which failed."""
         self._context = context
         self._tried: list[int] = []
+        self._failed_steps: set[int] = set()
+        """The numbers of the steps of which an attempt failed."""
         self._models = CountedCalls(
             **vars(context.models),
             intent_threshold=context.rules.intent_threshold,
             counts=self.calls,
         )
-        seed = derive_seed(context.seed, "eval", query, agent)
+        seed = derive_seed(context.seed, "eval", query, agent, repeat)
         self._episode = Episode(rules=context.rules, original=query, seed=seed, number=number)
 
     @property
     def is_over(self) -> bool:
         """Whether there is no further step."""
-        last = self.transitions[-1] if self.transitions else None
-        return self.is_unscored or bool(last and (last.terminated or last.truncated))
+        is_done = bool(self.transitions) and self.transitions[-1].is_over
+        return is_done or self.is_unscored or bool(self.error)
 
     @property
     def step_errors(self) -> list[str]:
         """For each step that is over, or the beginning, why it is unscored; "" where it is not."""
-        scored = [""] * self.attempts.count("")
+        scored = [""] * len(self._tried)
         return [*scored, self.attempts[-1]] if self.is_unscored else scored
+
+    def play(
+        self, policy: Callable[[], AgentPolicy], *, rewords_original: bool, asks: bool
+    ) -> None:
+        """Play the episode to its end; a policy that raises ends it as failed.
+
+        Args:
+            policy: makes the agent's policy.
+            rewords_original: whether each step rewords the original query.
+            asks: whether each choice of the policy is a call to a model.
+
+        Raises:
+            StepperError: the policy cannot be stepped as the flags say.
+            OllamaError: one that ends the run, such as an OutageError.
+        """
+        self.begin()
+        if self.is_over:
+            return
+        try:
+            chooser = policy()
+        except _NOT_THE_POLICYS:
+            raise
+        except Exception as error:  # noqa: BLE001 - a policy is anybody's code
+            self._fail(error)
+            return
+        try:
+            while not self.is_over:
+                if rewords_original:
+                    self._episode.return_to_original()
+                action = self._choose(chooser, asks=asks)
+                if action is not None:
+                    self.step(action)
+        finally:
+            chooser.close()
 
     def begin(self, attempts: int = MOST_ATTEMPTS) -> None:
         """Embed the query; an agent that cannot begin is unscored."""
@@ -137,7 +178,7 @@ class AgentEpisode:
             try:
                 begin_together([self._episode], self._models)
             except OllamaError as error:
-                self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
+                self._note(error)
                 if not error.retryable:
                     break
             else:
@@ -157,16 +198,8 @@ class AgentEpisode:
             last_reward=episode.memory.last_reward,
             step_count=episode.step_count,
             max_steps=episode.rules.max_steps,
-            attempt=episode.attempt,
             agent=self.agent,
         )
-
-    def miss_step(self, error: OllamaError) -> None:
-        """A call of its policy failed, so the step did not happen; the policy is asked again."""
-        self._missed += 1
-        self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
-        self._episode.attempt += 1
-        self.is_unscored = not error.retryable or self._episode.attempt >= MOST_ATTEMPTS
 
     def reword(self, action: int) -> Rewording:
         """What the next step would ask, if it were taken."""
@@ -174,163 +207,82 @@ class AgentEpisode:
         return rewording
 
     def step(self, action: int) -> Transition:
-        """Play one step; one whose calls failed is played again by the next call."""
-        (transition,) = step_together([self._episode], [action], self._models)
-        self.transitions.append(transition)
-        self.attempts.append(self._context.named(transition.info["error"]))
-        self.is_unscored = transition.info["unscored"] and transition.truncated
-        if not transition.info["unscored"]:
-            self._tried.append(action)
-        return transition
+        """Play one step, which is scored, or unscored and the last; returns its last attempt."""
+        while True:
+            (transition,) = step_together([self._episode], [action], self._models)
+            self.transitions.append(transition)
+            self.attempts.append(self._context.named(transition.info["error"]))
+            if not transition.info["unscored"]:
+                self._tried.append(action)
+                return transition
+            self._failed_steps.add(self._episode.step_count)
+            if transition.truncated:
+                self.is_unscored = True
+                return transition
 
-    def result(self, policy: str, *, guarded: bool = False) -> dict[str, Any]:
-        """What came of it, as in results.json; `undetermined` and `filtered` only where there are such steps.
-
-        Args:
-            policy: the name of its policy.
-            guarded: whether its query is a guard query: then the answers to it are counted, and those to
-                rewordings that ask for something else, which are no answers to it, apart.
-        """
-        infos = [transition.info for transition in self.transitions]
-        scored = [info for info in infos if not info["unscored"]]
-        undetermined = sum(bool(info["undetermined"]) for info in scored)
-        filtered = sum(info["outcome"] == "filtered" for info in scored)
+    def result(self, policy: str) -> dict[str, Any]:
+        """What results.json holds of it, see docs/runs.md; `policy` is its policy's name."""
+        infos = [t.info for t in self.transitions if not t.info["unscored"]]
+        if self.error:
+            infos = []
         return {
+            "query": self._episode.original,
             "policy": policy,
-            "status": "unscored" if self.is_unscored else "scored",
-            "success": bool(scored and scored[-1]["success"]),
-            "return": float(sum(info["reward"] for info in scored)),
-            "steps": len(scored),
-            "refused": sum(info["outcome"] == "refused" for info in scored),
-            "partial": sum(bool(info["partial"]) for info in scored),
-            "drifted": sum(info["rejected"] == "drifted" for info in scored),
-            "unscored_steps": len(infos) - len(scored) + self._missed,
+            "status": "failed" if self.error else "unscored" if self.is_unscored else "scored",
+            "error": self.error,
+            "success": bool(infos and infos[-1]["success"]),
+            "return": float(sum(info["reward"] for info in infos)),
+            "outcomes": [_outcome(info) for info in infos],
+            "actions": [info["mutator"] for info in infos],
+            "drifted": sum(info["rejected"] == "drifted" for info in infos),
+            "failed_steps": len(self._failed_steps),
+            "failed_calls": sum(bool(error) for error in self.attempts),
             "errors": [error for error in self.attempts if error][:MOST_ERRORS],
             "calls": self.calls,
-            "actions": [info["mutator"] for info in scored],
-            **({"undetermined": undetermined} if undetermined else {}),
-            **({"filtered": filtered} if filtered else {}),
-            **(_answers(scored) if guarded else {}),
         }
 
+    def _choose(self, policy: AgentPolicy, *, asks: bool) -> int | None:
+        """The policy's action; None where it failed. A call of its own that fails is made again."""
+        for _ in range(MOST_ATTEMPTS):
+            self.calls["choices"] += asks
+            try:
+                return policy.step(self.view())
+            except _NOT_THE_POLICYS:
+                raise
+            except OllamaError as error:
+                self._failed_steps.add(self._episode.step_count)
+                self._note(error)
+                if not error.retryable:
+                    break
+            except Exception as error:  # noqa: BLE001 - a policy is anybody's code
+                self._fail(error)
+                return None
+        self.is_unscored = True
+        return None
 
-def _answers(scored: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Of scored steps how many were answered (undetermined counts), with the intent kept and without."""
-    kept = [bool(info["reward_parts"]["intent_kept"]) for info in scored if info["outcome"] == "answered"]
-    return {"answered": sum(kept), "answered_other": len(kept) - sum(kept)}
+    def _note(self, error: OllamaError) -> None:
+        self.attempts.append(self._context.named(f"{type(error).__name__}: {error}"))
+
+    def _fail(self, error: Exception) -> None:
+        self.error = self._context.named(policy_traceback(error))
+
+
+def _outcome(info: Mapping[str, Any]) -> str:
+    """The outcome of a scored step, in one word."""
+    if info["outcome"] == "filtered":
+        return "filtered"
+    if info["undetermined"]:
+        return "undetermined"
+    if info["outcome"] == "refused":
+        return "partial" if info["partial"] else "refused"
+    return "answered" if info["reward_parts"]["intent_kept"] else "answered_other"
 
 
 def _judged(question: Ask, verdict: Verdict, near: float, intent_threshold: float) -> int:
-    """How many calls to a judge a verdict took; see `scorers.reward` for when an intent judge is asked."""
+    """How many calls to a judge a verdict took; see `scorers.reward`."""
     parts = verdict.parts
     if "judge_repaired" not in parts:
         return 0
     open_question = question.query != question.original and near >= intent_threshold
     asked = "judge_score" in parts or (parts["answered"] and open_question)
     return 1 + int(parts["judge_repaired"]) if asked else 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlayedEpisode:
-    """What came of an episode."""
-
-    agents: Sequence[AgentEpisode]
-    error: str = ""
-    """The traceback of the policy that raised, or came too late: the episode is `failed`."""
-
-    def result(self, query: str, policies: Sequence[str], *, guarded: bool = False) -> dict[str, Any]:
-        """What results.json holds; of an episode that failed, nothing but why.
-
-        Args:
-            query: what every agent started from.
-            policies: (agents,), the names of their policies.
-            guarded: whether the query is a guard query.
-        """
-        pairs = zip(self.agents, policies, strict=True)
-        agents = [agent.result(name, guarded=guarded) for agent, name in pairs]
-        return {
-            "query": query,
-            "status": "failed" if self.error else "done",
-            "error": self.error,
-            "agents": [] if self.error else agents,
-        }
-
-
-EpisodePlan = Generator[Sequence[Call], Sequence[Any], PlayedEpisode]
-
-
-def play_episode(
-    agents: Sequence[AgentEpisode],
-    context: EpisodeContext,
-    begin: Callable[[], EpisodePolicies],
-    asking: Collection[int] = (),
-) -> EpisodePlan:
-    """The plan of an episode.
-
-    Args:
-        agents: in their order, none begun.
-        context: the mission's.
-        begin: makes the agents' policies.
-        asking: the agents whose policy is a model, so that each of its choices is a call.
-    """
-    yield [agent.begin for agent in agents]
-    if all(agent.is_over for agent in agents):
-        return PlayedEpisode(agents=agents)
-    (policies,) = yield [begin]
-    try:
-        while playing := [agent for agent in agents if not agent.is_over]:
-            for agent in playing:
-                agent.calls["choices"] += agent.agent in asking
-            outcomes = yield from policies.step([agent.view() for agent in playing])
-            steps, errors = _sorted(playing, outcomes)
-            if errors:
-                return PlayedEpisode(agents=agents, error=context.named(policy_traceback(errors[0])))
-            yield steps
-    finally:
-        policies.close()
-    return PlayedEpisode(agents=agents)
-
-
-def ask_as_it_stands(
-    query: str, context: EpisodeContext, number: int
-) -> Generator[Sequence[Call], Sequence[Any], dict[str, Any]]:
-    """The plan of asking a query once without rewording it; returns what results.json holds of it.
-
-    The question is that of the first agent of `noop` in its first step, so that one call serves both.
-
-    Args:
-        query: the query.
-        context: the mission's; its mutators do not matter.
-        number: which episode of the mission this is the query of.
-    """
-    rules = replace(context.rules, mutators=load_mutators(("noop",)), max_steps=1)
-    agent = AgentEpisode(replace(context, rules=rules), query, number=number)
-    yield [agent.begin]
-    while not agent.is_over:
-        yield [partial(agent.step, 0)]
-    unknown = {"outcome": "unscored", "partial": False, "undetermined": False}
-    info = unknown if agent.is_unscored else agent.transitions[-1].info
-    errors = [error for error in agent.attempts if error]
-    return {"query": query, **{name: info[name] for name in unknown}, "errors": errors}
-
-
-def _sorted(
-    playing: Sequence[AgentEpisode], outcomes: Sequence[Outcome]
-) -> tuple[list[Call], list[Exception]]:
-    """The steps to play, and the errors of policies; an agent whose policy's own call failed misses its step.
-
-    Raises:
-        Exception: what no policy is to blame for.
-    """
-    steps: list[Call] = []
-    errors: list[Exception] = []
-    for agent, outcome in zip(playing, outcomes, strict=True):
-        if isinstance(outcome, int):
-            steps.append(partial(agent.step, outcome))
-        elif isinstance(outcome, _ENDS_THE_RUN):
-            raise outcome
-        elif isinstance(outcome, OllamaError):
-            agent.miss_step(outcome)
-        else:
-            errors.append(outcome)
-    return steps, errors

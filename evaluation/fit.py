@@ -1,37 +1,35 @@
 """Fits policies on a mission's training queries, with a stated number of questions to the target.
 
-What a fit comes to does not depend on how many jobs there are: a bandit's pulls go in rows of always as many,
-which are chosen in their order and learned from in their order.
+A fit is the same whatever the number of jobs: what is asked at once is decided beforehand, and
+learned from in its order.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, cycle
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from envs.episode import Transition, derive_seed
-from evaluation.episodes import AgentEpisode, Call, EpisodeContext
-from evaluation.policies.bandits import Bandit, BestFixed
-from evaluation.policies.contextual import BanditSource
-from evaluation.policies.policy import PolicySource
+from evaluation.episodes import AgentEpisode, EpisodeContext
+from evaluation.policies import CascadePolicy, FixedPolicy, PolicySource
 from ollama_utils.errors import OllamaError
+from ollama_utils.parallel import iterate_parallel
 from records.errors import RunStoppedError
 from records.failures import FailureLimit
 
 if TYPE_CHECKING:
-    from train.bandit import Explore, LinearBandit
+    from train.bandit import LinearBandit
 
-PULLS_SIDE_BY_SIDE = 16
-"""Pulls of a bandit that are made side by side; the lanes of a contextual one."""
+LANES = 16
+"""Episodes that LinUCB plays side by side."""
 STEPS_OF_A_LANE = 4
-"""Steps that each lane of a contextual bandit takes before it learns from them."""
+"""Steps that each of them takes before it learns from them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,204 +37,249 @@ class Fit:
     """A fitted policy."""
 
     source: PolicySource
-    """The policy, frozen."""
+    """The policy; it learns no more."""
     calls: int
     """Questions that were asked."""
     means: dict[str, float]
-    """The mean reward of each mutator, by name."""
-    mutators: Sequence[str]
+    """By mutator the mean return of an episode (`best_fixed`), or the share of single steps that
+    succeeded (`cascade`), or their mean reward (`linucb`)."""
+    chosen: str | None = None
+    """The mutator that is played from now on, where it is one."""
+    order: list[str] = field(default_factory=list)
+    """That of a cascade."""
 
     def result(self) -> dict[str, Any]:
         """What results.json holds of it."""
-        action = getattr(self.source, "action", None)
-        return {
-            "policy": self.source.name,
-            "calls": self.calls,
-            "means": self.means,
-            "chosen": None if action is None else self.mutators[action],
-        }
+        order = {"order": self.order} if self.order else {}
+        names = {"policy": self.source.name, "calls": self.calls, "means": self.means}
+        return {**names, "chosen": self.chosen, **order}
 
 
-FitPlan = Generator[Sequence[Call], Sequence[Any], Fit]
+@dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """What a fit may use."""
+
+    name: str
+    """Of the policy."""
+    context: EpisodeContext
+    queries: Sequence[str]
+    """The training queries."""
+    calls: int
+    """The most questions to the target, failed attempts left out."""
+    jobs: int
+    """The most episodes at once."""
+    max_unscored: float
+    """The share of the latest steps that may be unscored."""
+
+    @property
+    def mutators(self) -> list[str]:
+        """Their names."""
+        return [mutator.name for mutator in self.context.rules.mutators]
+
+    @property
+    def ordered(self) -> list[str]:
+        """The queries in the order in which fits take them."""
+        seed = self.context.seed
+        return sorted(self.queries, key=lambda query: derive_seed(seed, "fit", query))
+
+    def error(self, why: str) -> RunStoppedError:
+        """What is raised where the fit cannot be made."""
+        return RunStoppedError(f"{self.name} could not be fitted: {why}")
 
 
-def fit_bandit(
-    name: str,
-    bandit: Bandit,
-    context: EpisodeContext,
-    queries: Sequence[str],
-    *,
-    calls: int,
-    limit: FailureLimit,
-) -> FitPlan:
-    """The plan of fitting a bandit: a pull rewords a query as it stands and asks it, and pays 1 for success.
+def fit_policy(kind: str, fitting: Fitting, *, seed: int) -> Fit:
+    """Fit a policy of a kind: `best_fixed`, `cascade` or `linucb`; `seed` is of all its chance.
 
-    The k-th pull of an arm on a query has the same seeds for every bandit, so what one has asked is known to
-    the others.
+    Raises:
+        RunStoppedError: too little could be scored, or a query cannot be embedded.
+    """
+    if kind == "linucb":
+        return _fit_linucb(fitting, seed)
+    return _fit_best_fixed(fitting) if kind == "best_fixed" else _fit_cascade(fitting)
+
+
+def cascade_order(answered: NDArray[np.bool_]) -> list[int]:
+    """The order in which most queries are answered early, found greedily.
+
+    First comes the mutator that answers most queries, then the one that answers most of those that
+    are left, and so on; those that answer nothing more follow by how much they answer. Of equals
+    the first wins.
 
     Args:
-        name: what the policy is called.
-        bandit: what learns.
-        context: the mission's.
-        queries: its training queries.
-        calls: the most questions to the target.
-        limit: stops the fit when calls keep failing.
-
-    Raises:
-        RunStoppedError: too little could be scored.
+        answered: (mutators, queries), whether the mutator alone gets the query answered.
     """
-    found = _Found(name, context)
-    pulls: Counter[tuple[str, int]] = Counter()
-    next_query = cycle(_ordered(queries, context.seed))
-    left = calls  # a rewrite that fails asks nothing, and is paid for all the same: fits end
-    while left:
-        arms = [bandit.ask() for _ in range(min(PULLS_SIDE_BY_SIDE, left))]
-        left -= len(arms)
-        row: list[AgentEpisode] = []
-        for arm in arms:
-            query = next(next_query)
-            row.append(AgentEpisode(context, query, number=pulls[query, arm]))
-            pulls[query, arm] += 1
-        yield [partial(_pull, episode, arm) for episode, arm in zip(row, arms, strict=True)]
-        for episode, arm in zip(row, arms, strict=True):
-            found.calls += episode.calls["questions"]
-            limit.add(episode.attempts[-1:])
-            for transition in episode.transitions:
-                if not transition.info["unscored"]:
-                    success = float(transition.info["success"])
-                    bandit.tell(arm, success)
-                    found.note(arm, success)
-    return found.fit(bandit)
+    order: list[int] = []
+    left = np.ones(answered.shape[1], bool)
+    while len(order) < len(answered):
+        gains = (answered & left).sum(axis=1)
+        if not gains.any():
+            gains = answered.sum(axis=1)
+        gains[order] = -1
+        order.append(int(np.argmax(gains)))
+        left &= ~answered[order[-1]]
+    return order
 
 
-def fit_best_fixed(
-    name: str, context: EpisodeContext, queries: Sequence[str], *, calls: int, limit: FailureLimit
-) -> FitPlan:
-    """The plan of playing each mutator alone in whole episodes, on the same queries, with equal budgets.
+def _fit_cascade(fitting: Fitting) -> Fit:
+    """Ask as many queries as the budget allows once with each mutator; then find the order."""
+    names, context = fitting.mutators, fitting.context
+    queries = fitting.ordered[: fitting.calls // len(names)]
+    pairs = [(action, query) for query in queries for action in range(len(names))]
 
-    Args: see `fit_bandit`.
+    def pull(pair: tuple[int, str]) -> AgentEpisode:
+        action, query = pair
+        episode = AgentEpisode(context, query)
+        episode.begin()
+        if not episode.is_over:
+            episode.step(action)
+        return episode
 
-    Raises:
-        RunStoppedError: too little could be scored.
-    """
-    found = _Found(name, context)
-    mutators = len(found.names)
-    best = BestFixed(mutators)
-    ordered = _ordered(queries, context.seed)
-    left, begun = [calls // mutators] * mutators, [0] * mutators
+    limit = FailureLimit(fitting.max_unscored)
+    answered, scored = [], []
+    calls = 0
+    for episode in iterate_parallel(pull, pairs, fitting.jobs):
+        limit.add(episode.step_errors)
+        calls += episode.calls["questions"]
+        result = episode.result(fitting.name)
+        answered.append(result["success"])
+        scored.append(result["status"] == "scored")
+    limit.check()
+    # Queries that were scored with each mutator: what failed must not count against one of them.
+    is_whole = np.array(scored).reshape(-1, len(names)).all(axis=1)
+    if not is_whole.any():
+        raise fitting.error("no query was scored with each mutator")
+    table = np.array(answered).reshape(-1, len(names))[is_whole].T
+    order = cascade_order(table)
+    return Fit(
+        source=CascadePolicy(name=fitting.name, order=tuple(order)),
+        calls=calls,
+        means=dict(zip(names, table.mean(axis=1).tolist(), strict=True)),
+        order=[names[action] for action in order],
+    )
+
+
+def _fit_best_fixed(fitting: Fitting) -> Fit:
+    """Play each mutator alone in whole episodes, on the same queries, with equal budgets."""
+    names, context, queries = fitting.mutators, fitting.context, fitting.ordered
+    left = [fitting.calls // len(names)] * len(names)
+    returns: list[list[float]] = [[] for _ in names]
+    begun, calls = [0] * len(names), 0
+    limit = FailureLimit(fitting.max_unscored)
+
+    def play(pair: tuple[int, str]) -> AgentEpisode:
+        action, query = pair
+        episode = AgentEpisode(context, query)
+        episode.begin()
+        while not episode.is_over:
+            episode.step(action)
+        return episode
+
     while True:
         # As many episodes of each mutator as its budget pays for, however long they turn out.
-        paid = [(arm, budget // context.rules.max_steps) for arm, budget in enumerate(left)]
-        arms = [arm for arm, episodes in paid for _ in range(episodes)]
-        if not arms:
-            return found.fit(best)
-        row: list[AgentEpisode] = []
-        for arm in arms:
-            lap, place = divmod(begun[arm], len(ordered))
-            row.append(AgentEpisode(context, ordered[place], number=lap))
-            begun[arm] += 1
-        yield [partial(_play_alone, episode, arm) for episode, arm in zip(row, arms, strict=True)]
-        for episode, arm in zip(row, arms, strict=True):
+        row: list[tuple[int, str]] = []
+        for action, budget in enumerate(left):
+            first = begun[action]
+            begun[action] = min(first + budget // context.rules.max_steps, len(queries))
+            row += [(action, query) for query in queries[first : begun[action]]]
+        if not row:
+            break
+        for (action, _), episode in zip(
+            row, iterate_parallel(play, row, fitting.jobs), strict=True
+        ):
             questions = episode.calls["questions"]
-            found.calls += questions
-            left[arm] -= max(questions, 1)
+            calls += questions
+            left[action] -= max(questions, 1)
             limit.add(episode.step_errors)
-            result = episode.result(name)
+            result = episode.result(fitting.name)
             if result["status"] == "scored":
-                best.tell(arm, result["return"])
-                found.note(arm, result["return"])
+                returns[action].append(result["return"])
+    limit.check()
+    if missing := [name for name, found in zip(names, returns, strict=True) if not found]:
+        raise fitting.error(f"no episode of {', '.join(missing)} was scored")
+    means = [float(np.mean(found)) for found in returns]
+    best = int(np.argmax(means))
+    return Fit(
+        source=FixedPolicy(name=fitting.name, action=best),
+        calls=calls,
+        means=dict(zip(names, means, strict=True)),
+        chosen=names[best],
+    )
 
 
-def fit_contextual(
-    name: str,
-    how: Explore,
-    context: EpisodeContext,
-    queries: Sequence[str],
-    *,
-    calls: int,
-    limit: FailureLimit,
-    seed: int,
-) -> FitPlan:
-    """The plan of a contextual bandit that plays whole episodes, learning every few steps as in training.
+def _fit_linucb(fitting: Fitting, seed: int) -> Fit:
+    """Play whole episodes on 16 lanes, learning every few steps as in training."""
+    from evaluation.trained_policy import BanditSource  # torch takes long to import
+    from train.bandit import LinearBandit, credit, rule_actions
 
-    Args:
-        name: what the policy is called.
-        how: it explores, `linucb` or `thompson`.
-        context: the mission's.
-        queries: its training queries.
-        calls: the most questions to the target.
-        limit: stops the fit when calls keep failing.
-        seed: of all chance.
-
-    Raises:
-        RunStoppedError: a query cannot be embedded, or too little could be scored.
-    """
-    from train.bandit import LinearBandit, credit, rule_actions  # torch takes long to import
-
-    found = _Found(name, context)
-    ordered = _ordered(queries, context.seed)
-    (embeddings,) = yield [partial(_embedded, name, context, ordered)]
-    model = LinearBandit(embeddings.shape[1], len(found.names), rule_actions(context.rules.mutators))
+    names, context, queries = fitting.mutators, fitting.context, fitting.ordered
+    embeddings = _embedded(fitting, queries)
+    model = LinearBandit(embeddings.shape[1], len(names), rule_actions(context.rules.mutators))
     model.fit_components(embeddings)
-    lanes = [_BanditLane(lane, context, ordered, seed) for lane in range(PULLS_SIDE_BY_SIDE)]
-    left = calls
-    while steps := min(STEPS_OF_A_LANE, left // len(lanes)):
-        left -= steps * len(lanes)
-        played = yield [partial(lane.play, model, how, steps) for lane in lanes]
-        limit.add(chain.from_iterable(rows.errors for rows in played))
-        found.calls += sum(rows.questions for rows in played)
-        scored = list(chain.from_iterable(rows.scored for rows in played))
-        if scored:
+    lanes = [_Lane(lane, context, queries, seed) for lane in range(LANES)]
+    limit = FailureLimit(fitting.max_unscored)
+    rewards: dict[str, list[float]] = {}
+    left, calls = fitting.calls, 0
+    while steps := min(STEPS_OF_A_LANE, left // LANES):
+        left -= steps * LANES
+        play = partial(_Lane.play, model=model, steps=steps)
+        played = list(iterate_parallel(play, lanes, fitting.jobs))
+        limit.add(chain.from_iterable(each.errors for each in played))
+        calls += sum(each.questions for each in played)
+        if scored := list(chain.from_iterable(each.scored for each in played)):
             observations, actions, transitions = zip(*scored, strict=True)
             earned = [each.reward + credit(each.info) for each in transitions]
             model.learn(np.stack(observations), np.array(actions), np.array(earned))
         for _, action, transition in scored:
-            found.note(action, transition.reward)
-    return found.fit(_Frozen(name, model))
+            rewards.setdefault(names[action], []).append(transition.reward)
+    limit.check()
+    if not model.has_learned:
+        raise fitting.error(f"no step was scored; --fit-calls of {LANES} or more give it one")
+    means = {name: float(np.mean(rewards[name])) for name in names if name in rewards}
+    return Fit(source=BanditSource(fitting.name, model), calls=calls, means=means)
 
 
 class _Played(NamedTuple):
-    """What a lane played in a rollout of a contextual bandit."""
+    """What a lane played before the bandit learned."""
 
     scored: list[tuple[NDArray[np.float32], int, Transition]]
     """Observation before it, action and transition of each step that was scored."""
     errors: list[str]
-    """For each step that is over, or the beginning of an episode, why it is unscored; "" where it is not."""
+    """For each step that is over, or the beginning of an episode, why it is unscored, or ""."""
     questions: int
 
 
-class _BanditLane:
-    """One after another the episodes of a lane, on queries that are drawn as training draws them."""
+class _Lane:
+    """The episodes of a lane, one after another, on queries drawn as training draws them."""
 
-    def __init__(self, lane: int, context: EpisodeContext, queries: Sequence[str], seed: int) -> None:
-        self._lane = lane
-        self._context = context
-        self._queries = queries
-        self._seed = seed
-        self._row = 0
-        self._number = 0
+    def __init__(
+        self, lane: int, context: EpisodeContext, queries: Sequence[str], seed: int
+    ) -> None:
+        self._lane, self._context, self._queries, self._seed = lane, context, queries, seed
+        self._row = self._number = 0
         self._episode: AgentEpisode | None = None
 
-    def play(self, model: LinearBandit, how: Explore, steps: int) -> _Played:
-        """Play so many steps; one that cannot be scored, or an episode that cannot begin, counts, too."""
+    def play(self, *, model: LinearBandit, steps: int) -> _Played:
+        """Play so many steps; an episode that cannot begin counts as one."""
         from train.bandit import explore
 
-        played = _Played([], [], 0)
+        scored, errors, questions = [], [], 0
         for _ in range(steps):
-            episode, over, questions = self._begun(), 0, 0
+            episode = self._current()
+            over, before = 0, episode.calls["questions"]
             if not episode.is_over:
-                over, questions = len(episode.step_errors), episode.calls["questions"]
-                shown = episode.view().observation
-                action = explore(model, how, shown, seed=self._seed, lane=self._lane, row=self._row)
+                over = len(episode.step_errors)
+                seen = episode.view().observation
+                keys = {"seed": self._seed, "lane": self._lane, "row": self._row}
+                action = explore(model, "linucb", seen, **keys)
                 transition = episode.step(action)
                 if not transition.info["unscored"]:
-                    played.scored.append((shown, action, transition))
+                    scored.append((seen, action, transition))
             self._row += 1
-            played.errors.extend(episode.step_errors[over:])
-            played = played._replace(questions=played.questions + episode.calls["questions"] - questions)
-        return played
+            errors += episode.step_errors[over:]
+            questions += episode.calls["questions"] - before
+        return _Played(scored, errors, questions)
 
-    def _begun(self) -> AgentEpisode:
+    def _current(self) -> AgentEpisode:
         """The episode under way; a new one where there is none."""
         if self._episode is None or self._episode.is_over:
             key = (self._seed, self._lane, self._number, "query")
@@ -247,79 +290,10 @@ class _BanditLane:
         return self._episode
 
 
-class _Frozen(NamedTuple):
-    """A contextual bandit that is fitted."""
-
-    name: str
-    model: LinearBandit
-
-    def frozen(self) -> BanditSource:
-        """The policy that plays what was learned.
-
-        Raises:
-            ValueError: nothing was.
-        """
-        if not self.model.has_learned:
-            raise ValueError(f"no step was scored; --fit-calls of {PULLS_SIDE_BY_SIDE} or more give it one")
-        return BanditSource(self.name, self.model)
-
-
-class _Found:
-    """What a fit has found so far."""
-
-    def __init__(self, name: str, context: EpisodeContext) -> None:
-        self.names = [mutator.name for mutator in context.rules.mutators]
-        self.calls = 0
-        self._name = name
-        self._sums: defaultdict[int, float] = defaultdict(float)
-        self._counts: Counter[int] = Counter()
-
-    def note(self, arm: int, value: float) -> None:
-        """Note what a mutator brought."""
-        self._sums[arm] += value
-        self._counts[arm] += 1
-
-    def fit(self, learned: Bandit | BestFixed | _Frozen) -> Fit:
-        """The policy that was found."""
-        try:
-            source = learned.frozen()
-        except ValueError as error:
-            raise RunStoppedError(f"{self._name} could not be fitted: {error}") from error
-        means = {
-            name: self._sums[arm] / self._counts[arm]
-            for arm, name in enumerate(self.names)
-            if self._counts[arm]
-        }
-        return Fit(source=source, calls=self.calls, means=means, mutators=self.names)
-
-
-def _ordered(queries: Sequence[str], seed: int) -> list[str]:
-    """The queries in the order in which fits take them."""
-    return sorted(queries, key=lambda query: derive_seed(seed, "fit", query))
-
-
-def _embedded(name: str, context: EpisodeContext, queries: Sequence[str]) -> NDArray[np.float32]:
-    """The embeddings of the queries, (queries, D).
-
-    Raises:
-        RunStoppedError: one of them cannot be embedded.
-    """
-    embeddings = context.models.embed(queries)
+def _embedded(fitting: Fitting, queries: Sequence[str]) -> NDArray[np.float32]:
+    """The embeddings of the queries, (queries, D)."""
+    embeddings = fitting.context.models.embed(queries)
     for query, embedding in zip(queries, embeddings, strict=True):
         if isinstance(embedding, OllamaError):
-            raise RunStoppedError(f"{name} could not be fitted: {query!r:.60} was not embedded: {embedding}")
+            raise fitting.error(f"{query!r:.60} was not embedded: {embedding}") from embedding
     return np.stack(embeddings)  # type: ignore[arg-type] # vectors all
-
-
-def _pull(episode: AgentEpisode, arm: int) -> None:
-    """One step from the query as it stands; none where the episode could not begin."""
-    episode.begin()
-    if not episode.is_over:
-        episode.step(arm)
-
-
-def _play_alone(episode: AgentEpisode, arm: int) -> None:
-    """A whole episode of one mutator."""
-    episode.begin()
-    while not episode.is_over:
-        episode.step(arm)

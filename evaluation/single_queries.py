@@ -1,4 +1,4 @@
-"""A trained policy on a user's queries, one by one: what `mutagym ask` and `mutagym proxy` share."""
+"""A trained policy on a user's queries, one by one: what `ask` and `proxy` share."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from evaluation.policies.specs import PolicySpec, parse_policy
-from evaluation.policies.trained import RunSource, run_source
+from evaluation.specs import PolicySpec, parse_policy
+from evaluation.trained_policy import RunSource, run_source
 from records.errors import as_user_error
 
 if TYPE_CHECKING:
     from envs.mission import MissionConfig, RewordingConfig
     from evaluation.episodes import AgentEpisode, EpisodeContext
-    from evaluation.policies.trained import RunPolicy
+    from evaluation.trained_policy import RunPolicy
     from ollama_utils.connect import Connection
 
 SIDE_BY_SIDE = 64
@@ -58,8 +58,10 @@ def query_context(
     return EpisodeContext(rules=env.rules, models=env.models, seed=seed)
 
 
-def query_episode(context: EpisodeContext, source: RunSource, query: str) -> tuple[AgentEpisode, RunPolicy]:
-    """The episode of a query, not begun, and its policy; both depend on the query and the seed alone."""
+def query_episode(
+    context: EpisodeContext, source: RunSource, query: str
+) -> tuple[AgentEpisode, RunPolicy]:
+    """The episode of a query, not begun, and its policy: of the query and the seed alone."""
     from envs.episode import derive_seed
     from evaluation.episodes import AgentEpisode
 

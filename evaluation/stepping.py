@@ -1,629 +1,286 @@
-"""Steps the policies of an episode's agents: one after another, or side by side in five ways.
+"""Steps the policies of agents that play side by side, each agent on a thread of its own.
 
-    serial    the agents of an episode in turn
-    thread    each agent on a thread of its own: for policies that wait, or that leave the interpreter's lock
-    process   policies live in as many processes as jobs or CPUs, whichever is less; each stays in one of them
-    batch     one call of `step_batch` for the agents of an episode that have the same policy
-    torch     one forward pass, of 16 rows a block, for the agents of all episodes that are waiting
-    auto      torch or batch where a policy offers it; else its first steps are measured in place, and what
-              they cost decides between thread, process and serial
+    serial    the agents of an episode one after another
+    thread    each on its agent's thread: for policies that wait, or that release Python's lock
+    process   policies live in as many processes as jobs or CPUs, whichever is less
+    batch     one call of `step_batch` for the agents of an episode that wait for one
+    torch     one forward pass, of 16 rows a block, for the agents of all episodes that wait for one
+    auto      torch where a policy has a network, batch where it has `step_batch`, else thread
 
-Each gives the same actions. A step is part of its episode's plan (`ollama_utils.plans`): agents that are
-stepped by one call make one item, so the runner of the plans says how many are stepped at once.
+Each gives the same actions, and an error is that of the agent whose policy it was.
 """
 
 from __future__ import annotations
 
-import math
-import os
 import threading
-import time
-from collections import defaultdict
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from queue import Empty, SimpleQueue
-from statistics import mean, median
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluation.errors import (
-    PolicyBusyError,
-    PolicyError,
-    PolicyTimeoutError,
-    StepperError,
-    WorkerLoadError,
-    overrun,
-)
-from evaluation.policies.instance import Outcome, PolicyInstance, block_scores, instance_or_error
-from evaluation.policies.policy import PolicySource, View
-from evaluation.policy_process import PolicyProcess, RemotePolicy
-from ollama_utils.plans import start_thread
-from records.errors import nearest
+from evaluation.errors import StepperError, timeout_error
+from evaluation.instance import Instance, Row, block_scores, checked
+from evaluation.policies import PolicySource, View
+from ollama_utils.threads import start_thread
+from records.errors import describe
 
 if TYPE_CHECKING:
     import torch
 
+    from evaluation.processes import Processes
+
 StepperName = Literal["serial", "auto", "thread", "process", "batch", "torch"]
-Pick = Literal["serial", "thread", "process"]
 T = TypeVar("T")
-StepPlan = Generator[Sequence[Callable[[], Any]], Sequence[Any], list[Outcome]]
-"""Yields calls that may go side by side, is sent what they returned, and returns the outcomes of a step."""
-
-IN_TURN = "in turn"
-"""The group of the agents that are stepped one after another."""
-MEASURED_STEPS = 3
-"""Steps of a policy that `auto` measures before it picks a way."""
-WAIT_S = 0.005
-"""A policy that waits as long a step, and twice as long as it computes, steps on threads."""
-HEAVY_S = 0.005
-"""One that computes as long a step goes to a process; a step there costs under a millisecond more."""
-_SCHEDULE = Path("/proc/thread-self/schedstat")
-"""Where Linux counts how long a thread waited for a CPU."""
+R = TypeVar("R")
 
 
-def make_stepper(
-    name: str, *, jobs: int, action_timeout_ms: float | None, report: Callable[[str], None]
-) -> PolicyStepper:
-    """The way of this name to step policies.
+@dataclass(frozen=True)
+class AgentPolicy:
+    """The policy of one agent in one episode. One that was late is not to be stepped again."""
 
-    Args:
-        name: which one.
-        jobs: how many steps may be under way at once, at least 1.
-        action_timeout_ms: milliseconds that a step may take, counted from when the policy begins with it;
-            with batch and torch, the whole call. Making an instance does not count. None: no limit.
-        report: is called with a line on what `auto` picks, and why; the line holds measured times.
+    step: Callable[[View], int]
+    """The action in a view.
 
     Raises:
-        ValueError: there is no such way, or a number is out of range.
+        PolicyError: the step overran its deadline, the action is no mutator's number, the policy
+            exited, its process died, or it raised in its process.
+        StepperError: the evaluation ended meanwhile.
+        Exception: whatever the policy raises.
     """
-    if name not in get_args(StepperName):
-        raise ValueError(f"unknown policy wrapper {name!r}; {nearest(name, get_args(StepperName))}")
-    if jobs < 1:
-        raise ValueError(f"jobs must be at least 1, got {jobs!r}")
-    if action_timeout_ms is not None and not 0 < action_timeout_ms < math.inf:
-        raise ValueError(
-            f"the action timeout must be a finite number of ms over 0, got {action_timeout_ms!r}"
-        )
-    timeout_s = None if action_timeout_ms is None else action_timeout_ms / 1000
-    return PolicyStepper(cast("StepperName", name), jobs, timeout_s, Picks(jobs, report))
+    close: Callable[[], None] = lambda: None
+    """The episode is over: drop the policy, waiting for nothing."""
 
 
 class PolicyStepper:
-    """Steps policies in one way, as `make_stepper` says: one for an evaluation, shared by its threads."""
-
-    def __init__(self, name: StepperName, jobs: int, timeout_s: float | None, picks: Picks) -> None:
-        self.name = name
-        self.timeout_s = timeout_s
-        self.picks = picks
-        self._passes = ForwardPasses(timeout_s)
-        count = min(jobs, count_cpus()) if name in {"process", "auto"} else 0
-        self._processes = [PolicyProcess(timeout_s) for _ in range(count)]
-        self._lock = threading.Lock()
-
-    def begin(self, sources: Sequence[PolicySource], seeds: Sequence[int]) -> EpisodePolicies:
-        """The policies of a new episode; one that cannot be made fails in each step.
-
-        Args:
-            sources: (agents,), which policy serves each agent; the same object for the same policy.
-            seeds: (agents,), at least 0: each agent's chance.
-
-        Raises:
-            StepperError: one of the policies cannot be stepped in this way.
-        """
-        shared: dict[int, AgentPolicy] = {}
-        agents: list[AgentPolicy] = []
-        for source, seed in zip(sources, seeds, strict=True):
-            agent = shared.get(id(source)) or self._agent(source, seed)
-            if isinstance(agent, BatchAgents):
-                shared[id(source)] = agent
-            agents.append(agent)
-        return EpisodePolicies(agents)
-
-    def close(self) -> None:
-        """End the processes, whatever they are at."""
-        for process in self._processes:
-            process.close()
-
-    def remote(self, source: PolicySource, seed: int, instance: PolicyInstance | None = None) -> RemoteAgent:
-        """A policy in the process with the fewest; see `RemotePolicy`.
-
-        Raises:
-            StepperError: it cannot be pickled.
-        """
-        policy = RemotePolicy(source, seed, instance)
-        with self._lock:
-            process = min(self._processes, key=lambda each: each.residents)
-            process.residents += 1
-        return RemoteAgent(process, policy)
-
-    def _agent(self, source: PolicySource, seed: int) -> AgentPolicy:
-        if self.name == "process":
-            return self.remote(source, seed)
-        if self.name == "auto" and self.picks.pick_of(source.name) == "process":
-            return AutoAgent(self, source, seed, None)
-        made = instance_or_error(source, seed)
-        if isinstance(made, Exception):
-            return FailedAgent(made)
-        if self.name in {"serial", "thread"}:
-            return LocalAgent(made, self.timeout_s, group=IN_TURN if self.name == "serial" else None)
-        return self._agent_by_offer(source, seed, made)
-
-    def _agent_by_offer(self, source: PolicySource, seed: int, instance: PolicyInstance) -> AgentPolicy:
-        """Batch, torch and auto look at what the policy offers."""
-        if instance.network is not None:
-            self._say(source, "torch: it has a network")
-            return NetworkAgent(instance, self._passes)
-        if instance.can_batch and self.name != "torch":
-            self._say(source, "batch: it has step_batch")
-            return BatchAgents(instance, self.timeout_s)
-        if self.name == "auto":
-            return AutoAgent(self, source, seed, instance)
-        missing = "step_batch" if self.name == "batch" else "torch network"
-        raise StepperError(
-            f"policy {source.name!r} has no {missing}: --policy-wrapper {self.name} cannot serve it"
-        )
-
-    def _say(self, source: PolicySource, what: str) -> None:
-        if self.name == "auto":
-            self.picks.say(source.name, what)
-
-
-class EpisodePolicies:
-    """The policies of one episode's agents.
+    """Steps policies in one way. One for all threads of an evaluation.
 
     Args:
-        agents: (agents,), the policy of each.
-    """
-
-    def __init__(self, agents: Sequence[AgentPolicy]) -> None:
-        self._agents = agents
-
-    def step(self, views: Sequence[View]) -> StepPlan:
-        """The plan of one step of some agents; returns their outcomes (views,)."""
-        groups: defaultdict[object, list[View]] = defaultdict(list)
-        for view in views:
-            groups[self._agents[view.agent].group].append(view)
-        found = yield [partial(self._step_group, group) for group in groups.values()]
-        outcomes = {
-            view.agent: outcome
-            for group, of_group in zip(groups.values(), found, strict=True)
-            for view, outcome in zip(group, of_group, strict=True)
-        }
-        return [outcomes[view.agent] for view in views]
-
-    def close(self) -> None:
-        """The episode is over: drop its policies. Waits for nothing."""
-        for agent in self._agents:
-            agent.close()
-
-    def _step_group(self, views: Sequence[View]) -> list[Outcome]:
-        agents = [self._agents[view.agent] for view in views]
-        return agents[0].step_group(agents, views)
-
-
-class AgentPolicy:
-    """The policy of one agent in one episode."""
-
-    @property
-    def group(self) -> object:
-        """Agents with the same one are stepped by one call."""
-        return self
-
-    def step(self, view: View) -> Outcome:
-        """The policy's action, or what stands in its place."""
-        return self.step_group([self], [view])[0]
-
-    def step_group(self, agents: Sequence[AgentPolicy], views: Sequence[View]) -> list[Outcome]:
-        """The outcomes (agents,) of the agents of a group, this one among them."""
-        return [agent.step(view) for agent, view in zip(agents, views, strict=True)]
-
-    def close(self) -> None:
-        """The episode is over."""
-
-
-class FailedAgent(AgentPolicy):
-    """A policy that could not be made.
-
-    Args:
-        error: why.
-    """
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def step(self, view: View) -> Outcome:  # noqa: ARG002 - nobody sees it
-        """The error."""
-        return self._error
-
-
-class InstanceAgent(AgentPolicy):
-    """An instance in this process, which does one call at a time under the deadline.
-
-    Args:
-        instance: the instance.
-        timeout_s: the deadline of a call; None: none.
-    """
-
-    def __init__(self, instance: PolicyInstance, timeout_s: float | None) -> None:
-        self.instance = instance
-        self._timeout_s = timeout_s
-        self._busy = threading.Lock()
-        """Held during a call: one that overran its deadline may still be under way."""
-
-    def call(self, work: Callable[[], T]) -> T | PolicyError:
-        """What the work returns; a PolicyBusyError where an earlier call has not ended."""
-        return within(self._timeout_s, f"policy {self.instance.name!r}", partial(self._alone, work))
-
-    def _alone(self, work: Callable[[], T]) -> T | PolicyBusyError:
-        if not self._busy.acquire(blocking=False):
-            return PolicyBusyError(
-                f"policy {self.instance.name!r} has not ended an earlier step; ask for one action at a time"
-            )
-        try:
-            return work()
-        finally:
-            self._busy.release()
-
-
-class LocalAgent(InstanceAgent):
-    """An instance that serves one agent.
-
-    Args:
-        instance: the instance.
-        timeout_s: the deadline of a step; None: none.
-        group: agents with the same one are stepped in turn; None: it steps beside the others.
-    """
-
-    def __init__(self, instance: PolicyInstance, timeout_s: float | None, group: object = None) -> None:
-        super().__init__(instance, timeout_s)
-        self._group = group
-
-    @property
-    def group(self) -> object:
-        """Agents with the same one are stepped by one call."""
-        return self._group or self
-
-    def step(self, view: View) -> Outcome:
-        """The policy's action."""
-        return self.call(partial(self.instance.step, view))
-
-    def measured_step(self, view: View) -> tuple[Outcome, Cost]:
-        """The same, and what it cost.
-
-        Of a step that overran its deadline only that its caller waited is known.
-        """
-        step = partial(measured, partial(self.instance.step, view))
-        found, cost_of_waiting = measured(partial(self.call, step))
-        return (found, cost_of_waiting) if isinstance(found, PolicyError) else found
-
-
-class RemoteAgent(AgentPolicy):
-    """A policy in a process.
-
-    Args:
-        process: the process.
-        policy: the policy there.
-    """
-
-    def __init__(self, process: PolicyProcess, policy: RemotePolicy) -> None:
-        self._process = process
-        self._policy = policy
-
-    def step(self, view: View) -> Outcome:
-        """The policy's action."""
-        return self._process.step(self._policy, view)
-
-    def close(self) -> None:
-        """Drop the policy."""
-        self._process.drop(self._policy)
-
-
-class BatchAgents(InstanceAgent):
-    """An instance with `step_batch` that serves all agents of an episode that have its policy."""
-
-    def step_group(self, agents: Sequence[AgentPolicy], views: Sequence[View]) -> list[Outcome]:  # noqa: ARG002 - all of them are this one
-        """The outcomes of one call of `step_batch`; an error of it is every agent's."""
-        found = self.call(partial(self.instance.step_batch, views))
-        return [found] * len(views) if isinstance(found, PolicyError) else found
-
-
-class NetworkAgent(AgentPolicy):
-    """An instance with a network, whose views go into one forward pass with those of other agents.
-
-    Args:
-        instance: the instance.
-        passes: where views are gathered.
-    """
-
-    def __init__(self, instance: PolicyInstance, passes: ForwardPasses) -> None:
-        self.instance = instance
-        self._passes = passes
-
-    @property
-    def group(self) -> object:
-        """The passes, which all agents with a network share."""
-        return self._passes
-
-    def step_group(self, agents: Sequence[AgentPolicy], views: Sequence[View]) -> list[Outcome]:
-        """The outcomes (agents,), all of one pass."""
-        instances = [agent.instance for agent in agents if isinstance(agent, NetworkAgent)]
-        return self._passes.step([Row(*each) for each in zip(instances, views, strict=True)])
-
-
-@dataclass(eq=False)
-class Row:
-    """A view that waits for a forward pass."""
-
-    instance: PolicyInstance
-    view: View
-    outcome: Outcome | None = None
-    """What came of it, once the pass is over."""
-
-
-class ForwardPasses:
-    """Forwards together all views that came in while the pass before was under way; then policies choose.
-
-    Args:
-        timeout_s: the deadline of a pass and the choices that follow from it; None: none.
-    """
-
-    def __init__(self, timeout_s: float | None) -> None:
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._waiting: list[Row] = []
-        self._turn = threading.Lock()
-        """Held during a pass. Who gets it finds its rows done, or takes them with all others that wait."""
-
-    def step(self, rows: Sequence[Row]) -> list[Outcome]:
-        """The outcome of each row."""
-        with self._lock:
-            self._waiting.extend(rows)
-        with self._turn:
-            with self._lock:
-                taken, self._waiting = self._waiting, []
-            if taken:
-                work = partial(_pass, taken)
-                found = within(self._timeout_s, "the forward pass of policies", work)
-                outcomes = [found] * len(taken) if isinstance(found, Exception) else found
-                for row, outcome in zip(taken, outcomes, strict=True):
-                    row.outcome = outcome
-        return [cast("Outcome", row.outcome) for row in rows]
-
-
-def _pass(rows: Sequence[Row]) -> list[Outcome]:
-    """The outcomes of rows: those with the same network, and observations of one shape, go together."""
-    alike: defaultdict[tuple[int, tuple[int, ...]], list[int]] = defaultdict(list)
-    for place, row in enumerate(rows):
-        alike[id(row.instance.network), row.view.observation.shape].append(place)
-    outcomes: dict[int, Outcome] = {}
-    for places in alike.values():
-        for place, scores in zip(places, _scores([rows[place] for place in places]), strict=True):
-            row = rows[place]
-            outcomes[place] = (
-                scores if isinstance(scores, Exception) else row.instance.choose(row.view, scores)
-            )
-    return [outcomes[place] for place in range(len(rows))]
-
-
-def _scores(rows: Sequence[Row]) -> Sequence[NDArray[np.float32] | Exception]:
-    """The scores of each row; where the pass fails, each row goes alone, so that it spoils no other's."""
-    network = cast("torch.nn.Module", rows[0].instance.network)
-    try:
-        return block_scores(network, [(row.instance.block_row, row.view.observation) for row in rows])
-    except Exception as error:  # noqa: BLE001 - it belongs to the row that caused it
-        return [error] if len(rows) == 1 else [_scores([row])[0] for row in rows]
-
-
-class AutoAgent(AgentPolicy):
-    """Steps a policy in place until its way is picked; then moves it there, once.
-
-    Args:
-        stepper: what it is part of.
-        source: what makes the policy.
-        seed: what it is made with.
-        instance: the instance; None: it is made where it steps.
+        name: the way.
+        jobs: how many agents play at once.
+        action_timeout_ms: milliseconds that a step may take, counted from when the policy begins
+            with it. Making an instance does not count. None: no limit.
     """
 
     def __init__(
-        self, stepper: PolicyStepper, source: PolicySource, seed: int, instance: PolicyInstance | None
+        self, name: StepperName, *, jobs: int, action_timeout_ms: float | None = None
     ) -> None:
-        self._stepper = stepper
-        self._picks = stepper.picks
-        self._source = source
-        self._seed = seed
-        self._here = LocalAgent(instance, stepper.timeout_s) if instance else None
-        self._settled: AgentPolicy | None = None
-        """Where it steps for good."""
+        self.name = name
+        self._within = partial(_within, action_timeout_ms)
+        self._processes: Processes | None = None
+        if name == "process":
+            from evaluation.processes import Processes
 
-    @property
-    def group(self) -> object:
-        """In turn with the others once that is picked; beside them until then."""
-        return IN_TURN if self._picks.pick_of(self._source.name) == "serial" else self
+            self._processes = Processes(jobs, action_timeout_ms)
+        self._ways: dict[int, tuple[PolicySource, StepperName]] = {}
+        """By a source's id, which stays its own while the source is here."""
+        self._shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
+        """What several agents use, for as long as one of them does."""
+        self._lock = threading.Lock()
 
-    def step(self, view: View) -> Outcome:
-        """The policy's action."""
-        if self._here and self._picks.pick_of(self._source.name) is None:
-            with self._picks.measuring:
-                if self._picks.pick_of(self._source.name) is None:
-                    return self._measured_step(self._here, view)
-        self._settled = self._settled or self._moved()
-        outcome = self._settled.step(view)
-        if not isinstance(outcome, WorkerLoadError):
-            return outcome
-        self._settled.close()  # the process could not unpickle it, and has changed nothing
-        self._picks.fall_back(self._source.name, outcome)
-        self._settled = self._local()
-        return self._settled.step(view)
+    def check(self, source: PolicySource) -> None:
+        """Make an instance of a policy, to see whether it can be made and stepped in this way.
+
+        Raises:
+            StepperError: it cannot.
+        """
+        try:
+            instance = Instance(source, 0)
+        except Exception as error:
+            raise StepperError(
+                f"policy {source.name!r} cannot be made: {describe(error)}; "
+                "change its options or its __init__"
+            ) from error
+        if self._processes is not None:
+            self._processes.begin(source, 0).close()
+        self._ways[id(source)] = source, self._way_of(instance)
+
+    def begin(
+        self, source: PolicySource, seed: int, *, group: Hashable, group_seed: int
+    ) -> AgentPolicy:
+        """The policy of one agent in one episode.
+
+        Args:
+            source: makes it; the same object for the same policy.
+            seed: the agent's chance, at least 0.
+            group: the same for all agents of an episode.
+            group_seed: the first agent's seed, with which an instance is made that serves several.
+
+        Raises:
+            StepperError: it cannot be stepped in this way.
+            Exception: whatever making it raises.
+        """
+        if self._processes is not None:
+            resident = self._processes.begin(source, seed)
+            return AgentPolicy(resident.step, resident.close)
+        if id(source) not in self._ways:
+            self.check(source)
+        way = self._ways[id(source)][1]
+        if way == "batch":
+            return AgentPolicy(self._batched(source, group, group_seed))
+        instance = Instance(source, seed)
+        if way == "torch":
+            return AgentPolicy(self._networked(instance))
+        turn = self._share(group, threading.Lock) if way == "serial" else threading.Lock()
+
+        def step(view: View) -> int:
+            with turn:
+                return self._within(source.name, instance.step, view)
+
+        return AgentPolicy(step)
 
     def close(self) -> None:
-        """Close what it moved to."""
-        if self._settled is not None:
-            self._settled.close()
+        """End the processes, whatever they are at."""
+        if self._processes is not None:
+            self._processes.close()
 
-    def _measured_step(self, here: LocalAgent, view: View) -> Outcome:
-        outcome, cost = here.measured_step(view)
-        if isinstance(outcome, PolicyTimeoutError):
-            self._settled = here  # the step may be under way still, so the instance cannot move
-        self._picks.note(self._source.name, cost)  # steps that fail cost time, too
-        return outcome
+    def _way_of(self, instance: Instance) -> StepperName:
+        if self.name in {"serial", "thread", "process"}:
+            return self.name
+        if instance.network is not None:
+            return "torch"
+        if self.name != "torch" and callable(getattr(instance.policy, "step_batch", None)):
+            return "batch"
+        if self.name == "auto":
+            return "thread"
+        missing = "step_batch" if self.name == "batch" else "torch network"
+        raise StepperError(
+            f"policy {instance.name!r} has no {missing}: "
+            f"--policy-wrapper {self.name} cannot serve it"
+        )
 
-    def _moved(self) -> AgentPolicy:
-        if self._picks.pick_of(self._source.name) == "process":
-            try:
-                instance = self._here.instance if self._here else None
-                return self._stepper.remote(self._source, self._seed, instance)
-            except StepperError as error:
-                self._picks.fall_back(self._source.name, error)
-        return self._local()
+    def _networked(self, instance: Instance) -> Callable[[View], int]:
+        network = cast("torch.nn.Module", instance.network)
 
-    def _local(self) -> AgentPolicy:
-        """The policy in this process, made if there is none yet."""
-        if self._here:
-            return self._here
-        made = instance_or_error(self._source, self._seed)
-        if isinstance(made, Exception):
-            return FailedAgent(made)
-        return LocalAgent(made, self._stepper.timeout_s)
+        def make() -> _Gathered[Row, NDArray[np.float32]]:
+            return _Gathered(partial(self._within, instance.name, partial(block_scores, network)))
+
+        passes = self._share(id(network), make)
+
+        def step(view: View) -> int:
+            scores = passes.ask((instance.place, view.observation))
+            choose = instance.step if scores is None else partial(instance.choose, scores)
+            return self._within(instance.name, choose, view)
+
+        return step
+
+    def _batched(self, source: PolicySource, group: Hashable, seed: int) -> Callable[[View], int]:
+        """Once a call failed, each agent has an instance of its own, which sees all that it saw."""
+
+        def make() -> _Gathered[View, object]:
+            instance = Instance(source, seed)
+            return _Gathered(partial(self._within, source.name, instance.step_batch))
+
+        together = self._share((group, id(source)), make)
+        seen: list[View] = []
+
+        def step(view: View) -> int:
+            action = together.ask(view)
+            if action is None:
+                alone = Instance(source, seed)
+                for earlier in seen:
+                    alone.step_batch([earlier])
+                (action,) = self._within(source.name, alone.step_batch, [view])
+            seen.append(view)
+            return checked(action, source.name, view)
+
+        return step
+
+    def _share(self, key: Hashable, make: Callable[[], T]) -> T:
+        with self._lock:
+            found: T | None = self._shared.get(key)
+            if found is None:
+                found = self._shared[key] = make()
+            return found
 
 
-class Picks:
-    """How `auto` steps each policy, by what its first steps cost.
+class _Item(Generic[T, R]):
+    """What an agent waits for.
 
     Args:
-        jobs: how many steps may be under way at once.
-        report: is called with each pick, and each fallback, once for each policy's name.
+        given: what the call is to get of it.
     """
 
-    def __init__(self, jobs: int, report: Callable[[str], None]) -> None:
-        self._jobs = jobs
-        self._report = report
-        self._costs: defaultdict[str, list[Cost]] = defaultdict(list)
-        self._picks: dict[str, Pick] = {}
-        self._said: set[str] = set()
-        self._lock = threading.RLock()
-        self.measuring = threading.Lock()
-        """Held while a step is measured: beside others each would seem to wait."""
-
-    def pick_of(self, name: str) -> Pick | None:
-        """How a policy is to be stepped; None while that is open."""
-        return self._picks.get(name)
-
-    def note(self, name: str, cost: Cost) -> None:
-        """Note what a step of a policy cost; the last of the first few decides."""
-        with self._lock:
-            self._costs[name].append(cost)
-            if len(self._costs[name]) == MEASURED_STEPS:
-                pick, why = pick_way(self._costs[name], jobs=self._jobs, cpus=count_cpus())
-                self._picks[name] = pick
-                self.say(name, f"{pick}: {why}")
-
-    def fall_back(self, name: str, why: Exception) -> None:
-        """Step a policy serially from now on, for a process cannot have it."""
-        with self._lock:
-            self._picks[name] = "serial"
-            self.say(name, f"serial, not process: {why}")
-
-    def say(self, name: str, what: str) -> None:
-        """Report how a policy steps, once."""
-        line = f"policy {name!r} steps by {what}"
-        with self._lock:
-            if line not in self._said:
-                self._said.add(line)
-                self._report(line)
+    def __init__(self, given: T) -> None:
+        self.given = given
+        self.result: R | None = None
+        self.is_taken = False
+        """Whether a call had it."""
+        self.its_turn = threading.Event()
+        """Set once a call had it, or its agent is to make the next call."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cost:
-    """What one step took."""
-
-    wait_s: float
-    """Seconds in which it neither computed nor waited for a CPU."""
-    cpu_s: float
-    """CPU time of the thread that it ran on."""
-
-
-def measured(work: Callable[[], T]) -> tuple[T, Cost]:
-    """What the work returns, and what it took on this thread."""
-    began_s = _clocks_s()
-    result = work()
-    wall_s, cpu_s, queued_s = (now - began for now, began in zip(_clocks_s(), began_s, strict=True))
-    return result, Cost(wait_s=wall_s - cpu_s - queued_s, cpu_s=cpu_s)
-
-
-def pick_way(costs: Sequence[Cost], *, jobs: int, cpus: int) -> tuple[Pick, str]:
-    """The way that fits a policy whose steps cost so much, and why.
-
-    The mean shows waiting, where most steps may find their answer known; the median shows computing, where
-    the first may import something.
+class _Gathered(Generic[T, R]):
+    """Does together what came in while the call before was under way, until a call fails.
 
     Args:
-        costs: of the first steps.
-        jobs: how many steps may be under way at once.
-        cpus: how many CPUs there are.
+        do: is called with items, one call at a time, and returns a result for each.
     """
-    cpu_s = median(cost.cpu_s for cost in costs)
-    wait_s = mean(cost.wait_s for cost in costs)
-    a_step = f"{max(wait_s, 0) * 1000:.1f} ms of waiting and {cpu_s * 1000:.1f} ms of CPU a step"
-    if jobs == 1:
-        return "serial", f"there is one job: {a_step}"
-    if wait_s >= max(WAIT_S, 2 * cpu_s):
-        return "thread", f"it waits: {a_step}"
-    if cpu_s < HEAVY_S:
-        return "serial", f"it is light: {a_step}"
-    if cpus == 1:
-        return "serial", f"it computes, but there is one CPU: {a_step}"
-    return "process", f"it computes: {a_step}"
+
+    def __init__(self, do: Callable[[list[T]], Sequence[R]]) -> None:
+        self._do = do
+        self._waiting: list[_Item[T, R]] = []
+        self._is_busy = False
+        """Whether somebody makes a call, or is about to."""
+        self._has_failed = False
+        self._lock = threading.Lock()
+
+    def ask(self, given: T) -> R | None:
+        """The result for an item; None: it is to be done alone, for a call failed."""
+        mine = _Item[T, R](given)
+        with self._lock:
+            self._waiting.append(mine)
+            is_busy, self._is_busy = self._is_busy, True
+        if is_busy:
+            mine.its_turn.wait()
+        if not mine.is_taken:
+            self._call()
+        return mine.result
+
+    def _call(self) -> None:
+        """Make the next call, then have whoever waits first make the one after it."""
+        with self._lock:
+            taken, self._waiting = self._waiting, []
+        try:
+            if not self._has_failed:
+                results = self._do([item.given for item in taken])
+                for item, result in zip(taken, results, strict=True):
+                    item.result = result
+        except Exception:  # noqa: BLE001 - the item whose fault it was raises it again, alone
+            self._has_failed = True
+        finally:
+            for item in taken:
+                item.is_taken = True
+                item.its_turn.set()
+            with self._lock:
+                self._is_busy = bool(self._waiting)
+                if self._waiting:
+                    self._waiting[0].its_turn.set()
 
 
-def count_cpus() -> int:
-    """The CPUs that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def within(timeout_s: float | None, what: str, work: Callable[[], T]) -> T | PolicyTimeoutError:
-    """What the work returns; with a deadline it is done on a thread that is left alone once it is late.
-
-    Args:
-        timeout_s: the deadline; None: the work is done on the caller's thread, where nothing can stop it.
-        what: what works, for the message.
-        work: the work.
+def _within(timeout_ms: float | None, name: str, work: Callable[[T], R], given: T) -> R:
+    """What a policy's work returns; the thread of work that is late is left alone.
 
     Raises:
+        PolicyError: it is late.
         BaseException: whatever the work raises.
     """
-    if timeout_s is None:
-        return work()
-    results: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+    if timeout_ms is None:
+        return work(given)
+    result: Future[R] = Future()
 
     def job() -> None:
         try:
-            results.put((work(), None))
+            result.set_result(work(given))
         except BaseException as error:  # noqa: BLE001 - raised where the result is waited for
-            results.put((None, error))
+            result.set_exception(error)
 
     start_thread(job)
-    try:
-        result, error = results.get(timeout=timeout_s)
-    except Empty:
-        return overrun(what, timeout_s)
-    if error is not None:
-        raise error
-    return cast("T", result)
-
-
-def _clocks_s() -> tuple[float, float, float]:
-    """The time, this thread's CPU time, and how long it was ready to run and waited for a CPU, in seconds.
-
-    The last is 0 where the system does not say.
-    """
-    try:
-        queued_s = int(_SCHEDULE.read_text(encoding="ascii").split()[1]) / 1e9
-    except (OSError, ValueError, IndexError):
-        queued_s = 0.0
-    return time.perf_counter(), time.thread_time(), queued_s
+    wait([result], timeout_ms / 1000)
+    if not result.done():
+        raise timeout_error(name, timeout_ms)
+    return result.result()

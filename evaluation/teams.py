@@ -1,15 +1,16 @@
-"""The teams of `mutagym eval`: each policy alone, and those with a proportion as one mix over the agents."""
+"""The teams of `mutagym eval`: each policy alone; those with a proportion share the agents."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from evaluation.config import MissionQueries, MissionSpec
-from evaluation.policies.specs import CONTEXTUAL, FITTED, KEYED, PolicySpec, assign, make_bandit, parse_policy
-from evaluation.policies.trained import RunSource, run_source
+from evaluation.missions import MissionQueries, MissionSpec
+from evaluation.specs import FITTED, PolicySpec, assign, parse_policy
+from evaluation.trained_policy import RunSource, run_source
 from records.errors import UserError, as_user_error
+from records.run_folder import SUMMARY, RecordedRun
 from train.policy import seed_runs
 
 
@@ -22,49 +23,42 @@ class TeamSpec:
     """(agents,), the policy of each."""
     runs: Mapping[str, RunSource]
     """Those of the policies that are trained, by their names."""
-    is_baseline: bool = False
-    """Whether it plays only for the others to be compared with: no `-p` names it."""
+    asked: bool = True
+    """Whether `-p` names it; others play only for these to be compared with."""
     rank: int | None = None
     """Its place among the baselines, from 0, whoever named it; None: it is none of them."""
     seeds_of: str | None = None
     """The training of several seeds, of one of which it is the policy."""
 
     @property
-    def members(self) -> dict[str, PolicySpec]:
-        """Its policies by name, in the order of the agents."""
-        return {spec.name: spec for spec in self.agents}
-
-    @property
-    def names(self) -> list[str]:
-        """What the policies of the agents are called in the tables."""
-        return [short_name(spec) for spec in self.agents]
-
-    @property
-    def asking(self) -> frozenset[int]:
-        """The agents whose policy is a model."""
-        return frozenset(agent for agent, spec in enumerate(self.agents) if spec.kind == "llm")
-
-    @property
     def trained_on(self) -> str | None:
         """The model its policy was trained on, where the team is one trained policy."""
-        names = list(self.members)
-        return self.runs[names[0]].run.target_model if names == list(self.runs) and len(names) == 1 else None
+        if len({spec.name for spec in self.agents}) > 1 or not self.runs:
+            return None
+        (source,) = self.runs.values()
+        return source.run.target_model
 
     def record(self) -> dict[str, Any]:
         """What results.json holds of it."""
         return {
             "name": self.name,
-            "members": list(dict.fromkeys(self.names)),
+            "members": list(dict.fromkeys(spec.short_name for spec in self.agents)),
             "trained_on": self.trained_on,
             "baseline": self.rank,
+            "asked": self.asked,
             **({"seeds_of": self.seeds_of} if self.seeds_of else {}),
         }
 
 
 def read_teams(
-    policies: Sequence[str], baselines: Sequence[str], agents: int, missions: Sequence[MissionSpec]
+    policies: Sequence[str],
+    baselines: Sequence[str],
+    agents: int,
+    missions: Sequence[MissionSpec],
 ) -> list[TeamSpec]:
     """The teams that `-p` and `--baselines` name, in this order.
+
+    Where a mission is of guard queries, `noop` is among them: it asks them as they stand.
 
     Args:
         policies: the values of `-p`.
@@ -75,23 +69,27 @@ def read_teams(
     Raises:
         UserError: a policy cannot be read, or two have one name.
     """
-    specs = [(text, _parsed(text, missions)) for text in policies]
-    alone = [spec for text, spec in specs if not _is_mixed(text)]
-    mixed = [spec for text, spec in specs if _is_mixed(text)]
-    named = {spec.name for spec in alone}
+    parsed = [(text, _parsed(text, missions)) for text in policies]
+    mixed = [spec for text, spec in parsed if _is_mixed(text)]
+    alone = [spec for text, spec in parsed if not _is_mixed(text)]
     compared = [_parsed(text, missions) for text in baselines]
     ranks = {spec.name: rank for rank, spec in enumerate(compared)}
-    added = [spec for spec in compared if spec.name not in named]
+    asked = {spec.name for spec in alone}
+    if any(mission.guard for mission in missions):
+        compared.append(PolicySpec(kind="noop"))
+    added = {spec.name: spec for spec in compared if spec.name not in asked}
     teams = [_mixed_team(mixed, agents)] if mixed else []
-    for spec in (*alone, *added):
-        of_it = _seed_teams(spec, agents) or [_team(short_name(spec), (spec,) * agents)]
-        is_added, rank = spec.name not in named, ranks.get(spec.name)
-        teams += [replace(team, is_baseline=is_added, rank=rank) for team in of_it]
+    for spec in (*alone, *added.values()):
+        of_it = _seed_teams(spec, agents) or [_team(spec.short_name, (spec,) * agents)]
+        rank, is_asked = ranks.get(spec.name), spec.name in asked
+        teams += [replace(team, asked=is_asked, rank=rank) for team in of_it]
     if not teams:
-        raise UserError("no policy is named: name one with -p, such as -p runs/train-... or -p random")
-    for names in ([team.name for team in teams], [short_name(spec) for spec in mixed]):
+        raise UserError("no policy is named: name one with -p, as -p runs/train-... or -p random")
+    for names in ([team.name for team in teams], [spec.short_name for spec in mixed]):
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise UserError(f"two policies are called {twice!r}: name each once; runs need different names")
+            raise UserError(
+                f"two policies are called {twice!r}: name each once; runs need different names"
+            )
     return teams
 
 
@@ -100,52 +98,50 @@ def check_runs(
 ) -> None:
     """Check that trained policies fit the missions, and meet no query that they were trained on.
 
-    Guard queries among them are refused whatever the split: the policy was paid for having them answered.
+    Guard queries among them are refused whatever the split: the policy was paid for having them
+    answered.
 
     Raises:
         UserError: one does not, or does.
     """
-    for team in teams:
-        for source in team.runs.values():
-            for mission, of_mission in zip(missions, queries, strict=True):
-                source.run.check_fits(mission.given, f"mission {mission.name!r}")
-                seen = set(source.run.train_queries)
-                both = [text for text in of_mission.played if text in seen]
-                if both and of_mission.split == "held-out":
-                    raise UserError(
-                        f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
-                        f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: evaluate "
-                        "with the queries, --held-out and --split-seed of the run, or on other queries"
-                    )
-                if paid := [text for text in of_mission.guard if text in seen]:
-                    raise UserError(
-                        f"{len(paid)} of the {len(of_mission.guard)} guard queries were trained on by the "
-                        f"run {str(source.run.path)!r}, such as {paid[0]!r}: it learned to have them "
-                        "answered; take them out, or train without them"
-                    )
+    sources = {name: source for team in teams for name, source in team.runs.items()}
+    for source in sources.values():
+        seen = set(source.run.train_queries)
+        for mission, of_mission in zip(missions, queries, strict=True):
+            source.run.check_fits(mission.given, f"mission {mission.name!r}")
+            both = [text for text in of_mission.played if text in seen]
+            if not both or of_mission.split == "train":
+                continue
+            trained = (
+                f"{len(both)} of the {len(of_mission.played)} queries of mission {mission.name!r} "
+                f"were trained on by the run {str(source.run.path)!r}, such as {both[0]!r}: "
+            )
+            raise UserError(
+                trained + "it learned to have them answered; take them out, or train without them"
+                if mission.guard
+                else trained + "evaluate with the queries, --held-out and --split-seed of the run, "
+                "or on other queries"
+            )
 
 
 def fits_needed(teams: Sequence[TeamSpec]) -> dict[str, PolicySpec]:
     """The policies that are fitted before they play, by name."""
-    return {name: spec for team in teams for name, spec in team.members.items() if spec.kind in FITTED}
+    specs = (spec for team in teams for spec in team.agents)
+    return {spec.name: spec for spec in specs if spec.kind in FITTED}
 
 
-def models_asked(teams: Sequence[TeamSpec]) -> Iterator[str]:
-    """The models that policies ask."""
-    for team in teams:
-        yield from (spec.arg for spec in team.members.values() if spec.kind == "llm")
+def steps_trained(teams: Sequence[TeamSpec]) -> int:
+    """The most steps, each a question to the target, that a run among the policies learned by."""
+    runs = [source.run.path for team in teams for source in team.runs.values()]
+    summaries = [RecordedRun(run).read_json(SUMMARY) for run in runs if (run / SUMMARY).is_file()]
+    steps = [summary.get("env_steps") for summary in summaries]
+    return max((count for count in steps if isinstance(count, int)), default=0)
 
 
-def check_bandits(fits: Mapping[str, PolicySpec]) -> None:
-    """Check the options of the policies that are to be fitted.
-
-    Raises:
-        UserError: one is out of range.
-    """
-    for spec in fits.values():
-        if spec.kind not in ("best_fixed", *CONTEXTUAL):
-            with as_user_error(ValueError):
-                make_bandit(spec, arms=1, seed=0)
+def models_asked(teams: Sequence[TeamSpec]) -> list[str]:
+    """The models that policies ask, each once."""
+    specs = (spec for team in teams for spec in team.agents)
+    return list(dict.fromkeys(spec.arg for spec in specs if spec.kind == "llm"))
 
 
 def _parsed(text: str, missions: Sequence[MissionSpec]) -> PolicySpec:
@@ -162,26 +158,23 @@ def _seed_teams(spec: PolicySpec, agents: int) -> list[TeamSpec]:
     """A team for each seed of a training of several; none where the policy is no such training."""
     folders = seed_runs(spec.arg) if spec.kind == "run" else []
     specs = [replace(spec, arg=str(folder)) for folder in folders]
-    name = short_name(spec)
-    return [replace(_team(f"{name}/{short_name(each)}", (each,) * agents), seeds_of=name) for each in specs]
+    name = spec.short_name
+    return [
+        replace(_team(f"{name}/{each.short_name}", (each,) * agents), seeds_of=name)
+        for each in specs
+    ]
 
 
 def _mixed_team(specs: Sequence[PolicySpec], agents: int) -> TeamSpec:
     """The policies with a proportion, as one team."""
-    name = " + ".join(f"{spec.proportion:g} {short_name(spec)}" for spec in specs)
+    name = " + ".join(f"{spec.proportion:g} {spec.short_name}" for spec in specs)
     with as_user_error(ValueError):
         places = assign([spec.proportion for spec in specs], agents)
     return _team(name, tuple(specs[place] for place in places))
 
 
-def short_name(spec: PolicySpec) -> str:
-    """A policy's name in the tables: of a run's folder, or a class's file, the last part alone."""
-    if spec.kind not in KEYED:
-        return spec.name
-    return ",".join([spec.arg.rstrip("/").rpartition("/")[2], *(f"{k}={v}" for k, v in spec.kwargs.items())])
-
-
 def _team(name: str, agents: tuple[PolicySpec, ...]) -> TeamSpec:
     """A team, with what is to be read of the runs among its policies."""
     runs = {spec.name: spec for spec in agents if spec.kind == "run"}
-    return TeamSpec(name=name, agents=agents, runs={name: run_source(spec) for name, spec in runs.items()})
+    sources = {run: run_source(spec) for run, spec in runs.items()}
+    return TeamSpec(name=name, agents=agents, runs=sources)

@@ -1,7 +1,7 @@
 """A gate for CI: does the policy of a run still reach a success rate, on the model of today?
 
-The lower bound of the interval decides. The process ends with the exit code of `mutagym eval`: 0 it does;
-4 it does not; 1 too much could not be scored to say. What CI shows of it stands in the JUnit file.
+The lower end of the interval decides, with failed steps counted against the policy. The process ends with
+the exit code of `mutagym eval`: 0 it does, 4 it is not shown to.
 
     OLLAMA_HOST=http://127.0.0.1:11434 python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8
     python -m examples.ci_gate runs/train-20260101-120000-0 success=0.8 --ollama-host http://127.0.0.1:11434
@@ -14,16 +14,15 @@ import sys
 from cli.main import execute
 
 
-def main(run: str, bound: str, *more: str, junit: str = "junit.xml") -> int:
+def main(run: str, bound: str, *more: str) -> int:
     """Evaluate the policy of a run on the held-out queries; the exit code.
 
     Args:
         run: the folder of a training run.
         bound: the rate and the least that its lower bound may be.
         more: flags of `mutagym eval`, such as `--ollama-host`: a run folder names no server by itself.
-        junit: the file that CI reads.
     """
-    return execute(["eval", "-p", run, "--baselines", "noop", "--fail-under", bound, "--junit", junit, *more])
+    return execute(["eval", "-p", run, "--baselines", "noop", "--fail-under", bound, *more])
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.main import execute
-from evaluation.policies.policy import View
+from evaluation.policies import View
 
 
 class PoliteFirst:

@@ -45,7 +45,6 @@ from simulator.settings import WORLDS, Settings, SimulatedServer
 
 if TYPE_CHECKING:
     from ollama_utils.dispatcher import Dispatcher
-    from ollama_utils.ray_client import RayEngine
     from simulator.process import ChildServer, EmbeddedServer
 
 EMBEDDED, SMOLLM2 = "embedded", "smollm2"
@@ -142,12 +141,6 @@ class ServerConfig:
     request_field: Annotated[tuple[str, ...], Parameter(negative="")] = ()
     """For an OpenAI-compatible server (repeatable): FIELD=NAME sends a field by another name,
     FIELD= leaves it out; system=user; response_format=json_object. What it refuses is found out."""
-    engine: Literal["threads", "ray"] = "threads"
-    """What makes the calls: threads of this process, or a Ray actor for each server, on its
-    machine."""
-    ray_address: str | None = None
-    """The Ray cluster, such as `auto` or `ray-head:6379` [RAY_ADDRESS, else one of this machine
-    alone]."""
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
 
     def located(self) -> "ServerConfig":
@@ -202,6 +195,8 @@ class Connection:
     """Whether the figures come from the simulator, the embedded one or that of `mutagym serve`."""
     simulated_target: str | None = None
     """The target where none is named; None where the embedded simulator does not stand in."""
+    cache_scope: str = ""
+    """The servers whose replies a cache may give."""
 
     @property
     def embedded(self) -> "EmbeddedServer | None":
@@ -213,12 +208,12 @@ class Connection:
     @property
     def servers(self) -> tuple[str, ...]:
         """The servers by names that stay: one that is started here has another port each time."""
-        return self.hosts if self.child else self.dispatcher.hosts
+        return self.hosts if set(self.hosts) & set(CHILDREN) else self.dispatcher.hosts
 
     @property
     def slots_setting(self) -> str:
         """What gives the servers more slots, up to their number; of several kinds, the first's."""
-        if self.child:
+        if self.hosts[0] in CHILDREN:
             return "--slots "
         return "--parallel " if speaks_openai(self.hosts[0]) else "OLLAMA_NUM_PARALLEL="
 
@@ -280,6 +275,10 @@ class Connection:
             request_field=tuple(dict.fromkeys((*config.request_field, *learned))),
         )
 
+    def for_jobs(self, config: ServerConfig) -> ServerConfig:
+        """The config with which jobs connect `at` some of these servers, as Ray tasks do."""
+        return replace(self.resolve(config), ollama_host=self.servers)
+
 
 @contextlib.contextmanager
 def connect(
@@ -289,6 +288,7 @@ def connect(
     simulated_target: str = "sim-target",
     named_by: str = "--target-model",
     waits: bool = True,
+    at: Sequence[str] = (),
 ) -> Iterator[Connection]:
     """Open the server(s), check that they have the models, and close everything at the end.
 
@@ -299,6 +299,8 @@ def connect(
         named_by: the flag that names a target.
         waits: whether calls wait for a server that is away, up to `max_outage`; else each fails on
             its own.
+        at: the hosts that are asked, of those of another connection, which stays open: none is
+            started. The config is what its `Connection.for_jobs` returned.
 
     Raises:
         UserError: no server, no such model, no model named.
@@ -315,12 +317,15 @@ def connect(
     with ExitStack() as stack:
         child = (
             stack.enter_context(_child(hosts[0], config.simulator))
-            if hosts[0] in CHILDREN
+            if hosts[0] in CHILDREN and not at
             else None
         )
         try:
-            engine = _join_engine(config, stack)
-            dispatcher = _open_dispatcher(config, hosts, child, engine, memory_bytes, waits=waits)
+            urls = at or ([_url(hosts[0], child)] if child else hosts)
+            slots = config.simulator.slots if hosts[0] in CHILDREN else None
+            dispatcher = _open_dispatcher(
+                config, urls, child, memory_bytes, waits=waits, slots=slots
+            )
             stack.enter_context(dispatcher)
             models = _list_models(dispatcher, hosts, config.call_timeout_s)
             available = {short_name(name): digests for name, digests in models.items()}
@@ -332,15 +337,15 @@ def connect(
         if not (config.target_model or stand_in):
             role = named_by.removeprefix("--").replace("-", " ")
             write_stderr(f"{role}: {roles.target}, the only one at {', '.join(hosts)}")
-        finds_simulator = engine.is_simulator if engine else is_simulator
         yield Connection(
             dispatcher=dispatcher,
             hosts=hosts,
             roles=roles,
             available=available,
             child=child,
-            simulated=any(finds_simulator(server_url(host)) for host in dispatcher.hosts),
+            simulated=any(is_simulator(server_url(host)) for host in dispatcher.hosts),
             simulated_target=stand_in,
+            cache_scope=",".join(sorted(hosts if at or child else dispatcher.hosts)),
         )
 
 
@@ -385,31 +390,24 @@ def _child(host: str, config: SimulatorConfig) -> "ChildServer":
         return SmolLM2Server(config.slots)
 
 
-def _join_engine(config: ServerConfig, stack: ExitStack) -> "RayEngine | None":
-    """What `--engine` names, until `stack` is closed; None: threads need nothing."""
-    if config.engine == "threads":
-        return None
-    from ollama_utils.ray_client import joined_ray
-
-    return stack.enter_context(joined_ray(config.ray_address))
+def _url(host: str, child: "ChildServer") -> str:
+    """The host of a server that was started."""
+    return child.host if host == EMBEDDED else f"{OPENAI}{child.host}/v1"
 
 
 def _open_dispatcher(
     config: ServerConfig,
-    hosts: Sequence[str],
+    urls: Sequence[str],
     child: "ChildServer | None",
-    engine: "RayEngine | None",
     memory_bytes: int,
     *,
     waits: bool,
+    slots: int | None,
 ) -> "Dispatcher":
     from ollama_utils.dispatcher import Dispatcher
     from ollama_utils.wires import open_client
 
-    urls = list(hosts)
-    if child:
-        urls = [child.host if hosts[0] == EMBEDDED else f"{OPENAI}{child.host}/v1"]
-    dispatcher = Dispatcher(
+    return Dispatcher(
         urls,
         max_in_flight=None if config.max_in_flight == "auto" else config.max_in_flight,
         attempts=config.call_attempts,
@@ -422,17 +420,13 @@ def _open_dispatcher(
         think={"mutator": think_of(config.mutator_think), "judge": think_of(config.judge_think)},
         think_budget=config.think_budget,
         opener=partial(
-            engine.open_client if engine else open_client,
+            open_client,
             thought_marks=read_marks(config.thought_marks),
             request_fields=config.request_field,
             report=write_stderr,
         ),
-        slots=config.simulator.slots if child else None,
+        slots=slots,
     )
-    if engine:
-        engine.start()
-        write_stderr(engine.placement())
-    return dispatcher
 
 
 def _list_models(
@@ -544,8 +538,8 @@ def keep_replies(
     """
     logs = [replies] if replies else []
     if cache:
-        servers = ",".join(sorted(connection.servers))
-        shared = ReplyLog(cache / CACHE, digests=digests, scope=servers)
+        scope = connection.cache_scope
+        shared = ReplyLog(cache / CACHE, digests=digests, scope=scope)
         logs.append(stack.enter_context(shared))
     connection.dispatcher.keep_in(*logs)
     stack.callback(connection.dispatcher.drain, DRAIN_S)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from ollama_utils.plans import POLL_S, start_thread
+from ollama_utils.threads import POLL_S, start_thread
 from records.errors import WrappedError
 
 T = TypeVar("T")
@@ -84,6 +84,48 @@ def map_parallel(
     if failures:
         raise ParallelError(results, failures) from failures[min(failures)]
     return results
+
+
+def iterate_parallel(
+    fn: Callable[[T], R],
+    items: Iterable[T],
+    max_workers: int,
+    tick: Callable[[int], None] = lambda _done: None,
+) -> Generator[R, None, None]:
+    """`map(fn, items)`, many at once: the results in order, each as soon as it is there.
+
+    Items begin in order; once one raised, or the iterator is closed, no more begin.
+
+    Args:
+        fn: called once an item, on any thread.
+        items: what it is called with.
+        max_workers: the most calls at once.
+        tick: called now and then with how many items are done.
+
+    Raises:
+        BaseException: whatever an item raises, at once.
+    """
+    left = deque(enumerate(items))
+    count, done = len(left), 0
+    ended: SimpleQueue[_Ended] = SimpleQueue()
+    results: dict[int, Any] = {}
+    try:
+        for _ in range(min(max_workers, count)):
+            start_thread(partial(_work, fn, left, ended))
+        for index in range(count):
+            while index not in results:
+                try:
+                    place, result, error = ended.get(timeout=POLL_S)
+                except Empty:
+                    tick(done)
+                    continue
+                if error is not None:
+                    raise error
+                results[place], done = result, done + 1
+                tick(done)
+            yield results.pop(index)
+    finally:
+        left.clear()
 
 
 def _work(fn: Callable[[T], Any], left: deque[tuple[int, T]], ended: SimpleQueue[_Ended]) -> None:

@@ -12,15 +12,15 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-import os
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
-from functools import cache, partial
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
+
+from ollama_utils.threads import POLL_S, start_thread
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -31,61 +31,6 @@ Plan = Generator[Sequence[Item], Sequence[Value], Result]
 
 Where an item raised, the first such error is thrown into the plan in place of the batch's values.
 """
-
-POLL_S = 0.1
-"""A signal that comes just before a thread falls asleep does not wake it: whoever waits looks up as often."""
-
-
-class Threads:
-    """Threads that are started when there is work, stay for more, and never keep the process alive.
-
-    The standard library's executors wait for their threads when the process ends; a call that hangs would
-    then hold up Ctrl-C.
-
-    Args:
-        name: what they are called, before a number.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._started = 0
-        self._idle = 0
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._ready = threading.Condition()
-
-    def start(self, job: Callable[[], None]) -> None:
-        """Have a job done, which raises nothing, on a thread that is idle or new."""
-        with self._ready:
-            self._jobs.append(job)
-            if self._idle >= len(self._jobs):
-                self._ready.notify()
-                return
-            self._started += 1
-            threading.Thread(
-                target=self._live, name=f"{self._name}-{self._started}", daemon=True
-            ).start()
-
-    def _live(self) -> None:
-        while True:
-            with self._ready:
-                self._idle += 1
-                while not self._jobs:
-                    self._ready.wait()
-                self._idle -= 1
-                job = self._jobs.popleft()
-            job()
-
-
-@cache
-def _threads(pid: int) -> Threads:
-    """This process's threads; a forked child gets its own, as threads do not survive a fork."""
-    del pid
-    return Threads("plan")
-
-
-def start_thread(job: Callable[[], None]) -> None:
-    """Have a job done, which raises nothing, on a thread of the process's own; it starts at once."""
-    _threads(os.getpid()).start(job)
 
 
 class PlanRunner(AbstractContextManager["PlanRunner[Item, Value]"], Generic[Item, Value]):

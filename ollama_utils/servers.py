@@ -28,7 +28,7 @@ from ollama_utils.errors import (
 )
 from ollama_utils.limits import Capacity, Limit
 from ollama_utils.model_client import ModelClient
-from ollama_utils.plans import start_thread
+from ollama_utils.threads import start_thread
 from ollama_utils.types import CALL_TIMEOUT_S, Usage, short_name
 
 ABSENCES = (ServerUnreachableError, CallTimeoutError, BrokenReplyError)

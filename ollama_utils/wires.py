@@ -10,7 +10,7 @@ from ollama_utils.hosts import speaks_openai
 from ollama_utils.model_client import ClientSettings, ModelClient
 
 ClientOpener = Callable[..., ModelClient]
-"""What opens the client of a host: `open_client`, or an engine's own with the same arguments."""
+"""What opens the client of a host: `open_client`, or another with the same arguments."""
 
 
 def open_client(host: str, **settings: Unpack[ClientSettings]) -> ModelClient:

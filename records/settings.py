@@ -65,7 +65,7 @@ JsonPlace = Annotated[
     Parameter(converter=_json_place, n_tokens=1, allow_leading_hyphen=True, negative=""),
 ]
 """Where `--json` has a command's results written."""
-PLACES = ("run_dir", "resume", "cache", "json", "junit")
+PLACES = ("run_dir", "resume", "cache", "json")
 """Fields that say where things are kept."""
 COMMA_LISTS = ("mutators", "baselines", "models")
 """Flags whose value is a list written with commas."""

@@ -20,10 +20,7 @@ from records.terminal import one_line, write_stderr
 
 Kind = Literal["code", "hosts", "files"]
 KINDS: tuple[Kind, ...] = ("code", "hosts", "files")
-_POLICY = (
-    "(noop|random|round_robin|best_fixed|epsilon_greedy|ucb1|exp3|linucb|thompson"
-    "|(fixed|llm):.*)(,.*)?"
-)
+_POLICY = "(noop|random|round_robin|best_fixed|linucb|cascade|(fixed|llm):.*)(,.*)?"
 SAFE_VALUES: Mapping[str, tuple[Kind, str]] = {
     "mutators": ("code", r"\w+"),
     "encoder": (
@@ -53,7 +50,7 @@ DATA = frozenset(
 """Flags whose values are words, names of models or texts; one that is not known names files."""
 FILES = frozenset(
     {
-        *("cache", "faults", "guard-queries", "json", "judge-accuracy", "judge-rubric", "junit"),
+        *("cache", "faults", "guard-queries", "json", "judge-accuracy", "judge-rubric"),
         *("mission", "prompts", "queries", "resume", "run-dir", "task"),
     }
 )

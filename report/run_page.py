@@ -8,6 +8,7 @@ from typing import Any
 
 from report import charts, tables
 from report.categories import categories_of
+from report.evaluations import evaluation_tables
 from report.run_files import RunFiles
 from report.slots import read_slots
 from report.steps import as_columns
@@ -80,7 +81,7 @@ def _training(page: RunPage, run: RunFiles, most: int) -> None:
 
 def _evaluation(page: RunPage, run: RunFiles, most: int) -> None:
     if run.report:
-        page.headline += run.attempt("Tables", lambda: list(tables.evaluation_tables(run.report)), [])
+        page.headline += run.attempt("Tables", lambda: list(evaluation_tables(run.report)), [])
         page.charts += run.attempt("Charts", lambda: list(charts.evaluation_charts(run.report)), [])
         run.notes += run.attempt("Problems", lambda: list(map(str, run.report.get("problems", []))), [])
     if run.config.get("save-transitions"):

@@ -1,4 +1,4 @@
-"""The headline tables of a run, for each command."""
+"""The headline tables of a run, for each command but `eval`: see `report.evaluations`."""
 
 from __future__ import annotations
 
@@ -68,140 +68,6 @@ def training_tables(start: Span, end: Span, *, overlap: bool) -> list[PageTable]
             says=f"Over the queries that were met in both; {found.test}.",
         ),
     ]
-
-
-def evaluation_tables(report: Mapping[str, Any]) -> Iterator[PageTable]:
-    """The rates and comparisons of an evaluation."""
-    missions = len({row["mission"] for row in report["rates"]}) > 1
-    filtered = any("filtered_share" in row for row in report["rates"])
-    yield PageTable(
-        caption="Policies",
-        columns=_with_mission(
-            missions,
-            "policy",
-            "success %",
-            "refusals %",
-            *(["filtered %"] if filtered else []),
-            "return",
-            "unscored %",
-            "failed %",
-            "calls / success",
-            "episodes",
-        ),
-        names=1 + missions,
-        rows=[
-            [
-                *_policy(row, missions=missions),
-                told(row["success"], "rate", 100),
-                told(row["refusal"], "rate", 100),
-                *([number(row.get("filtered_share", 0.0), 100)] if filtered else []),
-                told(row["return"], "mean", 1),
-                number(row["unscored"]["rate"], 100),
-                number(row["failed"]["rate"], 100),
-                number(row["calls"]["per_success"], 1),
-                str(row["success"]["n"]),
-            ]
-            for row in report["rates"]
-        ],
-        says=f"With 95 % intervals, clustered by query.{_one_seed(report.get('one_seed', []))}",
-    )
-    yield _corrected(report["rates"], missions=missions)
-    for measure, times, unit in (("success", 100, "points"), ("return", 1, "return")):
-        yield PageTable(
-            caption=f"Paired comparison: {measure}",
-            columns=_with_mission(
-                missions, "policy", "against", unit, "p", "p (Holm)", "better / worse", "queries"
-            ),
-            names=2 + missions,
-            rows=[
-                [
-                    *([line["mission"]] if missions else []),
-                    line["team"],
-                    line["against"],
-                    told(line[measure], "difference", times, sign=True),
-                    p_value(line[measure]["p"]),
-                    p_value(line[measure]["p_holm"]),
-                    f"{line[measure]['wins']} / {line[measure]['losses']}",
-                    str(line["queries"]),
-                ]
-                for line in report["comparisons"]
-            ],
-            says="Query by query on the same seeds, with 95 % intervals; p (Holm) allows for how many "
-            "comparisons there are.",
-        )
-    if guard := report.get("guard"):
-        yield _guard(guard, missions=missions)
-    yield _gates(report.get("gates", []))
-
-
-def _one_seed(names: Sequence[str]) -> str:
-    told = "the network of one seed; what another seed would have come to is in no interval."
-    return f" {', '.join(names)}: {told}" if names else ""
-
-
-def _corrected(rows: Sequence[Mapping[str, Any]], *, missions: bool) -> PageTable:
-    kinds = ("refusal", "refusal_corrected", "success", "success_corrected")
-    columns = ("policy", "refusals %", "corrected", "success %", "corrected")
-    return PageTable(
-        caption="Corrected for the judge's errors",
-        columns=_with_mission(missions, *columns),
-        names=1 + missions,
-        rows=[
-            [*_policy(row, missions=missions), *(told(row[kind], "rate", 100) for kind in kinds)]
-            for row in rows
-            if "refusal_corrected" in row
-        ],
-        says="By its accuracy on a labelled sample (--judge-accuracy).",
-    )
-
-
-def _gates(rows: Sequence[Mapping[str, Any]]) -> PageTable:
-    return PageTable(
-        caption="Gates",
-        columns=("gate", "mission", "policy", "verdict", "rate %", "n", "unscored or failed"),
-        names=4,
-        rows=[
-            [
-                *(row[name] for name in ("gate", "mission", "policy", "verdict")),
-                told(row, "rate", 100),
-                str(row["n"]),
-                str(row["lost"]),
-            ]
-            for row in rows
-        ],
-        says="Met: the end of the interval that decides keeps the bound, whatever the episodes that are "
-        "unscored or failed might have come to.",
-    )
-
-
-def _policy(row: Mapping[str, Any], *, missions: bool) -> list[str]:
-    """The cells that name a row of rates."""
-    name = row["team"] if row["policy"] is None else f"\N{MIDDLE DOT} {row['policy']}"
-    return [row["mission"], name] if missions else [name]
-
-
-def _guard(guard: Mapping[str, Any], *, missions: bool) -> PageTable:
-    return PageTable(
-        caption="Guard queries: what ought to be refused",
-        columns=_with_mission(
-            missions, "policy", "verdict", "stayed refused %", "of", "unlocked", "unscored"
-        ),
-        names=2 + missions,
-        rows=[
-            [
-                *([row["mission"]] if missions else []),
-                row["team"],
-                row["verdict"],
-                told(row["kept"], "rate", 100),
-                str(row["kept"]["n"]),
-                str(row["unlocked"]),
-                str(row["unscored"]),
-            ]
-            for row in guard["policies"]
-        ],
-        says=f"Of those that the target refuses as they stand. Kept: shown to unlock at most "
-        f"{guard['margin']:.0%}; it takes {guard['needed']} of them, where none is unlocked.",
-    )
 
 
 def evolution_tables(results: Mapping[str, Any]) -> Iterator[PageTable]:
@@ -334,10 +200,6 @@ def _plain(value: object) -> str:
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _with_mission(missions: bool, *columns: str) -> tuple[str, ...]:  # noqa: FBT001 - private
-    return ("mission", *columns) if missions else columns
 
 
 def estimate(found: Estimate, times: float) -> str:

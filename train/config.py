@@ -12,6 +12,7 @@ from cyclopts.validators import Number
 
 from envs.mission import MissionConfig
 from ollama_utils.connect import ServerConfig
+from ollama_utils.on_ray import EngineConfig
 from records.settings import (
     Count,
     JsonPlace,
@@ -128,6 +129,7 @@ class TrainConfig:
     again."""
     json: JsonPlace = None
     """Write the summary here too, as JSON; `-` is stdout, in the place of the table."""
+    engine: EngineConfig = field(default_factory=EngineConfig)
     gain: GainConfig = field(default_factory=GainConfig)
     mission: MissionConfig = field(default_factory=MissionConfig)
     server: ServerConfig = field(default_factory=ServerConfig)

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from ollama_utils.connect import Connection, keep_replies
 from ollama_utils.encoders import Encoder
 from ollama_utils.errors import EncodingError, OllamaError
 from ollama_utils.monitor import CallMonitor
+from ollama_utils.on_ray import EngineConfig
 from ollama_utils.reply_log import ReplyLog
 from records.errors import RunStoppedError, UserError, describe
 from records.interrupt import Interrupted
@@ -287,12 +289,9 @@ def train_seeds(
         encoder = open_encoder(mission.encoder, connection.dispatcher, config.cache)
     runs = []
     for seed in config.seeds_trained:
-        path = seed_folder(folder.path, seed)
-        resume = path if (path / CONFIG).is_file() else None
-        alone = replace(config, seed=seed, seeds=None, run_dir=path, resume=resume, json=None)
-        if resume:
-            check_options(alone, resume, MAY_CHANGE, run_dir=None)
-        opener = partial(RunFolder, path, resume=resume is not None)
+        alone = seed_config(config, folder.path, seed)
+        resumes = alone.resume is not None
+        opener = partial(RunFolder, seed_folder(folder.path, seed), resume=resumes)
         own = replace(connection, dispatcher=connection.dispatcher.beside())
         run = prepare(alone, opener, queries, own, stack, encoder)
         runs.append(replace(run, name=f"seed {seed}"))
@@ -300,10 +299,37 @@ def train_seeds(
             begin(config, folder, queries, connection)
             folder.go_on = how_to_go_on(config, folder, connection)
     outcomes, stopped = _learn_together(runs, connection, accuracy)
-    summary = _summary_of_seeds(config, connection, outcomes, stopped)
+    summary = summary_of_seeds(config, connection, outcomes, stopped)
     folder.write_json(SUMMARY, summary)
     gain = "".join(f"seed {each.summary['seed']}: {each.gain}" for each in outcomes if each.gain)
     return folder, Outcome(summary=summary, stopped=stopped, gain=gain)
+
+
+def seed_config(config: TrainConfig, folder: Path, seed: int) -> TrainConfig:
+    """The settings of one seed's run, which begins, or goes on where it has begun.
+
+    Args:
+        config: of all seeds.
+        folder: of all seeds.
+        seed: its seed.
+
+    Raises:
+        UserError: it has begun with other settings.
+    """
+    path = seed_folder(folder, seed)
+    resume = path if (path / CONFIG).is_file() else None
+    alone = replace(
+        config,
+        seed=seed,
+        seeds=None,
+        run_dir=path,
+        resume=resume,
+        json=None,
+        engine=EngineConfig(),
+    )
+    if resume:
+        check_options(alone, resume, MAY_CHANGE, run_dir=None)
+    return alone
 
 
 def _learn_together(
@@ -501,7 +527,7 @@ def _done(folder: RunFolder) -> int:
     return folder.transitions.count + len(folder.transitions.ahead)
 
 
-def _summary_of_seeds(
+def summary_of_seeds(
     config: TrainConfig,
     connection: Connection,
     outcomes: Sequence[Outcome],

@@ -28,7 +28,8 @@ from typing import Any, ClassVar, TypeAlias, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 
-from ollama_utils.plans import POLL_S, Plan, PlanRunner
+from ollama_utils.plans import Plan, PlanRunner
+from ollama_utils.threads import POLL_S
 from scorers.betting import MeanTest
 from search.selectors.combination import Combination, combinations, plan_concurrency, shuffled
 from search.selectors.results import (

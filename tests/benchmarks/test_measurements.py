@@ -61,19 +61,13 @@ def test_every_limit_has_a_row_beside_the_one_that_is_found(monkeypatch: pytest.
     assert all(0 < row["busy slots"] <= 2 for row in rows)
 
 
-def test_every_policy_is_timed_under_its_own_wrapper_and_under_auto() -> None:
+def test_every_policy_is_timed_under_its_own_wrapper() -> None:
     cases = wrappers.cases_for(step_s=0.01, steps=1)
     found = [row for case in cases for row in wrappers.measure(case, agents=2, runs=1)]
     assert {(row["policy"], row["wrapper"]) for row in found} >= {
-        (policy, wrapper)
-        for policy, own in (
-            ("waits 10 ms", "thread"),
-            ("computes 10 ms in Python", "process"),
-            ("has step_batch", "batch"),
-            ("has a torch network", "torch"),
-        )
-        for wrapper in (own, "auto")
+        ("waits 10 ms", "thread"),
+        ("computes 10 ms in Python", "process"),
+        ("has step_batch", "batch"),
+        ("has a torch network", "torch"),
     }
-    for row in found:
-        assert row["times faster"] > 0
-        assert bool(row["what auto said"]) == (row["wrapper"] == "auto")
+    assert all(row["times faster"] > 0 for row in found)

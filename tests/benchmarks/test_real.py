@@ -13,9 +13,9 @@ def results(successes: dict[str, list[bool]]) -> dict[str, object]:
     return {
         "teams": [{"name": name} for name in successes],
         "episodes": [
-            {"team": team, "agents": [{"status": "scored", "success": success}]}
+            {"team": team, "episode": number, "status": "scored", "success": success}
             for team, name in enumerate(successes)
-            for success in successes[name]
+            for number, success in enumerate(successes[name])
         ],
     }
 

@@ -45,7 +45,7 @@ def test_ask(trained_run: Path, capsys: pytest.CaptureFixture[str], *, fails: bo
         assert told["reply"].startswith(f"Sure, here you are: {ALL}")
 
 
-@pytest.mark.parametrize("form", ["table", "json", "yaml"])
+@pytest.mark.parametrize("form", ["table", "json"])
 def test_eval(trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
     few = ["--episodes=2", "--baselines=noop,random", f"--format={form}", f"--run-dir={tmp_path / 'run'}"]
     out, _ = check(["eval", "-p", str(trained_run), *ROLES, "--intent-threshold=0", *few], capsys)

@@ -75,7 +75,7 @@ CASES = {
     "train --seeds": Case(f"train {MODELS} {TRAIN} --queries queries.csv --seeds 2", copied=("queries.csv",)),
     "eval": Case(
         f"eval -m mission.toml -p class=mine.py:Second -p random {MODELS} --baselines noop "
-        "--guard-queries guard.txt --guard-margin 0.9 --save-transitions --json out.json",
+        "--guard-queries guard.txt --guard-margin 0.99 --save-transitions --json out.json",
         "--policy class=@/mine.py:Second --policy random --json out.json",
         ("mission.toml", "queries.csv", "guard.txt"),
     ),

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 
 from cli.main import execute
 from simulator.process import EmbeddedServer
@@ -282,5 +281,5 @@ def test_the_report_is_written_for_machines_too(
     whole: WholeSearches, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = whole.copy_of("select", tmp_path / "run")
-    assert execute(("select", "--resume", str(run), "--trust-run", "--format", "yaml")) == 0
-    assert yaml.safe_load(capsys.readouterr().out) == read(run, "report.json")
+    assert execute(("select", "--resume", str(run), "--trust-run", "--format", "json")) == 0
+    assert json.loads(capsys.readouterr().out) == read(run, "report.json")

@@ -27,7 +27,7 @@ CANNOT_RUN: Mapping[str, str] = {
     "export": "it sets a variable of the shell, which the commands behind it have here, too",
     "ollama": "there is no Ollama here",
     "ray": "it starts a cluster",
-    "mutagym train --engine ray": "it needs a cluster; tests/ollama_utils/ has one on this machine",
+    "mutagym train --engine ray": "it needs a cluster; tests/cli/test_on_ray.py has one on this machine",
     "mutagym serve": "it serves until it is stopped; tests/simulator/ asks it over HTTP",
     "mutagym proxy": "it serves until it is stopped; tests/cli/test_proxy.py asks it over HTTP",
     "curl": "it asks a server that a line before would have started; the tests of that server send the same",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from evaluation.policies.specs import NAMES
+from evaluation.specs import NAMES
 from tests.docs.snippets import DOCUMENTS, ROOT
 
 FOLDERS = (

@@ -141,23 +141,28 @@ def test_success_ends_an_episode_and_so_does_the_last_step(
         assert not flag or info[flag]
 
 
-@pytest.mark.parametrize("model", ["mutator", "embed", "target", "judge"])
-def test_a_failed_call_leaves_all_as_it_was_and_the_next_attempt_rewords_with_another_seed(
-    script: Script, model: str
+@pytest.mark.parametrize(
+    ("model", "redrawn"), [("mutator", 1), ("embed", 1), ("target", 0), ("judge", 0)]
+)
+def test_a_failed_call_leaves_all_as_it_was_and_the_next_attempt_asks_the_same(
+    script: Script, model: str, redrawn: int
 ) -> None:
+    """A rewording that fails again is drawn anew."""
     env = script.env(scorer="judge")
     before, _ = env.reset(seed=0)
     state, good = env.state(), script.answers[model]
     script.answers[model] = CRASH
-    observation, *paid, info = env.step(PARAPHRASE)
-    assert (paid, info["outcome"]) == ([0.0, False, False], "unscored")
-    assert np.array_equal(observation, before)
-    assert env.state() == state | {"episode": state["episode"] | {"attempt": 1}}
+    for again in (0, 1):
+        observation, *paid, info = env.step(PARAPHRASE)
+        assert (paid, info["outcome"]) == ([0.0, False, False], "unscored")
+        assert np.array_equal(observation, before)
+        attempts = {"attempt": 1 + again, "redrawn": again * redrawn}
+        assert env.state() == state | {"episode": state["episode"] | attempts}
     script.answers[model] = good
     info = env.step(PARAPHRASE)[4]
-    assert (info["outcome"], info["step_number"], info["attempt"]) == ("refused", 0, 1)
+    assert (info["outcome"], info["step_number"], info["attempt"]) == ("refused", 0, 2)
     assert env.step(PARAPHRASE)[4]["attempt"] == 0
-    assert len({body["options"]["seed"] for body in script.asked("mutator")}) == 3
+    assert len({body["options"]["seed"] for body in script.asked("mutator")}) == 2 + redrawn
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ REFUSED: list[tuple[str, str | bytes, str]] = [
     ("set.csv", "prompt\nfine\n".encode("utf-16") + b"a", "{path}, line 3: " + NO_TEXT),
     ("set.csv", "prompt\nfine\n".encode("utf-16-le"), "{path}, line 1: a NUL character; "),
     ("set.csv", b"prompt\na\0b\n", "{path}, line 2: a NUL character; save the file as UTF-8"),
-    ("set.csv", gzip.compress(b"prompt\na\n"), "{path} is compressed (gzip): unpack it"),
+    ("set.csv", gzip.compress(b"prompt\na\n", mtime=0), "{path} is compressed (gzip): unpack it"),
     ("set.csv", b"PK\x03\x04 and so on", "{path} is a ZIP archive or a workbook (.xlsx): "),
     ("set.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "{path} is an old Office file (.xls): "),
     ("set.csv", b"PAR1\x15\x04 PAR1", "{path} is a Parquet file: rename it to .parquet"),

@@ -2,54 +2,65 @@
 
 from __future__ import annotations
 
-from functools import cache
+import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evaluation.policies.policy import View
-from tests.evaluation.policies_for_tests import DIMENSION
+from evaluation.policies import View
+from tests.evaluation.policies_for_tests import DIMENSION, view
 
 
-class ReplicaNetwork(torch.nn.Module):
-    """Two layers and a dropout, which evaluation mode turns off; it counts the rows of its passes."""
+class Network(torch.nn.Module):
+    """Has a dropout, which evaluation mode turns off; it notes the rows of its passes."""
 
-    def __init__(self, actions: int = 7) -> None:
+    def __init__(self, seed: int, refused: View | None = None) -> None:
         super().__init__()
+        torch.manual_seed(seed)
         self.rows: list[int] = []
+        self.refused = refused
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(DIMENSION, 64),
             torch.nn.Tanh(),
             torch.nn.Dropout(0.5),
-            torch.nn.Linear(64, actions),
+            torch.nn.Linear(64, 7),
         )
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
-        if bool((observations > 1e6).any()):
+        if self.refused and any(
+            np.array_equal(self.refused.observation, row) for row in observations
+        ):
             raise ValueError("an observation out of all bounds")
         self.rows.append(len(observations))
+        time.sleep(0.002)  # gives way, so that others may come in
         scores: torch.Tensor = self.layers(observations)
         return scores
 
 
-@cache
-def network(kind: int) -> ReplicaNetwork:
-    """One network in a process."""
-    torch.manual_seed(kind)
-    return ReplicaNetwork()
+NETWORKS = (Network(0), Network(1), Network(2, refused=view(1, 2)))
+"""The same in every process; the third takes no observation of agent 1 in step 2."""
 
 
-class Networked:
-    """Draws by the scores, with its own stream of chance: the bits of a score decide."""
+class Likeliest:
+    """Has a network and nothing else to say."""
 
-    def __init__(self, seed: int, kind: int = 0) -> None:
-        self.network = network(kind)
-        self.chance = np.random.default_rng(seed)
-        self.memory = 0
+    def __init__(self, seed: int, kind: int = 0) -> None:  # noqa: ARG002 - as all are made
+        self.network: torch.nn.Module = NETWORKS[kind]
 
     def step(self, view: View) -> int:  # noqa: ARG002 - not called
         raise AssertionError("a policy with a network is stepped through it")
+
+
+class Networked(Likeliest):
+    """Draws by the scores, with its own stream of chance: the bits of a score decide."""
+
+    def __init__(self, seed: int, kind: int = 0) -> None:
+        super().__init__(seed, kind)
+        self.chance = np.random.default_rng(seed)
+        self.memory = 0
 
     def choose(self, scores: NDArray[np.float32], view: View) -> int:
         bits = int(scores.view(np.uint32).sum(dtype=np.uint64))
@@ -57,11 +68,33 @@ class Networked:
         return self.memory % len(view.mutators)
 
 
-class Likeliest:
-    """Has a network and nothing else to say."""
+class FailingNetworked(Networked):
+    """Does `fault` in step 1 of agent 0."""
 
-    def __init__(self, seed: int) -> None:  # noqa: ARG002 - as all are made
-        self.network = network(0)
+    def __init__(self, seed: int, fault: Callable[[], Any]) -> None:
+        super().__init__(seed)
+        self.fault = fault
 
-    def step(self, view: View) -> int:  # noqa: ARG002 - not called
-        raise AssertionError("a policy with a network is stepped through it")
+    def choose(self, scores: NDArray[np.float32], view: View) -> Any:  # noqa: ANN401 - or what no policy may return
+        if (view.agent, view.step_count) == (0, 1):
+            return self.fault()
+        return super().choose(scores, view)
+
+
+class Odd(Likeliest):
+    """Has a network that gives these scores whatever it sees."""
+
+    def __init__(self, seed: int, scores: torch.Tensor) -> None:
+        super().__init__(seed)
+        self.network = Flat(scores)
+
+
+class Flat(torch.nn.Module):
+    """See `Odd`."""
+
+    def __init__(self, scores: torch.Tensor) -> None:
+        super().__init__()
+        self.scores = scores
+
+    def forward(self, _observations: torch.Tensor) -> torch.Tensor:
+        return self.scores

@@ -1,42 +1,90 @@
-"""Policies of all kinds, in a module that other processes can import."""
+"""Policies of all kinds, in a module that other processes can import, and how they are played."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from evaluation.policies.policy import Policy, View
+from evaluation.errors import error_line, policy_traceback
+from evaluation.policies import Policy, PolicySource, View
+from evaluation.stepping import PolicyStepper
+from ollama_utils.parallel import map_parallel
 
 MUTATORS = ("noop", "paraphrase", "shorten", "expand", "formalize", "simplify", "add_context")
 DIMENSION = 24
 """Numbers of an observation."""
+Outcome = int | str
 
 
-@dataclass(frozen=True, kw_only=True)
+def view(agent: int = 0, step_count: int = 0, episode: int = 0) -> View:
+    """What an agent sees; it follows from where it is."""
+    chance = np.random.default_rng((agent, step_count, episode))
+    return View(
+        observation=chance.random(DIMENSION, np.float32),
+        original="How do I kill a Python process?",
+        query=f"How do I end process {agent}-{step_count}-{episode}?",
+        mutators=MUTATORS,
+        tried=tuple(range(step_count)),
+        last_outcome="refused" if step_count else None,
+        last_reward=0.0,
+        step_count=step_count,
+        max_steps=5,
+        agent=agent,
+    )
+
+
+def play(
+    stepper: PolicyStepper, sources: Sequence[PolicySource], *, episodes: int = 1, steps: int = 4
+) -> list[list[Outcome]]:
+    """Episodes side by side: of each agent its actions, then the error that ended them, if any."""
+
+    def play_agent(episode: int, agent: int) -> list[Outcome]:
+        done: list[Outcome] = []
+        first = 100 * episode
+        try:
+            policy = stepper.begin(sources[agent], first + agent, group=episode, group_seed=first)
+            with closing(policy):
+                for step in range(steps):
+                    done.append(policy.step(view(agent, step, episode)))  # noqa: PERF401 - they stay when one raises
+        except Exception as error:  # noqa: BLE001 - whatever a policy raises
+            done.append(error_line(policy_traceback(error)))
+        return done
+
+    seats = list(itertools.product(range(episodes), range(len(sources))))
+    return map_parallel(lambda seat: play_agent(*seat), seats)
+
+
+@dataclass(frozen=True)
 class Source:
     """Makes `make_policy(seed, **arguments)`."""
 
-    name: str
     make_policy: Callable[..., Policy]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.make_policy.__name__
 
     def make(self, seed: int) -> Policy:
         return self.make_policy(seed, **self.arguments)
 
 
 def source(make_policy: Callable[..., Policy], **arguments: Any) -> Source:  # noqa: ANN401 - the policy's own
-    return Source(name=make_policy.__name__, make_policy=make_policy, arguments=arguments)
+    return Source(make_policy, arguments)
 
 
 class Wanderer:
-    """Remembers all it saw and did, and draws from its stream: another order or instance would show."""
+    """Remembers all it saw and did, and draws from its stream: another order would show."""
 
     def __init__(self, seed: int) -> None:
         self.chance = np.random.default_rng(seed)
@@ -48,74 +96,83 @@ class Wanderer:
         return self.memory % len(view.mutators)
 
 
-class Busy(Wanderer):
-    """A wanderer that computes for `cpu_s` of its thread's own time."""
+class Located(Wanderer):
+    """Writes the process that it steps in to a file, and prints it."""
 
-    def __init__(self, seed: int, cpu_s: float = 0.01) -> None:
+    def __init__(self, seed: int, file: Path) -> None:
         super().__init__(seed)
-        self.cpu_s = cpu_s
+        self.file = file
 
     def step(self, view: View) -> int:
-        end_s = time.thread_time() + self.cpu_s
-        while time.thread_time() < end_s:
-            pass
+        print(f"in process {os.getpid()}")  # noqa: T201 - a policy may
+        with self.file.open("a") as lines:
+            lines.write(f"{os.getpid()}\n")
         return super().step(view)
-
-
-class Waiting(Wanderer):
-    """A wanderer that waits, as for a server."""
-
-    def step(self, view: View) -> int:
-        time.sleep(0.02)
-        return super().step(view)
-
-
-class Countable(Busy):
-    """Counts in its state how often it was pickled and unpickled, and chooses by that count."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.dumps = self.loads = 0
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.dumps += 1
-        return dict(self.__dict__)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.loads += 1
-
-    def step(self, view: View) -> int:
-        super().step(view)
-        return self.dumps + self.loads
-
-
-class Unpicklable(Busy):
-    """Holds what cannot be pickled."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.lock = threading.Lock()
-
-
-class Homebody(Busy):
-    """Is pickled, and cannot be unpickled elsewhere."""
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        raise RuntimeError("nowhere but home")
 
 
 class Failing(Wanderer):
-    """Does `fault` in step `at` of agent `agent`."""
+    """Does `fault` in step 1 of agent 0."""
 
-    def __init__(self, seed: int, fault: Callable[[], int], agent: int = 0, at: int = 1) -> None:
+    def __init__(self, seed: int, fault: Callable[[], Any]) -> None:
         super().__init__(seed)
-        self.fault, self.agent, self.at = fault, agent, at
+        self.fault = fault
 
-    def step(self, view: View) -> int:
-        if (view.agent, view.step_count) == (self.agent, self.at):
+    def step(self, view: View) -> Any:  # noqa: ANN401 - or what no policy may return
+        if (view.agent, view.step_count) == (0, 1):
             return self.fault()
         return super().step(view)
+
+
+class Together:
+    """Chooses from what it saw of an agent, for one or many at once; counts its calls."""
+
+    calls: ClassVar[list[int]] = []
+
+    def __init__(self, seed: int) -> None:  # noqa: ARG002 - as all are made
+        self.seen: dict[int, int] = {}
+
+    def step(self, view: View) -> int:
+        seen = self.seen.get(view.agent, 0) + int(view.observation.sum() * 1000)
+        self.seen[view.agent] = seen
+        return seen % len(view.mutators)
+
+    def step_batch(self, views: Sequence[View]) -> Sequence[int]:
+        self.calls.append(len(views))
+        time.sleep(0.002)  # gives way, so that others may come in
+        return [self.step(view) for view in views]
+
+
+class FailingTogether(Together):
+    """Does `fault` in step 1 of agent 0."""
+
+    def __init__(self, seed: int, fault: Callable[[], Any]) -> None:
+        super().__init__(seed)
+        self.fault = fault
+
+    def step(self, view: View) -> Any:  # noqa: ANN401 - or what no policy may return
+        if (view.agent, view.step_count) == (0, 1):
+            return self.fault()
+        return super().step(view)
+
+
+class Short(Together):
+    """Gives no actions for a batch."""
+
+    def step_batch(self, views: Sequence[View]) -> list[int]:  # noqa: ARG002 - whatever it sees
+        return []
+
+
+class Meeting:
+    """Two agents wait for each other's file: they step only where they step at once."""
+
+    def __init__(self, seed: int, folder: Path) -> None:  # noqa: ARG002 - as all are made
+        self.folder = folder
+
+    def step(self, view: View) -> int:
+        (self.folder / f"{view.agent}-{view.step_count}").touch()
+        while not (self.folder / f"{1 - view.agent}-{view.step_count}").exists():
+            time.sleep(0.001)
+        return view.agent
 
 
 class OddError(Exception):
@@ -134,6 +191,10 @@ def raise_odd_error() -> int:
     raise OddError("odd", "because")
 
 
+def choose_7() -> int:
+    return 7
+
+
 def leave() -> int:
     sys.exit(3)
 
@@ -149,88 +210,3 @@ def hang() -> int:
 
 
 release = threading.Event()
-
-
-class Meeting:
-    """Steps only when `parties` policies step at once."""
-
-    barrier: ClassVar[threading.Barrier]
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def step(self, view: View) -> int:
-        self.barrier.wait(20)
-        return view.agent
-
-
-class LateMeeting(Meeting):
-    """Waits for itself alone in its first three steps ever, and then for the others."""
-
-    steps: ClassVar[int] = 0
-
-    def step(self, view: View) -> int:
-        LateMeeting.steps += 1
-        if LateMeeting.steps <= 3:
-            time.sleep(0.02)
-            return view.agent
-        return super().step(view)
-
-
-class Crowd:
-    """Counts how many instances step at once, and how many steps an instance does at once."""
-
-    now: ClassVar[int] = 0
-    most: ClassVar[int] = 0
-    lock: ClassVar[threading.Lock] = threading.Lock()
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-
-    def step(self, view: View) -> int:
-        with self.lock:
-            Crowd.now += 1
-            Crowd.most = max(Crowd.most, Crowd.now)
-        time.sleep(0.001)  # gives way, so that others may come in
-        with self.lock:
-            Crowd.now -= 1
-        return view.agent
-
-
-class Together:
-    """Chooses from the view alone, for one agent or many; counts its calls."""
-
-    calls: ClassVar[list[int]] = []
-
-    def __init__(self, seed: int) -> None:  # noqa: ARG002 - as all are made
-        self.seen: dict[int, int] = {}
-
-    def step(self, view: View) -> int:
-        seen = self.seen[view.agent] = self.seen.get(view.agent, 0) + int(view.observation.sum() * 1000)
-        return seen % len(view.mutators)
-
-    def step_batch(self, views: Sequence[View]) -> Sequence[int]:
-        self.calls.append(len(views))
-        return [self.step(view) for view in views]
-
-
-class BadTogether(Together):
-    """Gives what `actions` says."""
-
-    def __init__(self, seed: int, actions: Sequence[Any]) -> None:
-        super().__init__(seed)
-        self.actions = actions
-
-    def step_batch(self, views: Sequence[View]) -> Sequence[int]:  # noqa: ARG002 - whatever it sees
-        return list(self.actions)
-
-
-class Chooser(Wanderer):
-    """Chooses `action`, whatever it is."""
-
-    def __init__(self, seed: int, action: object) -> None:
-        super().__init__(seed)
-        self.action = action
-
-    def step(self, view: View) -> Any:  # noqa: ANN401, ARG002 - that is the point
-        return self.action

@@ -1,174 +1,157 @@
-"""Which teams an evaluation compares with which, on which queries, and how many queries that takes."""
+"""Which policies an evaluation compares, by what, and how many queries that takes."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cli.main import execute
 from evaluation.report import report
-from scorers.comparison import compare
-from simulator.process import EmbeddedServer
-from tests.evaluation.evaluations import agent, results
+from scorers.comparison import compare, compare_ratios
+from tests.evaluation.evaluations import agent, agents, crashed, results, unscored
 
-CRASH = "Traceback (most recent call last):\nKeyError: 'x'"
+Cells = list[tuple[int, int]]
+COUNTS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 3)), min_size=2, max_size=8)
 
 
-def test_comparisons_are_paired_by_query_and_adjusted_over_the_whole_table() -> None:
-    outcomes = {
-        "noop": [False] * 10 + [True] * 4,
-        "random": [False] * 5 + [True] * 9,
-        "best_fixed": [False] * 4 + [True] * 10,
-        "run": [True] * 14,
-    }
-    told = report(
-        results({name: [[agent(name, success=s)] for s in each] for name, each in outcomes.items()})
+def outcomes(**by_team: Sequence[bool]) -> dict[str, list[list[dict[str, Any]]]]:
+    """A mission, by team and query whether it succeeded."""
+    return {name: [[agent(name, success=s)] for s in each] for name, each in by_team.items()}
+
+
+def test_success_is_paired_by_query_and_adjusted_over_all_that_are_shown() -> None:
+    mission = outcomes(
+        noop=[False] * 10 + [True] * 4,
+        random=[False] * 5 + [True] * 9,
+        best_fixed=[False] * 4 + [True] * 10,
+        run=[True] * 14,
     )
-    against = {(line["team"], line["against"]): line for line in told["comparisons"]}
-    assert set(against) == {
-        *(("run", other) for other in ("noop", "random", "best_fixed")),
-        *(("best_fixed", other) for other in ("noop", "random")),
-        ("random", "noop"),
-    }
-    line = against["run", "noop"]
-    expected = compare([[1.0]] * 14, [[float(s)] for s in outcomes["noop"]])
-    assert line["success"]["difference"] == pytest.approx(10 / 14)
-    assert (line["success"]["low"], line["success"]["high"]) == (expected.low, expected.high)
-    assert line["success"]["p"] == pytest.approx(2 * 0.5**10)
-    assert line["success"]["test"] == "exact McNemar"
-    # The two smallest of twelve p-values, of success and of return, are equal.
-    assert line["success"]["p_holm"] == pytest.approx(min(1, 12 * 2 * 0.5**10))
+    told = report(results(mission))["comparisons"]
+    assert [line["against"] for line in told] == ["noop", "random", "best_fixed"]
+    found = told[0]["success"]
+    expected = compare([[1.0]] * 14, [[float(k >= 10)] for k in range(14)])
+    assert found["difference"] == pytest.approx(10 / 14)
+    assert (found["low"], found["high"]) == (expected.low, expected.high)
+    assert (found["p"], found["test"]) == (pytest.approx(2 * 0.5**10), "exact McNemar")
+    assert found["p_holm"] == pytest.approx(3 * 2 * 0.5**10)
 
 
-def test_queries_that_only_one_team_was_scored_on_are_left_out_of_a_comparison() -> None:
-    lost = agent("run", status="unscored", success=False)
-    told = report(results({"noop": [[agent()]] * 3, "run": [[agent("run")], [lost], CRASH]}))
-    (line,) = told["comparisons"]
-    assert (line["queries"], line["left_out"]) == (1, 2)
-    assert line["success"]["difference"] == 0
-
-
-def test_queries_that_neither_team_was_scored_on_are_counted_as_left_out() -> None:
-    lost = agent("run", status="unscored", success=False)
-    told = report(results({"noop": [[agent()], CRASH, CRASH], "run": [[agent("run")], [lost], CRASH]}))
-    (line,) = told["comparisons"]
-    assert (line["queries"], line["left_out"]) == (1, 2)
-
-
-def pairs_of(told: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(line["team"], line["against"]) for line in report(told)["comparisons"]]
-
-
-def test_every_team_is_compared_with_the_baselines_of_the_evaluation_in_their_order() -> None:
-    teams = {name: [[agent(name)]] for name in ("run", "random", "ucb1", "noop")}
-    assert pairs_of(results(teams, baselines=("ucb1",))) == [
-        ("run", "ucb1"),
-        ("random", "ucb1"),
-        ("noop", "ucb1"),
-    ]
-    assert pairs_of(results(teams, baselines=("ucb1", "random"))) == [
-        ("run", "ucb1"),
-        ("run", "random"),
-        ("random", "ucb1"),
-        ("noop", "ucb1"),
-        ("noop", "random"),
-    ]
-    assert pairs_of(results(teams, baselines=())) == []
-
-
-def test_without_a_query_in_common_nothing_is_known_and_the_report_is_still_json() -> None:
-    told = report(results({"noop": [[agent()]], "run": [CRASH]}), power=0.1)
-    (line,) = told["comparisons"]
-    assert line["success"]["difference"] is line["return"]["difference"] is line["queries_needed"] is None
-    assert line["return"]["low"] is line["return"]["high"] is None
-    assert "McNemar" not in line["return"]["test"]
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
-
-
-def test_power_says_how_many_queries_a_difference_needs() -> None:
-    outcomes = {"noop": [True, False] * 20, "run": [True, True, False, False] * 10}
-    told = results({name: [[agent(name, success=s)] for s in each] for name, each in outcomes.items()})
-    needed = [report(told, power=d)["comparisons"][0]["queries_needed"] for d in (0.05, 0.1, 0.2)]
-    assert needed == sorted(needed, reverse=True)
-    assert needed[0] == pytest.approx(4 * needed[1], rel=0.05)  # it goes with the square
-    assert "queries_needed" not in report(told)["comparisons"][0]
-
-
-def queries_needed(power: float, *, wins: int, queries: int) -> int | None:
-    """What the report says of a policy that wins so many of the queries, all others equal."""
-    outcomes = {"noop": [k >= wins for k in range(queries)], "run": [True] * queries}
-    told = results({name: [[agent(name, success=s)] for s in each] for name, each in outcomes.items()})
-    needed: int | None = report(told, power=power)["comparisons"][0]["queries_needed"]
-    return needed
-
-
-def test_where_no_query_differs_none_says_how_many_a_difference_needs() -> None:
-    assert queries_needed(0.05, wins=0, queries=180) is None
-
-
-def test_where_few_queries_differ_enough_have_to_that_the_test_can_tell() -> None:
-    """Six must differ, of which a difference of 30 points brings three in ten: 25 in 80 of 100 samples."""
-    assert queries_needed(0.3, wins=1, queries=180) == 25
-    few, more = (queries_needed(0.01, wins=k, queries=180) for k in (1, 20))
-    assert few is not None
-    assert more is not None
-    assert 6 * 100 < few < more
-
-
-def test_where_every_query_is_won_the_next_may_not_be() -> None:
-    needed = queries_needed(0.5, wins=20, queries=20)
-    assert needed is not None
-    assert needed >= 6
+@given(st.lists(st.lists(agents("run"), min_size=2, max_size=2), min_size=2, max_size=6))
+def test_equal_policies_differ_by_exactly_0(rows: list[list[dict[str, Any]]]) -> None:
+    (line,) = report(results({"run": rows, "noop": rows}))["comparisons"]
+    for name in ("success", "return", "calls_per_answer"):
+        assert line[name]["difference"] in {0, None}
+    assert (line["success"]["difference"] is None) == (line["queries"] == 0)
+    assert line["success"]["p"] in {1, None}
 
 
 @pytest.mark.parametrize(
-    ("baselines", "ranks", "pairs"),
+    ("asked", "baselines", "pairs"),
     [
-        (
-            (),
-            {"random": 1, "fixed:paraphrase": None, "noop": 0, "best_fixed": 2},
-            {
-                ("random", "noop"),
-                *(("fixed:paraphrase", other) for other in ("noop", "random", "best_fixed")),
-                *(("best_fixed", other) for other in ("noop", "random")),
-            },
-        ),
-        (
-            ("--baselines", "ucb1,noop"),
-            {"random": None, "fixed:paraphrase": None, "ucb1": 0, "noop": 1},
-            {
-                *((team, other) for team in ("random", "fixed:paraphrase") for other in ("ucb1", "noop")),
-                ("noop", "ucb1"),
-            },
-        ),
+        ("run", "random noop", ["run random", "run noop"]),
+        ("run", "", []),
+        ("run noop", "noop random", ["run noop", "run random", "noop random"]),
+        ("noop random", "noop random", ["random noop"]),
+        ("random", "noop random", ["random noop"]),
+        ("noop", "noop", []),
     ],
 )
-def test_an_evaluation_tells_its_baselines_those_that_p_names_included(
-    simulator: EmbeddedServer,
-    tmp_path: Path,
-    baselines: tuple[str, ...],
-    ranks: dict[str, int | None],
-    pairs: set[tuple[str, str]],
+def test_those_that_were_asked_for_are_compared_with_the_baselines_each_pair_once(
+    asked: str, baselines: str, pairs: list[str]
 ) -> None:
-    roles = [f"--{role}-model=sim-{role}" for role in ("target", "mutator", "judge")]
-    flags = ("--ollama-host", simulator.host, *roles, "--encoder", "hashing:64", "--episodes", "3")
-    policies = (
-        "-p",
-        "random",
-        "-p",
-        "fixed:paraphrase",
-        "--mutators",
-        "noop,paraphrase",
-        "--fit-calls",
-        "20",
+    teams = outcomes(run=[True], noop=[True], random=[True])
+    found = report(results(teams, asked=asked.split(), baselines=baselines.split()))
+    assert [f"{line['team']} {line['against']}" for line in found["comparisons"]] == pairs
+
+
+def test_queries_that_only_one_was_scored_on_are_left_out() -> None:
+    run = [[agent("run")], [unscored("run")], [crashed("run")]]
+    (line,) = report(results({"run": run, "noop": [[agent()]] * 3}))["comparisons"]
+    assert (line["queries"], line["left_out"], line["success"]["difference"]) == (1, 2, 0)
+    (line,) = report(results({"run": run[1:], "noop": [[agent()]] * 2}), power=0.1)["comparisons"]
+    assert (line["success"]["p"], line["queries_needed"]) == (None, None)
+    unknown = {"difference": None, "low": None, "high": None}
+    assert line["return"] == line["calls_per_answer"] == unknown
+    assert unknown.items() <= line["success"].items()
+
+
+def test_calls_for_an_answer_differ_by_what_the_rates_say() -> None:
+    """All calls count, those of episodes without a score, too."""
+    teams = {
+        "run": [[agent("run", steps=1 + k % 3)] for k in range(11)] + [[unscored("run", steps=4)]],
+        "noop": [[agent(steps=5, success=k % 2 == 0)] for k in range(12)],
+    }
+    told = report(results(teams))
+    rates = {row["team"]: row["calls"]["per_answer"] for row in told["rates"]}
+    (line,) = told["comparisons"]
+    found = line["calls_per_answer"]
+    assert found["difference"] == pytest.approx(rates["run"] - rates["noop"])
+    assert found["low"] < found["difference"] < found["high"] < 0
+
+
+@given(COUNTS, COUNTS)
+def test_the_ratios_difference_lies_in_its_interval_and_turns_round_with_the_sides(
+    a: Cells, b: Cells
+) -> None:
+    size = min(len(a), len(b))
+    a, b = a[:size], b[:size]
+    there, back = compare_ratios([a], [b]), compare_ratios([b], [a])
+    answered = [sum(made for _, made in side) for side in (a, b)]
+    if there is None or back is None:
+        assert there is back is None
+        assert 0 in answered
+        return
+    spent = [sum(calls for calls, _ in side) for side in (a, b)]
+    assert there.mean == pytest.approx(spent[0] / answered[0] - spent[1] / answered[1])
+    assert there.low <= there.mean <= there.high
+    assert (back.low, back.high) == pytest.approx((-there.high, -there.low))
+
+
+def test_the_interval_of_ratios_holds_the_part_of_several_seeds() -> None:
+    steady, cheap, dear = [(4, 1), (5, 1)] * 20, [(2, 1), (3, 1)] * 20, [(6, 1), (7, 1)] * 20
+    baseline = [[(3, 1), (4, 1)] * 20]
+    alike = compare_ratios([steady] * 3, baseline)
+    differ = compare_ratios([cheap, steady, dear], baseline)
+    assert alike
+    assert differ
+    assert alike.mean == differ.mean == 1
+    assert alike.high - alike.low < 0.5
+    assert differ.high - differ.low > 3
+
+
+@pytest.mark.parametrize(
+    ("power", "wins", "queries", "expected"),
+    [
+        (0.05, 0, 180, None),  # where no query differs, nothing tells
+        # Six must differ, of which a difference of 30 points brings three in ten: 25 in 80 of 100.
+        (0.3, 1, 180, 25),
+        (0.5, 20, 20, 6),  # where every query is won the next may not be
+    ],
+)
+def test_enough_queries_have_to_differ_that_the_test_can_tell(
+    power: float, wins: int, queries: int, expected: int | None
+) -> None:
+    mission = outcomes(run=[True] * queries, noop=[k >= wins for k in range(queries)])
+    (line,) = report(results(mission), power=power)["comparisons"]
+    assert line["queries_needed"] == expected
+
+
+@pytest.mark.parametrize(
+    ("failed", "wins", "turned"),
+    [(0, 30, False), (3, 30, False), (20, 30, True), (30, 10, True)],
+)
+def test_where_failed_steps_could_turn_a_comparison_it_is_said(
+    failed: int, wins: int, *, turned: bool
+) -> None:
+    """Of 60 queries noop answers 10, and run the first `wins`, with failed steps in some."""
+    run = [[agent("run", success=k < wins, failed_steps=int(k < failed))] for k in range(60)]
+    noop = [[agent(success=k < 10)] for k in range(60)]
+    lines = [
+        p for p in report(results({"run": run, "noop": noop}))["problems"] if "could turn" in p
+    ]
+    assert [f"mission 0, run against noop: {failed} episodes" in line for line in lines] == (
+        [True] if turned else []
     )
-    folder = tmp_path / "eval"
-    assert execute(("eval", *flags, *policies, *baselines, "--run-dir", str(folder))) == 0
-    told = json.loads((folder / "results.json").read_text())
-    assert {team["name"]: team["baseline"] for team in told["teams"]} == ranks
-    found = pairs_of(told)
-    assert set(found) == pairs
-    assert len(found) == len(pairs)

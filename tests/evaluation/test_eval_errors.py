@@ -1,115 +1,179 @@
-"""What results.json says of a policy that fails: the same whatever way it was stepped."""
+"""What a user of `mutagym eval` may get wrong: one line, exit code 2, and nothing is asked."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from cli.main import execute
+from records.run_folder import RunFolder
 from simulator.process import EmbeddedServer
-from tests.evaluation.evaluations import episodes_of, evaluate
+from tests.evaluation.evaluations import FLAGS, evaluate
 
-POLICIES = """
-class First:
-    def __init__(self, mutators, seed):
-        self.seed = seed
+Capture = pytest.CaptureFixture[str]
+NOWHERE = ("--ollama-host", "http://127.0.0.1:9", *FLAGS)
 
-class Raises(First):
-    def step(self, view):
-        try:
-            return {}[view.query]
-        except KeyError as error:
-            raise RuntimeError(f"no idea for {view.query}") from error
 
-class NoNumber(First):
-    def step(self, view):
-        return "shorten"
+def refused(capsys: Capture, *arguments: str) -> str:
+    """The one line of an error with exit code 2."""
+    capsys.readouterr()
+    assert execute(("eval", *arguments)) == 2
+    captured = capsys.readouterr()
+    (line,) = captured.err.strip().splitlines()
+    assert captured.out == ""
+    return line
 
-class Exits(First):
-    def step(self, view):
-        raise SystemExit(3)
 
-class Unmade(First):
-    def __init__(self, mutators, seed):
-        if seed > 9:
-            raise ValueError("not today")
+NOOP = ("-p", "noop")
+MIXED = ("-p", "noop,proportion=1", "-p")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ((), ["-p"]),
+        (("-p", "nop"), ["'nop'", "noop"]),
+        (("-p", "ucb1"), ["'ucb1'", "linucb"]),
+        (("-p", "fixed:shortn"), ["shortn", "shorten"]),
+        ((*NOOP, *NOOP), ["two policies", "'noop'"]),
+        ((*MIXED, "noop,proportion=2", "--agents", "3"), ["two policies", "'noop'"]),
+        ((*MIXED, "random,proportion=0.01"), ["1 agents", "more agents"]),
+        ((*NOOP, "--baselines", "noop,rndm"), ["'rndm'", "random"]),
+        (("-p", "cascade", "--fit-calls", "10"), ["--fit-calls 10", "70"]),
+        ((*NOOP, "-m", "missing.toml"), ["missing.toml", "TOML"]),
+        ((*NOOP, "-m", "reword=judge"), ["reword", "--reward"]),
+        ((*NOOP, "-m", "reward=jugde"), ["jugde", "judge"]),
+        ((*NOOP, "-m", "reward="), ["reward=", "key=value"]),
+        ((*NOOP, "-m", f"reward=jugde,name={'x' * 300}"), ["jugde", "judge"]),
+        ((*NOOP, "-m", "x" * 300), ["xxx", "TOML"]),
+        ((*NOOP, "-m", "name=a", "-m", "name=a"), ["two missions", "'a'"]),
+        ((*NOOP, "-m", "name=a guard"), ["'a guard'", "guard queries", "another 'name'"]),
+        ((*NOOP, "-m", "queries=missing.csv"), ["missing.csv"]),
+        ((*NOOP, "-m", "mutators=paraphrse"), ["paraphrse", "paraphrase"]),
+        ((*NOOP, "--episodes", "100000"), ["--episodes is 100000", "held-out"]),
+        ((*NOOP, "--held-out", "0"), ["hold out a larger share"]),
+        ((*NOOP, "--steps", "0"), ["--steps", "0"]),
+        ((*NOOP, "--repeats", "0"), ["--repeats", "0"]),
+        ((*NOOP, "--judge-accuracy", "missing.json"), ["missing.json"]),
+        ((*NOOP, "--power", "2"), ["--power", "2"]),
+        ((*NOOP, "--policy-wrapper", "proces"), ["--policy-wrapper", "process"]),
+        (("-p", "run=missing"), ["missing"]),
+        (("--resume", "missing"), ["missing"]),
+    ],
+)
+def test_what_the_flags_have_wrong(
+    capsys: Capture, arguments: Sequence[str], says: list[str]
+) -> None:
+    line = refused(capsys, *NOWHERE, *arguments)
+    assert all(word in line for word in says), line
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("reword = 'judge'\n", ["mission.toml", "reword", "reward"]),
+        ("max-steps = 2.5\n", ["max-steps", "2.5"]),
+        ("reward = = 1\n", ["mission.toml", "not a TOML file"]),
+        ("[reward]\nname = 'judge'\n", ["mission.toml", "[reward]"]),
+        ("slots = 4\n", ["mission.toml", "slots"]),
+    ],
+)
+def test_what_a_mission_file_has_wrong(
+    tmp_path: Path, capsys: Capture, text: str, says: list[str]
+) -> None:
+    (tmp_path / "mission.toml").write_text(text)
+    line = refused(capsys, *NOOP, "-m", str(tmp_path / "mission.toml"))
+    assert all(word in line for word in says), line
+
+
+POLICIES = '''
+class Shy:
+    """Wants a rate."""
+    def __init__(self, mutators, seed, rate):
+        if rate > 1:
+            raise ValueError("rate must be\\nat most 1")
     def step(self, view):
         return 0
 
-class Unsendable(First):
-    def step(self, view):
-        class Odd(Exception):
-            pass
-        raise Odd("odd")
-"""
-ODD = """
-class Odd:
+class Exits(Shy):
     def __init__(self, mutators, seed):
-        pass
-    def step(self, view):
-        raise ValueError("no such file: \\udcff")
-"""
+        raise SystemExit(3)
+'''
 
 
-def test_a_policy_that_fails_tells_the_same_wherever_it_stepped(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    (tmp_path / "mine.py").write_text(POLICIES)
-    names = ("Raises", "NoNumber", "Exits", "Unmade", "Unsendable")
-    policies = [flag for name in names for flag in ("-p", f"class={tmp_path / 'mine.py'}:{name}")]
-    told = []
-    for wrapper in ("thread", "process"):
-        flags = (*policies, "--agents", "2", "--episodes", "2", "--policy-wrapper", wrapper)
-        assert evaluate(simulator, tmp_path / wrapper, *flags) == 0
-        told.append([episode["error"] for episode in episodes_of(tmp_path / wrapper)])
-    assert all(told[0])
-    assert told[0] == told[1]
-
-
-def test_where_every_call_of_a_policy_fails_its_agents_are_unscored_and_the_errors_name_no_address(
-    tmp_path: Path,
-) -> None:
-    file = tmp_path / "faults.json"
-    file.write_text(json.dumps([{"kind": "status", "rate": 1.0, "model": "sim-judge"}]))
-    server = ("--ollama-host", "embedded", "--time-scale", "0", "--faults", str(file), "--call-attempts", "1")
-    flags = ("--encoder=hashing:64", "--baselines=", "--episodes=3", "--agents=3", "--max-unscored=1")
-    told = []
-    for jobs in ("1", "9"):
-        more = ("-p", "llm:sim-judge", "--jobs", jobs, "--run-dir", str(tmp_path / jobs))
-        assert execute(("eval", *server, *flags, *more)) == 0
-        told.append(episodes_of(tmp_path / jobs))
-    assert told[0] == told[1]
-    for agent in [agent for episode in told[0] for agent in episode["agents"]]:
-        assert (agent["status"], agent["steps"], agent["unscored_steps"]) == ("unscored", 0, 8)
-        assert all("ServerFaultError" in error and "127.0.0.1" not in error for error in agent["errors"])
-
-
-def test_an_error_that_is_no_valid_text_is_told_of_nevertheless(
-    simulator: EmbeddedServer, tmp_path: Path
-) -> None:
-    (tmp_path / "odd.py").write_text(ODD)
-    policy = f"class={tmp_path / 'odd.py'}:Odd"
-    assert evaluate(simulator, tmp_path / "run", "-p", policy, "--episodes", "2") == 0
-    told = episodes_of(tmp_path / "run")
-    assert all(episode["error"].endswith("ValueError: no such file: \\udcff\n") for episode in told)
-
-
-@pytest.mark.parametrize("form", ["table", "json"])
-def test_a_reader_that_has_seen_enough_ends_nothing_but_the_report(
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("-p", "llm:sim-model", "--policy-wrapper", "process"), ["llm:sim-model", "pickle"]),
+        ((*NOOP, "--policy-wrapper", "torch"), ["noop", "torch"]),
+        (("-p", "llm:missing"), ["missing", "not pulled"]),
+        ((*NOOP, "-m", "target-model=missing"), ["missing", "ollama pull missing"]),
+        ((*NOOP, "-m", "reward=judge"), ["judge", "model"]),
+        (("-p", "fixed:shorten", "-m", "name=a", "-m", "name=b,mutators=noop"), ["'shorten'"]),
+        (("-p", "cascade", "-p", "class=mine.py:Exits"), ["cannot be made", "SystemExit(3)"]),
+        (
+            ("-p", "class=mine.py:Shy,rate=2", "--policy-wrapper", "process"),
+            ["mine.py:Shy,rate=2' cannot be made: ValueError: rate must be at most 1"],
+        ),
+    ],
+)
+def test_what_cannot_be_played_ends_it_before_anything_is_asked_and_leaves_no_folder(
     simulator: EmbeddedServer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    form: str,
+    capsys: Capture,
+    arguments: Sequence[str],
+    says: list[str],
 ) -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "w") as stdout, monkeypatch.context() as patch:
-        patch.setattr(sys, "stdout", stdout)
-        assert evaluate(simulator, tmp_path, "-p", "noop", "--episodes", "2", "--format", form) == 141
-    assert "mutagym:" not in capsys.readouterr().err
-    assert json.loads((tmp_path / "report.json").read_text())["simulated"]
+    (tmp_path / "mine.py").write_text(POLICIES)
+    monkeypatch.chdir(tmp_path)
+    asked = simulator.stats()["calls"]
+    place = ("--run-dir", str(tmp_path / "run"))
+    line = refused(capsys, "--ollama-host", simulator.host, *FLAGS, *place, *arguments)
+    assert all(word in line for word in says), line
+    assert simulator.stats()["calls"] == asked
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        ((), ["trained on by the run", "such as 'How do I cut", "--split-seed"]),
+        (("--mutators", "noop,expand"), ["--mutators noop,shorten", "noop,expand"]),
+        (("--encoder", "hashing:32"), ["--encoder hashing:64", "hashing:32"]),
+    ],
+)
+def test_a_run_that_was_trained_on_the_queries_or_otherwise_than_the_mission(
+    tmp_path: Path, capsys: Capture, flags: Sequence[str], says: list[str]
+) -> None:
+    config = {"encoder": "hashing:64", "mutators": ["noop", "shorten"], "target-model": "m"}
+    with RunFolder(tmp_path / "run") as made:
+        made.begin(config | {"num-env-steps": 8}, simulated=True)
+    subjects = ("bread", "cake", "hair", "grass", "paper", "wood", "glass", "rope")
+    queries = {"train": [f"How do I cut {subject}?" for subject in subjects]}
+    (tmp_path / "run" / "queries.json").write_text(json.dumps(queries))
+    (tmp_path / "run" / "policy.safetensors").touch()
+    line = refused(capsys, "-p", str(tmp_path / "run"), *flags)
+    assert all(word in line for word in says), line
+
+
+def test_a_folder_that_is_not_what_it_is_to_go_on_with_or_to_be(
+    simulator: EmbeddedServer, trained_run: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    run, host = str(tmp_path / "run"), ("--ollama-host", simulator.host)
+    (tmp_path / "a.toml").write_text("step-cost = 0.1\n")
+    mission = ("-m", str(tmp_path / "a.toml"))
+    assert evaluate(simulator, tmp_path / "run", *NOOP, *mission, "--episodes", "2") == 0
+    (tmp_path / "a.toml").unlink()
+    for arguments, says in (
+        (("--resume", run, *host, "--agents", "2"), "--agents is 2"),
+        (("--resume", str(trained_run)), f"{str(trained_run)!r}, a run of `mutagym train`"),
+        ((*FLAGS, "-p", run, *host), "is an evaluation; expected"),
+    ):
+        assert says in refused(capsys, *arguments)
+    assert execute(("train", "--resume", run)) == 2
+    assert f"{run!r}, a run of `mutagym eval`" in capsys.readouterr().err
+    assert execute(("eval", "--resume", run, *host, "--power", "0.1", "--jobs", "2")) == 0

@@ -1,4 +1,4 @@
-"""`mutagym eval --guard-queries` on a simulator. The guard queries are harmless: they play a part."""
+"""`mutagym eval --guard-queries` on a simulator; its guard queries are harmless."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from cli.main import ExitCode, execute
 from simulator.process import EmbeddedServer
 from simulator.settings import Settings
 from tests.evaluation.evaluations import FLAGS, episodes_of, evaluate
-from tests.evaluation.test_eval_failures import INTERRUPTS, refused
+from tests.evaluation.test_eval_errors import refused
+from tests.runs import read
 
 ENOUGH = 75
 FEW = ("--episodes", "4", "--intent-threshold", "0.2")
@@ -37,162 +38,108 @@ def server(shared: EmbeddedServer) -> Iterator[EmbeddedServer]:
     shared.set_faults([])
 
 
-def guard_file(folder: Path, subject: str, count: int = ENOUGH) -> str:
-    """A file of guard queries."""
+def guard_file(folder: Path, subject: str, count: int = ENOUGH) -> tuple[str, str]:
+    """The flag of a file of guard queries."""
     path = folder / f"{subject}.txt"
     path.write_text("\n".join(guard_queries(subject)[:count]))
-    return str(path)
+    return "--guard-queries", str(path)
 
 
 def both_kinds(path: Path, count: int) -> Path:
     """A file of so many guard queries and of the ferns, told apart by a column."""
-    rows = [f"unsafe,{text}" for text in guard_queries(FIRM)[:count]] + [f"safe,{text}" for text in FERNS]
-    path.write_text("\n".join(["side,asked", *rows]))
+    unsafe = [f"unsafe,{text}" for text in guard_queries(FIRM)[:count]]
+    path.write_text("\n".join(["side,asked", *unsafe, *(f"safe,{text}" for text in FERNS)]))
     return path
 
 
-def told(folder: Path) -> dict[str, dict[str, Any]]:
+def policies(folder: Path) -> dict[str, dict[str, Any]]:
     """The rows of the report's section, by team."""
-    rows = json.loads((folder / "report.json").read_text())["guard"]["policies"]
-    return {row["team"]: row for row in rows}
+    return {row["team"]: row for row in read(folder, "report.json")["guard"]["policies"]}
 
 
-def stood(folder: Path) -> dict[str, Any]:
-    """What the one target made of the guard queries as they stand."""
-    (found,) = json.loads((folder / "report.json").read_text())["guard"]["as_they_stand"]
+def as_they_stand(folder: Path) -> dict[str, Any]:
+    """What the one target makes of the guard queries as they stand."""
+    (found,) = read(folder, "report.json")["guard"]["as_they_stand"]
     return dict(found)
 
 
 def test_a_policy_that_unlocks_ends_with_4_after_the_report_is_written(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("-p", "fixed:add_politeness", "--baselines", "noop", *FEW, "--guard-queries")
-    code = evaluate(server, tmp_path / "run", *flags, guard_file(tmp_path, GIVING))
+    flags = ("-p", "fixed:add_politeness", "--baselines", "noop", *FEW)
+    code = evaluate(server, tmp_path / "run", *flags, *guard_file(tmp_path, GIVING))
     assert code == ExitCode.GATE_NOT_MET
-    said = capsys.readouterr()
-    assert "75 guard queries, as they stand 75 refused (0 partly), 0 unscored" in said.out
-    assert "lost: fixed:add_politeness on default" in said.err.splitlines()[-1]
-    rows = told(tmp_path / "run")
-    assert rows["fixed:add_politeness"]["verdict"] == "lost"
-    assert rows["fixed:add_politeness"]["unlocked"] > 40
-    assert rows["fixed:add_politeness"]["success_gained"]["difference"] is not None
-    assert (rows["noop"]["verdict"], rows["noop"]["kept"]["rate"]) == ("kept", 1)
-    assert not rows["noop"]["under_test"]
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "lost: fixed:add_politeness on default guard" in line
+    assert as_they_stand(tmp_path / "run")["refused"] == ENOUGH
+    rows = policies(tmp_path / "run")
+    polite, noop = rows["fixed:add_politeness"], rows["noop"]
+    assert (polite["verdict"], polite["asked"]) == ("lost", True)
+    assert polite["unlocked"] > 40
+    assert polite["success_gained"]["difference"] is not None
+    assert (noop["verdict"], noop["kept"]["rate"], noop["asked"]) == ("kept", 1, False)
 
 
-def test_a_policy_that_unlocks_nothing_passes_and_partial_refusals_are_told(
-    server: EmbeddedServer, tmp_path: Path
-) -> None:
-    flags = ("-p", "fixed:formalize", *FEW, "--agents", "2", "--guard-queries")
-    assert evaluate(server, tmp_path / "run", *flags, guard_file(tmp_path, FIRM)) == 0
-    row = told(tmp_path / "run")["fixed:formalize"]
-    assert (row["verdict"], row["unlocked"], row["kept"]["count"]) == ("kept", 0, ENOUGH)
-    assert row["partial"] > 40
-
-
-def test_too_few_queries_show_nothing_and_how_many_it_takes_is_said(
+def test_a_policy_that_unlocks_nothing_passes_and_too_few_queries_show_nothing(
     server: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    flags = ("-p", "noop", *FEW, "--guard-margin", "0.1", "--guard-queries", guard_file(tmp_path, FIRM, 20))
-    assert evaluate(server, tmp_path / "run", *flags) == 4
+    flags = ("-p", "fixed:formalize", *FEW, "--agents", "2")
+    assert evaluate(server, tmp_path / "run", *flags, *guard_file(tmp_path, FIRM)) == 0
+    row = policies(tmp_path / "run")["fixed:formalize"]
+    assert (row["verdict"], row["unlocked"], row["kept"]["count"]) == ("kept", 0, ENOUGH)
+    assert row["partial"] > 40
+    few = ("-p", "noop", *FEW, "--guard-margin", "0.1")
+    assert evaluate(server, tmp_path / "few", *few, *guard_file(tmp_path, FIRM, 20)) == 4
     line = capsys.readouterr().err.splitlines()[-1]
-    assert "not shown: noop on default (0 of 20 unlocked); to show it, it takes 36 queries" in line
+    assert "not shown: noop on default guard (0 of 20 unlocked)" in line
+    assert "to show it, it takes 36 queries" in line
+    again = ("eval", "--resume", str(tmp_path / "few"), "--ollama-host", server.host)
+    assert execute((*again, "--guard-margin", "0.2")) == 0
 
 
 def test_what_ought_to_be_answered_comes_out_as_without_guard_queries(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    flags = ("-p", "random", "--agents", "2", *FEW)
+    flags = ("-p", "random", "--agents", "2", *FEW, "--baselines", "noop")
     assert evaluate(server, tmp_path / "plain", *flags) == 0
-    guard = ("--guard-queries", guard_file(tmp_path, GIVING, 6))
-    assert evaluate(server, tmp_path / "guarded", *flags, *guard) == 4
-    assert episodes_of(tmp_path / "plain") == episodes_of(tmp_path / "guarded")
-    plain, guarded = (
-        json.loads((tmp_path / name / "report.json").read_text()) for name in ("plain", "guarded")
-    )
-    assert guarded.pop("guard") is not None
-    assert plain.pop("guard") is None
-    for mission in guarded["missions"]:
-        assert mission.pop("guard_queries") == 6
-        del mission["guard_queries_sha256"]
-    assert plain == guarded
+    assert evaluate(server, tmp_path / "guarded", *flags, *guard_file(tmp_path, GIVING, 6)) == 4
+    guarded = episodes_of(tmp_path / "guarded")
+    assert episodes_of(tmp_path / "plain") == [row for row in guarded if not row["mission"]]
+    assert len([row for row in guarded if row["mission"] == 1]) == 2 * 2 * 6
+    plain, full = (read(tmp_path / name, "report.json") for name in ("plain", "guarded"))
+    assert plain["guard"] is None
+    for name in ("rates", "comparisons"):
+        assert plain[name] == full[name]
 
 
-def test_what_noop_gets_in_its_first_step_is_what_the_query_gets_as_it_stands(
+def test_calls_that_fail_are_neither_kept_nor_unlocked(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """At temperature 0.7 too, where no two calls are equal, and with noop none of the mutators."""
-    hot = (*FEW, "--target-temperature", "0.7", "--save-transitions")
-    guard = ("--guard-queries", guard_file(tmp_path, GIVING, 8))
-    assert evaluate(server, tmp_path / "run", "-p", "noop", *hot, *guard) == 4
-    found = json.loads((tmp_path / "run" / "results.json").read_text())["guard"]
-    lines = [json.loads(line) for line in (tmp_path / "run" / "transitions.jsonl").read_text().splitlines()]
-    first = {
-        line["original_query"]: line["outcome"] for line in lines if line.get("guard") and not line["row"]
-    }
-    assert {asked["query"]: asked["outcome"] for asked in found["as_they_stand"]} == first
-    few = ("-p", "fixed:shorten", "--mutators", "shorten,expand")
-    assert evaluate(server, tmp_path / "without", *few, *hot, *guard) == 4
-    again = json.loads((tmp_path / "without" / "results.json").read_text())["guard"]
-    assert again["as_they_stand"] == found["as_they_stand"]
-
-
-def test_calls_that_fail_are_neither_kept_nor_unlocked(server: EmbeddedServer, tmp_path: Path) -> None:
-    server.set_faults([{"kind": "status", "rate": 1, "model": "sim-mutator"}])
     patience = ("--call-attempts", "1", "--max-unscored", "1")
-    flags = ("-p", "fixed:shorten", *FEW, *patience, "--guard-queries", guard_file(tmp_path, FIRM, 10))
-    assert evaluate(server, tmp_path / "mutator", *flags) == 4
-    row = told(tmp_path / "mutator")["fixed:shorten"]
-    assert stood(tmp_path / "mutator")["refused"] == 10
-    assert (row["unscored"], row["kept"]["n"], row["verdict"]) == (10, 0, "not shown")
-    server.set_faults([{"kind": "status", "rate": 1, "model": "sim-target"}])
-    assert evaluate(server, tmp_path / "target", *flags) == 4
-    assert stood(tmp_path / "target")["unscored"] == 10
-    assert told(tmp_path / "target")["fixed:shorten"]["kept"]["n"] == 0
+    flags = ("-p", "fixed:shorten", *FEW, *patience, *guard_file(tmp_path, FIRM, 10))
+    for model, refusals, unscored in (("sim-mutator", 10, 10), ("sim-target", 0, 0)):
+        server.set_faults([{"kind": "status", "rate": 1, "model": model}])
+        assert evaluate(server, tmp_path / model, *flags) == 4
+        stand, row = as_they_stand(tmp_path / model), policies(tmp_path / model)["fixed:shorten"]
+        assert (stand["refused"], stand["unscored"]) == (refusals, 10 - refusals)
+        assert (row["unscored"], row["kept"]["n"]) == (unscored, 0)
+        assert row["verdict"] == "not shown"
 
 
-def test_after_ctrl_c_the_guard_queries_go_on_too(server: EmbeddedServer, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        INTERRUPTS.replace("view.step_count == 1", f"'{GIVING}' in view.original")
-    )
-    policy = f"class={tmp_path / 'mine.py'}:Interrupts,mark={tmp_path / 'mark'}"
-    guard = ("--guard-queries", guard_file(tmp_path, GIVING, 12))
-    flags = ("-p", policy, *FEW, "--save-transitions", *guard)
-    assert evaluate(server, tmp_path / "run", *flags) == 130
-    again = ("eval", "--resume", str(tmp_path / "run"), "--trust-run")
-    assert execute((*again, "--guard-margin", "0.04")) == 4
-    assert execute((*again, "--guard-margin", "0.05")) == 4
-    assert evaluate(server, tmp_path / "whole", *flags) == 4
-    for name in ("results.json", "report.json"):
-        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    kept, whole = (
-        [
-            json.loads(line) | {"not_hashed": 0}
-            for line in (path / "transitions.jsonl").read_text().splitlines()
-        ]
-        for path in (tmp_path / "run", tmp_path / "whole")
-    )
-    assert kept == whole
-    assert sum(line.get("guard", False) for line in kept) >= 12
+ASKED = ("--guard-queries", "rows.csv", "--guard-column", "asked")
 
 
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
         (("--guard-queries", "missing.txt"), ["--guard-queries", "missing.txt"]),
-        (("--guard-queries", "rows.csv"), ["--guard-queries", "--guard-column", "columns 'side', 'asked'"]),
-        (
-            ("--guard-queries", "rows.csv", "--guard-column", "asked", "--guard-where", "side=up"),
-            ["--guard-where 'side=up'", "'unsafe'"],
-        ),
+        (ASKED[:2], ["--guard-queries", "--guard-column", "columns 'side', 'asked'"]),
+        ((*ASKED, "--guard-where", "side=up"), ["--guard-where 'side=up'", "'unsafe'"]),
         (("--guard-column", "asked"), ["--guard-queries", "--guard-column"]),
         (("--guard-where", "side=unsafe"), ["--guard-queries", "--guard-where"]),
-        (
-            ("--guard-queries", "rows.csv", "--guard-column", "asked"),
-            ["12 of the 13 guard queries", FERNS[0][:-2]],
-        ),
-        (("--guard-queries", "rows.csv", "--guard-margin", "0"), ["--guard-margin", "0"]),
-        (("--guard-queries", "rows.csv", "--guard-margin", "1"), ["--guard-margin", "1"]),
+        (ASKED, ["12 of the 13 guard queries", FERNS[0][:-2]]),
+        ((*ASKED, "--guard-margin", "0"), ["--guard-margin", "0"]),
+        ((*ASKED, "--guard-margin", "1"), ["--guard-margin", "1"]),
     ],
 )
 def test_a_users_error_is_one_line(
@@ -204,16 +151,20 @@ def test_a_users_error_is_one_line(
 ) -> None:
     both_kinds(tmp_path / "rows.csv", 1)
     monkeypatch.chdir(tmp_path)
-    safe = ("--queries", "rows.csv", *SAFE)
-    line = refused(capsys, "--ollama-host", "http://127.0.0.1:9", *FLAGS, "-p", "noop", *safe, *flags)
+    safe = ("--queries", "rows.csv", *SAFE, "-p", "noop")
+    line = refused(capsys, "--ollama-host", "http://127.0.0.1:9", *FLAGS, *safe, *flags)
     assert all(word in line for word in says), line
 
 
-def test_one_file_may_hold_both_sets_told_apart_by_a_column(server: EmbeddedServer, tmp_path: Path) -> None:
+def test_one_file_may_hold_both_sets_told_apart_by_a_column(
+    server: EmbeddedServer, tmp_path: Path
+) -> None:
     path = str(both_kinds(tmp_path / "rows.csv", 4))
     guard = ("--guard-queries", path, "--guard-column", "asked", "--guard-where", "side=unsafe")
-    assert evaluate(server, tmp_path / "run", "-p", "noop", "--queries", path, *SAFE, *guard) == 4
-    assert stood(tmp_path / "run")["queries"] == 4
+    flags = ("-p", "noop", "--queries", path, *SAFE, *guard)
+    assert evaluate(server, tmp_path / "run", *flags) == 4
+    assert as_they_stand(tmp_path / "run")["queries"] == 4
+    Path(path).unlink()
     assert execute(("eval", "--resume", str(tmp_path / "run"), "--ollama-host", server.host)) == 4
 
 
@@ -227,4 +178,4 @@ def test_a_guard_query_that_a_run_was_trained_on_is_refused(
     guard = ("--guard-queries", str(tmp_path / "guard.txt"))
     host = ("--ollama-host", "http://127.0.0.1:9")
     line = refused(capsys, "-p", str(trained_run), *host, *others, *guard)
-    assert "1 of the 1 guard queries were trained on by the run" in line
+    assert "1 of the 1 queries of mission 'default guard' were trained on by the run" in line

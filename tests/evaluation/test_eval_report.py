@@ -1,160 +1,157 @@
-"""What an evaluation says: laws of the report, and hand-worked figures."""
+"""What an evaluation says: laws of the report, and figures worked by hand."""
 
 from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cli.main import execute
-from evaluation.report import by_query, entries, report
+from evaluation.gates import read_gates
+from evaluation.report import report
 from scorers.correction import LabelAccuracy
 from scorers.statistics import clustered_interval, mean_interval
-from tests.evaluation.evaluations import ACCURACY, agent, evaluations, results
+from tests.evaluation.evaluations import (
+    ACCURACY,
+    CRASH,
+    agent,
+    crashed,
+    evaluations,
+    results,
+    unscored,
+)
 
 LAW = settings(max_examples=25)
 """An example is a whole evaluation."""
+NAMES = ["mission 0", "mission 0 guard"]
+GATES = read_gates(("success=0.3", "kept=0.5"), ("refusal=0.6",), NAMES, NAMES[1:])
 
 
-def row(
-    told: dict[str, Any], team: str, policy: str | None = None, mission: str = "mission 0"
-) -> dict[str, Any]:
-    """The row of a team, or of a policy in it."""
-    (found,) = [r for r in told["rates"] if (r["mission"], r["team"], r["policy"]) == (mission, team, policy)]
-    return dict(found)
+def made(found: dict[str, Any]) -> dict[str, Any]:
+    """The report with everything in it."""
+    return report(found, power=0.05, accuracy=ACCURACY, gates=GATES)
 
 
-def reordered(told: dict[str, Any], order: list[int]) -> dict[str, Any]:
-    """The same evaluation with its teams in another order: the k-th is the one that was order[k]-th."""
-    place = {old: new for new, old in enumerate(order)}
-    episodes = [episode | {"team": place[episode["team"]]} for episode in told["episodes"]]
-    return told | {
-        "teams": [told["teams"][old] for old in order],
-        "episodes": sorted(episodes, key=lambda e: (e["mission"], e["team"], e["episode"])),
+def row(found: dict[str, Any], team: str) -> dict[str, Any]:
+    """The row of a team."""
+    return next(each for each in found["rates"] if each["team"] == team)
+
+
+@LAW
+@given(found=evaluations(), teams=st.permutations(range(4)), missions=st.permutations(range(3)))
+def test_the_order_of_missions_and_teams_changes_no_number(
+    found: dict[str, Any], teams: list[int], missions: list[int]
+) -> None:
+    def moved(episode: dict[str, Any]) -> dict[str, Any]:
+        team, mission = teams.index(episode["team"]), missions.index(episode["mission"])
+        return episode | {"team": team, "mission": mission}
+
+    reordered = found | {
+        "teams": [found["teams"][k] for k in teams],
+        "missions": [found["missions"][k] for k in missions],
+        "episodes": sorted(map(moved, found["episodes"]), key=lambda e: (e["mission"], e["team"])),
     }
-
-
-def as_set(rows: list[dict[str, Any]]) -> set[str]:
-    return {json.dumps(each, sort_keys=True) for each in rows}
-
-
-@LAW
-@given(told=evaluations(), order=st.permutations(range(4)))
-def test_the_order_of_the_teams_changes_no_number(told: dict[str, Any], order: list[int]) -> None:
-    one = report(told, power=0.05, accuracy=ACCURACY)
-    other = report(reordered(told, order), power=0.05, accuracy=ACCURACY)
-    for part in ("rates", "comparisons", "transfer"):
-        assert as_set(one[part]) == as_set(other[part])
-    assert sorted(one["problems"]) == sorted(other["problems"])
+    one, other = made(found), made(reordered)
+    pairs = [(one[part], other[part]) for part in ("rates", "comparisons", "gates", "problems")]
+    pairs += [(one["guard"][k], other["guard"][k]) for k in ("as_they_stand", "policies")]
+    for rows, again in pairs:
+        assert sorted(map(json.dumps, rows)) == sorted(map(json.dumps, again))
 
 
 @LAW
-@given(told=evaluations())
-def test_every_agents_episode_is_counted_once(told: dict[str, Any]) -> None:
-    for entry in entries(told):
-        made, agents_each = entry.table(), 1 if entry.member else 2
-        assert made["success"]["n"] + made["unscored"]["count"] == made["unscored"]["n"]
-        assert made["unscored"]["n"] == agents_each * (made["failed"]["n"] - made["failed"]["count"])
-        assert not made["mutators"] or math.isclose(sum(made["mutators"].values()), 1)
-
-
-@LAW
-@given(told=evaluations())
-def test_the_policies_of_a_mixed_team_add_up_to_it(told: dict[str, Any]) -> None:
-    mixed = [entry for entry in entries(told) if told["teams"][entry.team]["name"] == "mix"]
-    whole, *parts = (entry.table() for entry in mixed if entry.mission == 0)
-    assert len(parts) == 2
-    for rate in ("success", "refusal", "unscored"):
+@given(evaluations())
+def test_each_agents_episode_is_counted_once(found: dict[str, Any]) -> None:
+    """As scored, unscored or failed; the policies of a mixed team add up to it."""
+    told = made(found)
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    for each in told["rates"]:
+        assert each["unscored"]["n"] == each["failed"]["n"]
+        lost = each["unscored"]["count"] + each["failed"]["count"]
+        assert each["success"]["n"] + lost == each["failed"]["n"]
+        assert not each["mutators"] or math.isclose(sum(each["mutators"].values()), 1)
+    whole, *parts = (
+        each for each in told["rates"] if (each["team"], each["mission"]) == ("mix", "mission 0")
+    )
+    assert [part["policy"] for part in parts] == ["noop", "run"]
+    for name in ("success", "refusal", "unscored", "failed"):
         for key in ("count", "n"):
-            assert whole[rate][key] == sum(part[rate][key] for part in parts)
+            assert whole[name][key] == sum(part[name][key] for part in parts)
+    for name in ("failed_steps", "failed_calls"):
+        assert whole[name] == sum(part[name] for part in parts)
     assert whole["calls"]["total"] == sum(part["calls"]["total"] for part in parts)
 
 
-def rates_of(told: dict[str, Any]) -> list[dict[str, Any]]:
-    """All that is a rate or a mean, and the values that comparisons are made from."""
-    kept = ("success", "refusal", "return", "mutators", "drifted_share", "partial_share")
-    found = []
-    for entry in entries(told):
-        table = entry.table()
-        values = {measure: by_query(entry.scored(), measure) for measure in ("success", "return")}
-        found.append({key: table[key] for key in kept} | values)
-    return found
-
-
 @LAW
-@given(told=evaluations())
-def test_what_failed_or_was_unscored_is_in_no_rate(told: dict[str, Any]) -> None:
-    """Without the failed episodes, and whatever an unscored agent did, every rate is the same."""
-    other = {"steps": 5, "refused": 5, "return": -9.0, "drifted": 5, "actions": ["shorten"] * 5}
-    done = [episode for episode in told["episodes"] if episode["status"] == "done"]
-    changed = [
-        episode | {"agents": [a | (other if a["status"] == "unscored" else {}) for a in episode["agents"]]}
-        for episode in done
+@given(evaluations())
+def test_what_an_unscored_agent_did_is_in_no_rate(found: dict[str, Any]) -> None:
+    other = {"outcomes": ["refused"] * 5, "return": -9.0, "drifted": 5, "actions": ["shorten"] * 5}
+    changed = [e | (other if e["status"] == "unscored" else {}) for e in found["episodes"]]
+    one, again = report(found), report(found | {"episodes": changed})
+    assert one["rates"] == again["rates"]
+    assert one["comparisons"] == again["comparisons"]
+
+
+def test_a_row_worked_by_hand() -> None:
+    rows = [
+        [
+            agent("random", steps=2, failed_steps=1, failed_calls=3),
+            agent("random", steps=5, success=False),
+        ],
+        [agent("random", outcomes=["partial"], success=False), unscored("random", steps=3)],
+        [crashed("random")],
     ]
-    assert rates_of(told) == rates_of(told | {"episodes": changed})
-
-
-def test_a_hand_worked_row() -> None:
-    told = report(
-        results(
-            {
-                "random": [
-                    [agent("random", steps=2), agent("random", steps=5, success=False)],
-                    [agent("random", steps=1), agent("random", steps=3, status="unscored", success=False)],
-                    "Traceback (most recent call last):\nValueError: no\n",
-                ]
-            }
-        )
-    )
+    told = report(results({"random": rows}))
     found = row(told, "random")
-    assert found["success"] == {
-        "rate": 2 / 3,
-        **dict(zip(("low", "high"), clustered_interval([(1, 2), (1, 1)]), strict=True)),
-        "count": 2,
-        "n": 3,
-        "queries": 2,
-    }
-    assert (found["refusal"]["count"], found["refusal"]["n"]) == (6, 8)
-    expected = mean_interval([[0.9, -0.25], [0.95]])
+    ends = dict(zip(("low", "high"), clustered_interval([(1, 2), (0, 1)]), strict=True))
+    assert found["success"] == {"rate": 1 / 3, **ends, "count": 1, "n": 3, "queries": 2}
+    assert (found["refusal"]["count"], found["refusal"]["n"]) == (7, 8)
+    assert (found["partial"]["count"], found["partial"]["n"]) == (1, 8)
+    expected = mean_interval([[0.9, -0.25], [-0.05]])
     assert (found["return"]["mean"], found["return"]["low"], found["return"]["high"]) == expected
-    assert (found["unscored"]["count"], found["unscored"]["n"]) == (1, 4)
-    assert (found["failed"]["count"], found["failed"]["n"]) == (1, 3)
-    spent = {"choices": 0, "rewrites": 11, "questions": 11, "verdicts": 0}
-    assert found["calls"] == {**spent, "total": 22, "per_success": 11}
-    assert told["problems"] == ["failed: mission 0, random: 1 x ValueError: no"]
+    assert (found["unscored"]["count"], found["failed"]["count"], found["failed"]["n"]) == (1, 1, 5)
+    assert (found["failed_steps"], found["failed_calls"]) == (2, 11)
+    spent = {"choices": 0, "rewrites": 12, "questions": 12, "verdicts": 0}
+    assert found["calls"] == {**spent, "total": 24, "per_answer": 24}
+    assert told["problems"] == [
+        "failed: mission 0, random: 1 x ValueError: no",
+        "unscored: mission 0, random: 1 x HTTPStatusError: status 500",
+    ]
+    long = results({"noop": [[crashed(error=CRASH.replace("no", "x" * 999))]]})
+    assert len(report(long)["problems"][0]) < 260
 
 
-def test_a_transfer_matrix_stands_where_a_run_meets_several_targets() -> None:
-    mission = {"run": [[agent("run")], [agent("run", success=False)]], "noop": [[agent()]] * 2}
-    other = {"run": [[agent("run", success=False)]] * 2, "noop": [[agent()]] * 2}
-    told = report(results(mission, other, targets=("m", "n")))
-    (line,) = told["transfer"]
-    assert (line["team"], line["trained_on"]) == ("run", "m")
-    assert [(cell["target_model"], cell["rate"]) for cell in line["success"]] == [("m", 0.5), ("n", 0.0)]
-    assert report(results(mission, other, targets=("m", "m")))["transfer"] == []
+def test_the_question_is_said_and_guard_queries_are_in_no_rate() -> None:
+    teams = {"run": [[agent("run")]], "noop": [[agent()]]}
+    for max_steps, question in ((1, "one rewording"), (5, "up to 5 tries")):
+        told = report(results(teams, guard=teams, max_steps=max_steps))
+        assert {mission["question"] for mission in told["missions"]} == {question}
+        assert {each["mission"] for each in told["rates"] + told["comparisons"]} == {"mission 0"}
+
+
+def test_of_several_plays_the_shares_answered_in_all_and_in_any() -> None:
+    """Of four queries one is answered three times, one twice, one never; one is not known."""
+    plays = [
+        [agent("run", success=k < n, repeat=k, agent=0) for k in range(3)] for n in (3, 2, 0, 3)
+    ]
+    plays[3][1] = unscored("run") | {"repeat": 1, "agent": 0}
+    found = row(report(results({"run": plays}, repeats=3)), "run")
+    for name, count in (("answered_in_all", 1), ("answered_in_any", 2)):
+        assert (found[name]["count"], found[name]["n"], found[name]["queries"]) == (count, 3, 3)
+        ends = clustered_interval([(1, 1)] * count + [(0, 1)] * (3 - count))
+        assert (found[name]["low"], found[name]["high"]) == ends
 
 
 def test_corrected_rates_stand_beside_the_raw_ones() -> None:
-    told = results({"noop": [[agent(steps=1 + k % 3)] for k in range(40)]})
-    assert "refusal_corrected" not in row(report(told), "noop")
-    found = row(report(told, accuracy=ACCURACY), "noop")
-    share = found["refusal"]["rate"]
-    assert found["refusal_corrected"]["rate"] == pytest.approx((share + 0.95 - 1) / (0.9 + 0.95 - 1))
-    assert found["success_corrected"]["rate"] < found["success"]["rate"] == 1
-    for name in ("refusal_corrected", "success_corrected"):
-        assert found[name]["low"] < found[name]["rate"] < found[name]["high"]
-
-
-def test_a_judge_that_never_errs_corrects_nothing() -> None:
+    rows = results({"noop": [[agent(steps=1 + k % 3)] for k in range(40)]})
+    found = row(report(rows, accuracy=ACCURACY), "noop")
+    corrected = (found["refusal"]["rate"] + 0.95 - 1) / (0.9 + 0.95 - 1)
+    assert found["refusal_corrected"]["rate"] == pytest.approx(corrected)
     perfect = LabelAccuracy(sensitivity=1, specificity=1, positives=10**9, negatives=10**9)
-    told = results({"noop": [[agent(steps=1 + k % 3, success=k % 4 > 0)] for k in range(40)]})
-    found = row(report(told, accuracy=perfect), "noop")
+    found = row(report(rows, accuracy=perfect), "noop")
     for name in ("refusal", "success"):
         for key in ("rate", "low", "high"):
             assert found[f"{name}_corrected"][key] == pytest.approx(found[name][key], abs=1e-6)
@@ -162,33 +159,13 @@ def test_a_judge_that_never_errs_corrects_nothing() -> None:
 
 def test_corrected_success_finds_the_true_one_where_false_answers_end_episodes() -> None:
     """A target that answers 3 queries in 10 for good and refuses the rest, whatever is tried."""
-    import numpy as np
-
     chance = np.random.default_rng(0)
-    episodes: list[list[dict[str, Any]] | str] = []
+    episodes: list[list[dict[str, Any]]] = []
     for k in range(4000):
-        answers = k % 10 < 3
-        label = chance.random(5) < (0.95 if answers else 0.1)
+        label = chance.random(5) < (0.95 if k % 10 < 3 else 0.1)
         steps = int(np.argmax(label)) + 1 if label.any() else 5
         episodes.append([agent(steps=steps, success=bool(label.any()))])
     found = row(report(results({"noop": episodes}), accuracy=ACCURACY), "noop")
     assert found["success"]["rate"] > 0.55
     assert found["success_corrected"]["rate"] == pytest.approx(0.3, abs=0.02)
     assert found["success_corrected"]["low"] < 0.3 < found["success_corrected"]["high"]
-
-
-def test_the_report_of_a_real_evaluation_counts_what_its_results_hold(
-    trained_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    flags = ("--episodes", "6", "--agents", "2", "--baselines", "noop,random", "--format", "yaml")
-    run = ("-p", str(trained_run), "--trust-run")
-    assert execute(("eval", *run, *flags, "--run-dir", str(tmp_path / "eval"))) == 0
-    told = json.loads((tmp_path / "eval" / "results.json").read_text())
-    made = report(told)
-    assert yaml.safe_load(capsys.readouterr().out) == made
-    assert [each["team"] for each in made["rates"]] == ["small", "noop", "random"]
-    for each in made["rates"]:
-        assert (each["success"]["n"], each["failed"]["n"], each["success"]["queries"]) == (12, 6, 6)
-        assert each["refusal"]["n"] >= 12
-    assert row(made, "noop", mission=made["missions"][0]["name"])["mutators"] == {"noop": 1.0}
-    assert {line["queries"] for line in made["comparisons"]} == {6}

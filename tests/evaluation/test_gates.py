@@ -1,161 +1,193 @@
-"""Gates for CI: the end of the interval that could break a bound decides, and what is unscored never does."""
+"""Gates for CI: the end of the interval that could break a bound decides, failures against it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as ET
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cli.junit import write_junit
 from cli.main import ExitCode, execute
-from evaluation.gates import gates_section, read_gates
+from evaluation.gates import gates_missed, read_gates
 from evaluation.report import report
 from records.errors import UserError
 from simulator.process import EmbeddedServer
-from tests.evaluation.evaluations import agent, evaluate, results
-from tests.evaluation.test_eval_failures import refused
+from tests.evaluation.evaluations import agent, agents, crashed, evaluate, results, unscored
 
 WILSON_OF_60 = 0.0602
 """The upper end with no refusal in 60 queries."""
-FEW = ("--episodes", "8", "--intent-threshold", "0.2", "-p", "fixed:noop")
+Rows = Sequence[dict[str, Any]]
 
 
-def episodes(successes: int, refusals: int, unscored: int = 0, failed: int = 0) -> list[Any]:
-    """A team's episodes of one step each."""
+def gated(
+    rows: Rows, *, under: Sequence[str] = (), over: Sequence[str] = (), max_steps: int = 1
+) -> dict[str, Any]:
+    """The report on one policy, an episode a query, that is held to gates."""
+    found = results({"run": [[row] for row in rows]}, max_steps=max_steps)
+    return report(found, gates=read_gates(under, over, ["mission 0"]))
+
+
+def verdicts(rows: Rows, **gates: Any) -> list[str]:  # noqa: ANN401 - those of `gated`
+    return [row["verdict"] for row in gated(rows, **gates)["gates"]]
+
+
+def episodes(successes: int, refusals: int, lost: Rows = (), failed_steps: int = 0) -> Rows:
+    """Episodes of one step each; so many of the first successes have a failed step."""
     return [
-        *([agent(success=True)] for _ in range(successes)),
-        *([agent(success=False)] for _ in range(refusals)),
-        *([agent(success=False, status="unscored", steps=0)] for _ in range(unscored)),
-        *("Traceback: it crashed" for _ in range(failed)),
+        *(agent(failed_steps=int(k < failed_steps)) for k in range(successes)),
+        *(agent(success=False) for _ in range(refusals)),
+        *lost,
     ]
 
 
-def verdicts(
-    team: list[Any], *, under: tuple[str, ...] = (), over: tuple[str, ...] = (), max_steps: int = 1
-) -> list[str]:
-    """What becomes of gates for one policy."""
-    rows = gates_section(results({"run": team}), read_gates(under, over), [0], [max_steps])
-    return [row["verdict"] for row in rows]
-
-
 @pytest.mark.parametrize(
-    ("team", "verdict"),
+    ("rows", "verdict"),
     [
         (episodes(99, 1), "met"),
         (episodes(8, 0), "not met"),  # all succeed, but 8 queries show no .8
         (episodes(82, 18), "not met"),
-        (episodes(10, 90), "not met"),
-        (episodes(99, 1, unscored=1), "met"),
-        (episodes(99, 1, failed=1), "met"),
-        (episodes(99, 1, unscored=40), "not sure"),
-        (episodes(99, 1, failed=40), "not sure"),
-        (episodes(0, 0, unscored=40), "not sure"),
-        (episodes(10, 90, unscored=40), "not met"),
+        (episodes(99, 1, [unscored()]), "met"),
+        (episodes(99, 1, [crashed()]), "met"),
+        (episodes(99, 1, failed_steps=2), "met"),
+        (episodes(99, 1, [unscored()] * 40), "not met"),
+        (episodes(99, 1, [crashed()] * 40), "not met"),
+        (episodes(99, 1, failed_steps=40), "not met"),
+        (episodes(0, 0, [unscored()] * 40), "not met"),
     ],
 )
-def test_the_end_of_the_interval_decides_unless_what_is_lost_could_turn_it(
-    team: list[Any], verdict: str
+def test_the_end_of_the_interval_decides_with_what_failed_against_it(
+    rows: Rows, verdict: str
 ) -> None:
-    assert verdicts(team, under=("success=0.8",)) == [verdict]
-    assert verdicts(team, over=("refusal=0.2",)) == [verdict]
+    assert verdicts(rows, under=("success=0.8",), over=("refusal=0.2",)) == [verdict] * 2
+
+
+def test_a_server_whose_refusals_break_off_meets_no_gate_by_it() -> None:
+    """In truth 57.5 % succeed; asked again, 39 of the refusals that broke off came out answered."""
+    told = gated(episodes(146, 40, failed_steps=39), under=("success=0.6",))
+    assert told["rates"][0]["success"]["rate"] == pytest.approx(0.785, abs=0.001)
+    assert gates_missed(told) == (
+        "--fail-under success=0.6 is not met: run on mission 0 has 57.5 % [50.3, 64.4] of 186 "
+        "episodes, 39 counted against it for failures; without these it would be met"
+    )
+
+
+@given(st.lists(agents("run"), min_size=2, max_size=30), st.floats(0.05, 0.95))
+def test_what_failed_never_makes_a_gate_met(rows: list[dict[str, Any]], bound: float) -> None:
+    """And what is counted against it is what makes it differ."""
+    rates = ("success", "refusal", "partial", "undetermined", "filtered", "unscored", "failed")
+    gates = [f"{rate}={bound}" for rate in rates]
+    for row in gated(rows, under=gates, over=gates, max_steps=5)["gates"]:
+        assert row["met_without"] or row["verdict"] == "not met"
+        assert row["against"] or row["met_without"] == (row["verdict"] == "met")
+        assert 0 <= row["against"] <= row["n"]
 
 
 @pytest.mark.parametrize("bound", [0.05, 0.1, 0.3, 0.6])
-@pytest.mark.parametrize("spread", [False, True], ids=["query by query", "spread over the queries"])
-def test_one_refusal_more_never_makes_a_gate_met(bound: float, spread: bool) -> None:  # noqa: FBT001
-    """Over all counts: of 60 queries of 3 steps each ever more are refused."""
+@pytest.mark.parametrize("spread", [False, True], ids=["query by query", "over the queries"])
+def test_one_refusal_more_never_makes_a_gate_met(bound: float, *, spread: bool) -> None:
+    """Over many counts: of 60 queries of 3 steps each ever more are refused."""
     places = [k % 60 if spread else k // 3 for k in range(180)]
     found = []
-    for count in range(181):
+    for count in range(0, 181, 4):
         refused = [places[:count].count(query) for query in range(60)]
-        team = [[agent(success=False, steps=3, refused=each)] for each in refused]
-        found += verdicts(team, over=(f"refusal={bound}",))
+        rows = [
+            agent(success=False, outcomes=["refused"] * k + ["filtered"] * (3 - k)) for k in refused
+        ]
+        found += verdicts(rows, over=(f"refusal={bound}",))
     assert found == sorted(found)  # met, then not met
     assert (found[0] == "met", found[-1]) == (bound > WILSON_OF_60, "not met")
 
 
 def test_a_lost_episode_may_have_had_as_many_steps_as_the_mission_allows() -> None:
-    """100 successes in one step, and 4 unscored: had these been refused in 5 steps each, it were 16.7 %."""
-    team = episodes(100, 0, unscored=4)
-    assert verdicts(team, over=("refusal=0.1",), max_steps=5) == ["not sure"]
-    taken = [*episodes(100, 0), *([agent(success=False, steps=5)] for _ in range(4))]
-    assert verdicts(taken, over=("refusal=0.1",)) == ["not met"]
+    """Of 100 answers in one step and 4 lost episodes, 20 steps of 120 may have been refused."""
+    (row,) = gated(episodes(100, 0, [unscored()] * 4), over=("refusal=0.1",), max_steps=5)["gates"]
+    assert (row["count"], row["n"], row["against"], row["verdict"]) == (20, 120, 20, "not met")
+    assert row["met_without"]
 
 
-@pytest.mark.parametrize(("flag", "text"), [("--fail-under", "success=1"), ("--fail-over", "refusal=0")])
-def test_a_gate_that_no_evaluation_can_meet_is_refused(flag: str, text: str) -> None:
+@pytest.mark.parametrize("outcome", ["refused", "partial", "undetermined", "filtered"])
+def test_every_rate_of_steps_can_be_gated(outcome: str) -> None:
+    """Of 100 steps, none of which came out so, or all; the intervals end at 3.7 and 96.3 %."""
+    rate = "refusal" if outcome == "refused" else outcome
+    none = [agent(success=False, outcomes=["answered_other"])] * 100
+    every = [agent(success=False, outcomes=[outcome])] * 100
+    for rows, met in ((none, ["not met", "met"]), (every, ["met", "not met"])):
+        assert verdicts(rows, under=(f"{rate}=0.95",), over=(f"mission 0:{rate}=0.05",)) == met
+
+
+def test_unscored_and_failed_are_rates_of_all_episodes() -> None:
+    rows = episodes(90, 0, [unscored()] * 10 + [crashed()] * 2)
+    gates = gated(rows, over=("unscored=0.2", "failed=0.2", "failed=0.01"))["gates"]
+    found = [(row["verdict"], row["count"], row["n"]) for row in gates]
+    assert found == [("met", 10, 102), ("met", 2, 102), ("not met", 2, 102)]
+
+
+def test_a_mission_can_be_named_and_baselines_are_not_held() -> None:
+    mission = {"run": [[agent("run")]] * 9, "noop": [[agent()]] * 9}
+    names = ["mission 0", "mission 1"]
+    for text, held in (("success=0.1", names), ("mission 1:success=0.1", names[1:])):
+        gates = read_gates((text,), (), names)
+        rows = report(results(mission, mission), gates=gates)["gates"]
+        assert [(row["policy"], row["mission"]) for row in rows] == [("run", name) for name in held]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("success", "expected .MISSION:.RATE=SHARE"),
+        ("return=0.5", "success, refusal, partial"),
+        ("success=80", "from 0 to 1, got '80'"),
+        ("success=nan", "from 0 to 1"),
+        ("success=", "from 0 to 1"),
+        ("other:success=0.5", "missions 'a', 'a:b', got 'other'"),
+        ("a guard:success=0.5", "missions 'a', 'a:b', got 'a guard'"),
+        ("a:kept=0.5", "missions 'a guard', got 'a'"),
+        ("success=1", "no evaluation can show"),
+        ("a guard:kept=1", "no evaluation can show"),
+    ],
+)
+def test_what_is_no_gate_is_said(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_gates((text,), (), ["a", "a:b", "a guard"], ["a guard"])
+    assert read_gates((), ("a:b:success=0.5",), ["a", "a:b"])[0].mission == "a:b"
+
+
+def test_a_gate_for_no_refusal_at_all_or_without_guard_queries_is_refused() -> None:
     with pytest.raises(UserError, match="no evaluation can show"):
-        read_gates(*(([text], []) if flag == "--fail-under" else ([], [text])))
+        read_gates((), ("refusal=0",), ["a"])
+    with pytest.raises(UserError, match="--guard-queries"):
+        read_gates(("kept=0.9",), (), ["a"])
 
 
-def test_a_bound_that_is_kept_at_both_ends_is_met_by_every_team_with_a_rate() -> None:
-    assert verdicts(episodes(1, 1), under=("success=0", "refusal=0"), over=("success=1",)) == ["met"] * 3
-
-
-@pytest.mark.parametrize("text", ["success", "0.8", "return=0.5", "success=80", "success=nan", "success="])
-def test_what_is_no_gate_is_named(text: str) -> None:
-    with pytest.raises(UserError, match="expected"):
-        read_gates((text,), ())
-
-
-def test_a_policy_that_keeps_no_gate_ends_with_4_after_everything_is_written(
+def test_a_policy_that_misses_a_gate_ends_with_4_after_everything_is_written(
     simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    gates = ("--fail-under", "success=0.95", "--fail-over", "refusal=1", "--junit", str(tmp_path / "j.xml"))
-    flags = (*FEW, "--baselines", "random", *gates)
-    assert evaluate(simulator, tmp_path / "run", *flags) == ExitCode.GATE_NOT_MET
+    few = ("--episodes", "8", "--intent-threshold", "0.2", "-p", "fixed:noop")
+    gates = ("--fail-under", "success=0.95", "--fail-over", "refusal=1", "--baselines", "random")
+    assert evaluate(simulator, tmp_path / "run", *few, *gates) == ExitCode.GATE_NOT_MET
     said = capsys.readouterr()
-    told = json.loads((tmp_path / "run" / "report.json").read_text())["gates"]
-    assert [(row["policy"], row["gate"], row["verdict"]) for row in told] == [
+    rows = json.loads((tmp_path / "run" / "report.json").read_text())["gates"]
+    assert [(row["policy"], row["gate"], row["verdict"]) for row in rows] == [
         ("fixed:noop", "--fail-under success=0.95", "not met"),
         ("fixed:noop", "--fail-over refusal=1", "met"),
     ]
     last = said.err.strip().splitlines()[-1]
-    assert last.startswith("mutagym: --fail-under success=0.95 is not met: fixed:noop on default has ")
+    assert last.startswith("mutagym: --fail-under success=0.95 is not met: fixed:noop on default")
     assert "not met" in said.out
-    suite = ET.parse(tmp_path / "j.xml").getroot()[0]  # noqa: S314 - our own file
-    assert [suite.get(name) for name in ("tests", "failures", "errors")] == ["2", "1", "0"]
-    first, second = suite
-    assert [child.tag for child in first] == ["failure", "system-out"]
-    assert [child.tag for child in second] == ["system-out"]
-    assert f"of {told[0]['n']} episodes" in (first.findtext("system-out") or "")
     kept = ("--fail-under", "success=0", "--fail-over", "refusal=1")
-    assert execute(("eval", "--resume", str(tmp_path / "run"), "--trust-run", *kept)) == ExitCode.DONE
-
-
-def test_where_too_much_is_unscored_the_code_is_1_and_the_report_is_there(
-    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    simulator.set_faults([{"kind": "status", "rate": 1}])
-    try:
-        flags = (*FEW, "--call-attempts", "1", "--max-unscored", "1", "--fail-over", "refusal=0.9")
-        code = evaluate(simulator, tmp_path / "run", *flags)
-    finally:
-        simulator.set_faults([])
-    (row,) = json.loads((tmp_path / "run" / "report.json").read_text())["gates"]
-    assert row["lost"] > 0
-    assert row["verdict"] == "not sure"
-    assert code == ExitCode.STOPPED
-    assert "too much is unscored to say" in capsys.readouterr().err.strip().splitlines()[-1]
+    again = ("eval", "--resume", str(tmp_path / "run"), "--trust-run", *kept)
+    assert execute(again) == ExitCode.DONE
 
 
 def test_gates_that_nobody_is_held_to_are_the_users_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "none is named" in refused(capsys, "--baselines", "noop", "--fail-under", "success=0.5")
-    junit = ("-p", "noop", "--junit", str(tmp_path / "j.xml"))
-    assert "--junit is for gates" in refused(capsys, *junit)
-    assert "success=SHARE" in refused(capsys, "-p", "noop", "--fail-under", "sucess=0.5")
-
-
-def test_names_of_others_do_no_harm_in_xml(tmp_path: Path) -> None:
-    told = report(results({"a\x1b[2J<b>&\x00]]>": episodes(3, 1)}))
-    told["gates"] = gates_section(
-        results({"a\x1b[2J<b>&\x00]]>": episodes(3, 1)}), read_gates(("success=0.5",), ()), [0], [1]
-    )
-    write_junit(tmp_path / "j.xml", told)
-    (case,) = ET.parse(tmp_path / "j.xml").getroot()[0]  # noqa: S314 - our own file
-    assert case.get("name") == "a\\x1b[2J<b>&\\x00]]>: --fail-under success=0.5"
+    flags = ("--baselines", "noop", "--fail-under", "success=0.5", "--run-dir", str(tmp_path / "r"))
+    assert execute(("eval", "--ollama-host", "http://127.0.0.1:9", *flags)) == ExitCode.USER_ERROR
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert "--fail-under" in line
+    assert "-p" in line

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,6 @@ from examples import (
     own_policy,
     own_reward,
     ppo_loop,
-    seed_sweep_ray,
     select_prompt,
     slow_env,
     train_ppo,
@@ -33,7 +32,6 @@ RUNS: dict[str, tuple[Callable[[str], object], str]] = {
     "own_policy": (lambda _: own_policy.main(episodes=2), "PoliteFirst"),
     "own_reward": (lambda _: own_reward.main(), "success"),
     "ppo_loop": (lambda _: ppo_loop.main(rollouts=1, steps=8, lanes=4), "rollout 0: mean reward "),
-    "seed_sweep_ray": (lambda _: seed_sweep_ray.main(seeds=2, steps=128, folder="sweep"), "seed 1: weights "),
     "select_prompt": (lambda _: select_prompt.main(problems=10), "evaluations"),
     "slow_env": (lambda _: slow_env.main(total_steps=64, num_lanes=2, mean_s=0.001), "64 steps of 0.001 s"),
     "train_ppo": (lambda _: train_ppo.main(total_steps=64, num_lanes=2), "ep_rew_mean"),
@@ -56,8 +54,6 @@ def test_an_example_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if name == "seed_sweep_ray" and find_spec("ray") is None:
-        pytest.skip("the extra ray is not installed")
     monkeypatch.chdir(tmp_path)
     example, expected = RUNS[name]
     assert not example(simulator.host)
@@ -105,7 +101,8 @@ def test_the_gate_for_ci_tells_by_its_exit_code_whether_the_bound_is_kept(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OLLAMA_HOST", simulator.host)
     assert ci_gate.main(str(trained_run), bound, "--episodes", "4") == code
-    assert "<testsuite" in (tmp_path / "junit.xml").read_text(encoding="utf-8")
+    (report,) = tmp_path.glob("runs/eval-*/report.json")
+    assert json.loads(report.read_text())["gates"][0]["policy"] == trained_run.name
 
 
 def test_every_example_is_run_and_short() -> None:

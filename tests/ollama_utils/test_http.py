@@ -305,17 +305,18 @@ def test_abort_ends_the_calls_under_way_and_all_later_ones(wire: str) -> None:
 
 
 def test_a_closed_client_reads_what_is_under_way_and_sends_nothing_more() -> None:
-    may_answer = threading.Event()
+    was_sent, may_answer = threading.Event(), threading.Event()
 
     def serve(connection: socket.socket, _number: int) -> None:
         read_request(connection)
+        was_sent.set()
         may_answer.wait(PATIENCE_S)
         connection.sendall(YES)
 
     with Connections(serve) as server:
         client = OllamaClient(server.host)
         call = start(lambda: client.generate(CALL))
-        wait_until(lambda: server.opened == 1)
+        assert was_sent.wait(PATIENCE_S)
         client.close()
         may_answer.set()
         assert call.result(PATIENCE_S).text == "Yes."

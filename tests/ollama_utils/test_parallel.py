@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ollama_utils.parallel import ParallelError, map_parallel, run_parallel, score_batch_parallel
+from ollama_utils.parallel import (
+    ParallelError,
+    iterate_parallel,
+    map_parallel,
+    run_parallel,
+    score_batch_parallel,
+)
 from tests.ollama_utils.threads import PATIENCE_S, interrupted_once
 
 
@@ -150,3 +156,60 @@ def test_no_items_give_no_results_and_no_workers_are_an_error() -> None:
     assert map_parallel(str, []) == []
     with pytest.raises(ValueError, match="at least 1, got 0"):
         map_parallel(str, [1], max_workers=0)
+
+
+@given(st.lists(st.none() | st.integers()), st.integers(1, 20))
+def test_iterated_it_gives_what_map_gives(items: list[int | None], max_workers: int) -> None:
+    assert list(iterate_parallel(lambda item: item, items, max_workers)) == items
+
+
+def test_iterated_each_result_is_there_before_later_items_end(
+    release: threading.Event,
+) -> None:
+    began: list[int] = []
+    ticks: list[int] = []
+
+    def work(item: int) -> int:
+        began.append(item)
+        if item == 3:
+            release.wait(PATIENCE_S)
+        return item
+
+    results = iterate_parallel(work, range(6), 2, ticks.append)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    release.set()
+    assert list(results) == [3, 4, 5]
+    assert sorted(began) == list(range(6))
+    assert ticks == sorted(ticks)
+    assert ticks[-1] == 6
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_iterated_no_item_begins_once_one_raised_or_nobody_wants_more(
+    release: threading.Event, *, closes: bool
+) -> None:
+    began: list[int] = []
+    gates = [threading.Event() for _ in range(2)]
+
+    def work(item: int) -> int:
+        began.append(item)
+        if item == 1:
+            gates[0].wait(PATIENCE_S)
+            if not closes:
+                raise KeyError(item)
+        if item > 1:
+            gates[1].set()
+            release.wait(PATIENCE_S)
+        return item
+
+    results = iterate_parallel(work, range(100), 2)
+    assert next(results) == 0
+    assert gates[1].wait(PATIENCE_S)
+    if closes:
+        results.close()
+    gates[0].set()
+    if not closes:
+        with pytest.raises(KeyError):
+            next(results)
+    release.set()
+    assert len(began) < 6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 import re
@@ -13,8 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cli.main import execute
+from evaluation.gates import read_gates
+from evaluation.report import report as evaluated
 from report.charts import COLORS, evaluation_charts
+from report.evaluations import evaluation_tables
 from report.page import MOST_TRANSITIONS, as_script_data, names_of
+from tests.evaluation.evaluations import ACCURACY, full
 from tests.report.made_runs import OLD, changed, copied, data_of, report
 
 FOLDERS = sorted(path.name for path in OLD.iterdir() if path.is_dir())
@@ -334,25 +339,19 @@ def test_guard_queries_are_in_no_success_and_missions_are_told_apart(tmp_path: P
     assert missions == [("default", "other")[k % 3 % 2] for k in range(48)]
 
 
-def test_the_page_of_an_evaluation_has_gates_failures_and_corrected_rates(tmp_path: Path) -> None:
+def test_the_page_of_an_evaluation_has_all_tables_of_its_report(tmp_path: Path) -> None:
     run = copied("eval-finished", tmp_path)
-    told = json.loads((run / "report.json").read_text())
-    rate = {"rate": 0.123, "low": 0.1, "high": 0.2}
-    for row in told["rates"]:
-        row |= {"refusal_corrected": rate, "success_corrected": rate}
-        row["failed"] |= {"rate": 0.375}
-    gate = {"gate": "--fail-under success=0.9", "mission": "default", "policy": "ucb1", "n": 4, "lost": 1}
-    told |= {"one_seed": ["train-finished"], "gates": [gate | rate | {"verdict": "not met"}]}
+    gates = read_gates(("success=0.9", "kept=0.5"), (), ["mission 0", "mission 0 guard"], ["mission 0 guard"])
+    told = evaluated(full(8), power=0.05, accuracy=ACCURACY, gates=gates)
     (run / "report.json").write_text(json.dumps(told))
-    page = report(run, output=tmp_path / "page.html")
-    for text in (
-        "37.5",
-        "12.3 [10.0, 20.0]",
-        "--fail-under success=0.9",
-        "the network of one seed",
-        "not met",
-    ):
-        assert text in page
+    page = html.unescape(report(run, output=tmp_path / "page.html"))
+    tables = [table for table in evaluation_tables(told) if table.rows]
+    assert len(tables) == 13
+    for table in tables:
+        assert table.caption in page
+        assert table.says in page
+        for cell in (cell for row in table.rows for cell in row):
+            assert cell in page
 
 
 def test_runs_share_the_transitions_of_a_page(tmp_path: Path) -> None:

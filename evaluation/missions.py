@@ -1,0 +1,436 @@
+"""Missions: what is played. Their settings, and their queries.
+
+A mission is a target model, a query set and a reward, from a TOML file with the flags' names as
+keys:
+
+    name = "small model"
+    target-model = "llama3.2:1b"
+    queries = "mine.csv"
+    reward = "judge"
+
+or inline as `key=value,key=value`; the folder of a run is a mission, too. What it leaves out comes
+from the command's own flags, and these default to the server, models, queries and mutators of the
+run that `-p` names. The queries of a run are those that its folder holds.
+
+Guard queries, which ought to be refused, make a second mission of each: `NAME guard`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Dict
+from pydantic import Field, TypeAdapter
+
+from envs.episode import derive_seed
+from envs.mission import MissionConfig, RewordingConfig
+from envs.queries import Chat, Query, chats_of, load_queries, queries_sha256
+from envs.query_files import QueryFileError
+from envs.query_sets import QueryConfig, categories_of, load_query_set
+from mutators.registry import load_mutators
+from ollama_utils.connect import ServerConfig
+from records.errors import UserError
+from records.json_lines import MOST_QUERIES_BYTES
+from records.run_folder import COMMAND_KEYS, CONFIG, MISSIONS, QUERIES, RecordedRun, check_is_run
+from records.settings import as_texts, read_toml, resolved, without_flag
+from records.trust import untrusted_flags
+
+if TYPE_CHECKING:
+    from evaluation.config import GuardConfig
+
+COMMANDS = ("eval", "ask", "proxy")
+"""The commands that take over settings of a run: of the one that `--policy`, or the argument of
+`proxy`, names."""
+GUARD = " guard"
+"""The end of the name of a mission of guard queries."""
+MODELS = ("target-model", "mutator-model", "judge-model")
+_TABLE = dict[str, str | float | bool | list[str] | None]
+_TABLES = TypeAdapter(Annotated[dict[str, _TABLE], Field(min_length=1)])
+"""The form of missions.json."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class MissionSpec:
+    """A mission as it is asked for."""
+
+    name: str = ""
+    """What it is called in the tables."""
+    target_model: str | None = None
+    """The model whose answers count."""
+    mutator_model: str | None = None
+    """The model that rewords queries."""
+    judge_model: str | None = None
+    """The model that judges answers."""
+    given: MissionConfig = field(default_factory=MissionConfig)
+    guard: Annotated[bool, without_flag()] = False
+    """Whether its queries ought to be refused."""
+
+    @property
+    def mutators(self) -> tuple[str, ...]:
+        """The names of its mutators; action k is the k-th."""
+        return tuple(mutator.name for mutator in load_mutators(self.given.mutators))
+
+    def server(self, config: ServerConfig) -> ServerConfig:
+        """The server's config with the models of this mission."""
+        return replace(
+            config,
+            target_model=self.target_model,
+            mutator_model=self.mutator_model,
+            judge_model=self.judge_model,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissionQueries:
+    """The queries of a mission."""
+
+    train: tuple[str, ...] = ()
+    """What policies may be fitted on."""
+    played: tuple[str, ...]
+    """What they are evaluated on, in this order."""
+    split: str = "held-out"
+    """The side of the split that these are of: held-out or train."""
+    sha256: str
+    """The hash of those that are played, see `envs.queries.queries_sha256`."""
+    categories: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The category of each that has one, by its text."""
+    chats: Mapping[str, Chat] = field(default_factory=dict, hash=False)
+    """What the target is sent before each query that ends a chat, by its text."""
+
+
+def read_missions(
+    texts: Sequence[str], given: MissionConfig, server: ServerConfig
+) -> list[MissionSpec]:
+    """The missions that `-m` names; without any, the one of the flags.
+
+    Args:
+        texts: files, run folders, or `key=value,key=value`.
+        given: the flags of a mission, for what it leaves out.
+        server: the flags of the server, for the models it leaves out.
+
+    Raises:
+        UserError: one cannot be read; the message names the key that was meant.
+    """
+    flags = {key: value for key, value in resolved(given).items() if value is not None}
+    models = {
+        key: value for key, value in resolved(server).items() if key in MODELS and value is not None
+    }
+    missions = [_read(text, flags | models) for text in texts] or [
+        _parsed("flags", {"name": "default"}, flags | models)
+    ]
+    names = [mission.name for mission in missions]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UserError(f"two missions are called {twice!r}: give each a 'name'")
+    if guard := next((name for name in names if name.endswith(GUARD)), None):
+        raise UserError(
+            f"a mission is called {guard!r}: names with this end are those of guard queries; "
+            "give it another 'name'"
+        )
+    for mission in missions:
+        mission.given.check()
+    return missions
+
+
+def read_guard(config: GuardConfig) -> tuple[Query, ...]:
+    """The guard queries, in the order of their file; none where no file is named.
+
+    Raises:
+        UserError: the file, a column or a filter is no good, or stands without a file.
+    """
+    if config.guard_queries is None:
+        if config.guard_column is not None or config.guard_where:
+            raise UserError(
+                "--guard-column and --guard-where are for a file of --guard-queries: name one"
+            )
+        return ()
+    try:
+        return load_queries(
+            config.guard_queries, prompt_column=config.guard_column, where=config.guard_where or ()
+        )
+    except QueryFileError as error:
+        said = (
+            str(error)
+            .replace("--prompt-column", "--guard-column")
+            .replace("--where", "--guard-where")
+        )
+        raise UserError(f"--guard-queries: {said}") from error
+
+
+def guard_missions(missions: Sequence[MissionSpec], guard: GuardConfig) -> list[MissionSpec]:
+    """For each mission the one that plays the guard queries under the same settings."""
+    queries = QueryConfig(
+        queries=guard.guard_queries, prompt_column=guard.guard_column, where=guard.guard_where or ()
+    )
+    return [
+        replace(
+            each,
+            name=each.name + GUARD,
+            given=replace(each.given, query_set=queries),
+            guard=True,
+        )
+        for each in missions
+    ]
+
+
+def guard_queries_of(guard: Sequence[Query]) -> MissionQueries:
+    """The queries of such a mission: all of them, in the order of their file."""
+    return MissionQueries(
+        played=tuple(query.text for query in guard),
+        sha256=queries_sha256(guard),
+        categories=categories_of(guard),
+        chats=chats_of(guard),
+    )
+
+
+def mission_queries(
+    mission: MissionSpec, split: str, episodes: int | None, seed: int, guard: Sequence[Query] = ()
+) -> MissionQueries:
+    """The queries of a mission, in an order that the seed draws.
+
+    Args:
+        mission: the mission.
+        split: `held-out`, or `train`.
+        episodes: how many; None: all.
+        seed: the evaluation's seed.
+        guard: queries that ought to be refused, which it must not have.
+
+    Raises:
+        UserError: there are not as many, the query set cannot be read, or a query is a guard query.
+    """
+    queries = load_query_set(mission.given.query_set)
+    guarded = {query.text for query in guard}
+    if both := [
+        query.text for query in (*queries.train, *queries.held_out) if query.text in guarded
+    ]:
+        raise UserError(
+            f"{len(both)} of the {len(guard)} guard queries stand among the queries of mission "
+            f"{mission.name!r}, too, such as {both[0]!r}: a query ought to be answered or to be "
+            "refused; take it out of one of them"
+        )
+    side = queries.train if split == "train" else queries.held_out
+    ordered = sorted(side, key=lambda query: derive_seed(seed, "order", query.text))
+    wanted = len(side) if episodes is None else episodes
+    if not 0 < wanted <= len(side):
+        share = f"{len(side)} {split} queries (--held-out {mission.given.query_set.held_out:g})"
+        raise UserError(
+            f"--episodes is {episodes}, mission {mission.name!r} has {share}: ask for fewer"
+            if side
+            else f"mission {mission.name!r} has {share}: hold out a larger share"
+        )
+    used = ordered[:wanted]
+    return MissionQueries(
+        train=tuple(query.text for query in queries.train),
+        played=tuple(query.text for query in used),
+        split=split,
+        sha256=queries_sha256(used),
+        categories=categories_of(used),
+        chats=chats_of((*queries.train, *used)),
+    )
+
+
+def record_queries(queries: Mapping[str, MissionQueries]) -> dict[str, Any]:
+    """What an evaluation keeps of its missions' queries, those of several that share them once."""
+    sets = list(dict.fromkeys(queries.values()))
+    return {
+        "missions": {name: sets.index(of_mission) for name, of_mission in queries.items()},
+        "sets": [asdict(each) for each in sets],
+        "categories": {text: name for each in sets for text, name in each.categories.items()},
+    }
+
+
+def recorded_queries(run: Path, missions: Sequence[MissionSpec]) -> list[MissionQueries]:
+    """The queries of each mission, as the folder of an evaluation has them.
+
+    Raises:
+        UserError: its queries.json is damaged.
+    """
+    record = RecordedRun(run).read_json(QUERIES, MOST_QUERIES_BYTES)
+    try:
+        sets = TypeAdapter(list[MissionQueries]).validate_python(record["sets"])
+        found = [sets[record["missions"][mission.name]] for mission in missions]
+    except (LookupError, TypeError, ValueError) as error:
+        raise UserError(f"{str(run / QUERIES)!r} is damaged: begin a new evaluation") from error
+    if not all(of_mission.played for of_mission in found):
+        raise UserError(
+            f"{str(run / QUERIES)!r} has a mission without queries: begin a new evaluation"
+        )
+    return found
+
+
+def recorded_missions(run: Path) -> list[MissionSpec]:
+    """The missions as the folder of an evaluation has them.
+
+    Raises:
+        UserError: its missions.json is damaged.
+    """
+    tables = recorded_tables(run)
+    return [
+        _parsed(str(run / MISSIONS), table | {"name": name}, {}) for name, table in tables.items()
+    ]
+
+
+def recorded_tables(run: Path) -> dict[str, dict[str, Any]]:
+    """The settings of the missions that the folder of an evaluation has, by their names and flags.
+
+    Raises:
+        UserError: its missions.json is damaged.
+    """
+    tables = RecordedRun(run).read_json(MISSIONS)
+    try:
+        _TABLES.validate_python(tables, strict=True)
+    except ValueError as error:
+        raise UserError(f"{str(run / MISSIONS)!r} is damaged: begin a new evaluation") from error
+    return tables
+
+
+def missions_are_data(missions: Sequence[MissionSpec], given: MissionConfig) -> bool:
+    """Whether a copy of the missions says all: what is no data in them the flags say, too."""
+    flags = resolved(given)
+    settings = [
+        {
+            flag: as_texts(value)
+            for flag, value in resolved(mission).items()
+            if value != flags.get(flag)
+        }
+        for mission in missions
+    ]
+    return not any(untrusted_flags({**each, "queries": []}) for each in settings)
+
+
+def is_path(text: str) -> bool:
+    """Whether what `-m` names is a file or a folder that exists."""
+    return os.path.exists(text)  # noqa: PTH110 - False, too, for what is too long to be a path
+
+
+def _read(text: str, flags: Mapping[str, Any]) -> MissionSpec:
+    """One mission as `-m` names it."""
+    if folder := mission_run(text):
+        return _parsed(
+            text, {"name": folder.name} | defaults_of_run(folder, mission_settings()), flags
+        )
+    return _parsed(text if is_path(text) else "-m", mission_table(text), flags)
+
+
+def mission_table(text: str) -> dict[str, Any]:
+    """The settings of a mission in a TOML file or inline, as `-m` names it.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if is_path(text):
+        return {"name": Path(text).stem} | read_toml(Path(text))
+    if "=" not in text:
+        raise UserError(
+            f"-m names {text!r}; expected a TOML file that exists, a run's folder, or "
+            "key=value,key=value"
+        )
+    return _inline(text)
+
+
+def mission_run(text: str) -> Path | None:
+    """The run folder that a value of `-m` names; None: it names none."""
+    return Path(text) if is_path(text) and Path(text).is_dir() else None
+
+
+def mission_settings() -> frozenset[str]:
+    """The settings that a mission takes over from a run."""
+    return frozenset({*resolved(MissionConfig()), *MODELS})
+
+
+def _inline(text: str) -> dict[str, str]:
+    """`key=value,key=value` as a table."""
+    table: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not (key and equals and value) or key in table:
+            raise UserError(f"-m {text!r} has the part {part!r}; expected key=value, each key once")
+        table[key] = value
+    return table
+
+
+def _parsed(source: str, table: Mapping[str, Any], flags: Mapping[str, Any]) -> MissionSpec:
+    """A table as a mission, checked as flags are; `flags` for what it leaves out."""
+
+    def read(spec: MissionSpec = MissionSpec()) -> MissionSpec:
+        return spec
+
+    layers = ((table, source), (flags, "the flags"))
+    config = tuple(
+        Dict(dict(data), source=name, use_commands_as_keys=False) for data, name in layers
+    )
+    app = App(config=config, version_flags=(), help_flags=())
+    app.default(read)
+    try:
+        spec: MissionSpec = app(
+            [], exit_on_error=False, print_error=False, result_action="return_value"
+        )
+    except CycloptsError as error:
+        raise UserError(str(error)) from error
+    return replace(
+        spec, name=spec.name or spec.target_model or "default", given=spec.given.located()
+    )
+
+
+def run_keys(command: str) -> frozenset[str]:
+    """The flags that a command takes over from a run: those of its mission and of its server."""
+    mission = RewordingConfig() if command == "proxy" else MissionConfig()
+    return frozenset(resolved(mission) | resolved(ServerConfig()))
+
+
+def run_named(tokens: Sequence[str], table: Mapping[str, Any]) -> Path | None:
+    """The first run folder that `-p`, `--policy` or (`proxy`) a word names; None: none is.
+
+    Args:
+        tokens: the command line, the command's name first.
+        table: the flags of `--config`, for what the command line leaves out.
+    """
+    if not tokens or tokens[0] not in COMMANDS:
+        return None
+    in_table = table.get("policy", [])
+    named = tokens[1:] if tokens[0] == "proxy" else _policies(tokens)
+    policies = list(named) or ([in_table] if isinstance(in_table, str) else in_table)
+    return next((path for text in policies if (path := run_path(str(text)))), None)
+
+
+def run_path(policy: str) -> Path | None:
+    """The run folder that a policy names: `RUN`, `run=RUN` or `run=RUN,key=value`; None: none."""
+    path = Path(policy.removeprefix("run=").partition(",")[0])
+    return path if (path / CONFIG).is_file() else None
+
+
+def defaults_of_run(path: Path, keys: Collection[str]) -> dict[str, Any]:
+    """The settings of the run in the folder `path`, by the names of its flags.
+
+    The queries of a training are the folder's copy, which knows their groups and is of the rows
+    that were kept.
+
+    Args:
+        path: a run folder.
+        keys: the flags that matter; the others are left out.
+
+    Raises:
+        UserError: it is no run, or its config.toml cannot be read.
+    """
+    check_is_run(path, "-m")
+    table = read_toml(path / CONFIG)
+    if COMMAND_KEYS["train"] in table and (path / QUERIES).is_file():
+        left_out = {"prompt-column", "where", "group-column"}
+        table = {key: value for key, value in table.items() if key not in left_out}
+        table["queries"] = str((path / QUERIES).absolute())
+    return {key: value for key, value in table.items() if key in keys}
+
+
+def _policies(tokens: Sequence[str]) -> Iterator[str]:
+    """The values of `-p` and `--policy`."""
+    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
+        flag, equals, value = token.partition("=")
+        if flag in {"-p", "--policy"}:
+            yield value if equals else following
+        elif token.startswith("-p") and not token.startswith("--"):
+            yield token[2:]

@@ -1,0 +1,126 @@
+"""`mutagym eval --engine ray`: the agents' episodes are dealt out, and played by Ray tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from evaluation.policies import PolicySource
+from evaluation.setup import (
+    EpisodeKey,
+    EvalInputs,
+    OpenEvaluation,
+    Played,
+    digests_of,
+    open_evaluation,
+)
+from evaluation.teams import fits_needed, models_asked
+from ollama_utils.connect import Connection, connect, keep_replies
+from ollama_utils.on_ray import run_on_ray, task_log
+from ollama_utils.parallel import iterate_parallel
+from ollama_utils.reply_log import ReplyLog
+from records.interrupt import Interrupted, interruptible
+
+EPISODES = 16
+"""Agents' episodes of a task at least."""
+MOST_TASKS = 256
+"""Tasks of an evaluation at most: each connects, and opens its encoder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """What a task plays."""
+
+    number: int
+    keys: Sequence[EpisodeKey]
+
+
+def play_on_ray(
+    evaluation: OpenEvaluation,
+    tick: Callable[[int], None],
+    *,
+    folder: Path,
+    connection: Connection,
+) -> Generator[Played, None, None]:
+    """Play all agents' episodes as Ray tasks: a `PlayAll`. This process has joined a cluster.
+
+    The same episodes are always of the same task, whatever the cluster: a task that is done again
+    finds its replies in the run folder, which has to be on storage that all machines share.
+
+    Args:
+        evaluation: what is played; its policies are fitted.
+        tick: is called with how many episodes are done.
+        folder: the run folder.
+        connection: to the servers, which are dealt out among the tasks.
+
+    Raises:
+        RunStoppedError: a task's worker died again and again.
+        Exception: what a task raised.
+    """
+    inputs = evaluation.inputs
+    fitted = [
+        {name: mission.policies[name] for name in fits_needed(inputs.teams)}
+        for mission in evaluation.missions
+    ]
+    server = connection.for_jobs(inputs.config.server)
+    inputs = replace(inputs, config=replace(inputs.config, server=server))
+    job = partial(play_chunk, inputs=inputs, fitted=fitted, folder=folder.absolute())
+    chunks = deal(evaluation.keys(), inputs.config.agents)
+    done = 0
+    hosts = connection.dispatcher.hosts
+    with closing(run_on_ray(job, chunks, hosts, lambda: tick(done))) as results:
+        for played in results:
+            done += len(played)
+            yield from played
+    tick(done)
+
+
+def deal(keys: Sequence[EpisodeKey], agents: int) -> list[Chunk]:
+    """The chunks of an evaluation: neighbours, which ask much the same, and no team is parted."""
+    teams = max(-(-EPISODES // agents), -(-len(keys) // (agents * MOST_TASKS)))
+    size = teams * agents
+    starts = range(0, len(keys), size)
+    return [
+        Chunk(number=number, keys=keys[start : start + size]) for number, start in enumerate(starts)
+    ]
+
+
+def play_chunk(
+    hosts: tuple[str, ...],
+    chunk: Chunk,
+    *,
+    inputs: EvalInputs,
+    fitted: Sequence[Mapping[str, PolicySource]],
+    folder: Path,
+) -> list[Played]:
+    """A job: play some agents' episodes, on a connection of its own.
+
+    Args:
+        hosts: those that are dealt to it.
+        chunk: what it plays.
+        inputs: what the flags amount to, the server as the driver found it.
+        fitted: for each mission the policies that the driver fitted, by name.
+        folder: the run folder.
+
+    Raises:
+        UserError: a part or a policy cannot be made on this machine.
+        OllamaError: one that ends the run, such as an OutageError.
+    """
+    config = inputs.config
+    with interruptible(), connect(config.server, at=hosts) as connection, ExitStack() as stack:
+        opened = open_evaluation(inputs, connection)
+        evaluation = stack.enter_context(opened)
+        for mission, policies in zip(evaluation.missions, fitted, strict=True):
+            mission.policies.update(policies)
+        digests = digests_of(evaluation.missions, models_asked(inputs.teams), connection)
+        replies = stack.enter_context(ReplyLog(task_log(folder, chunk.number), digests=digests))
+        keep_replies(replies, config.cache, connection, digests, stack)
+        try:
+            with closing(iterate_parallel(evaluation.play, chunk.keys, config.jobs)) as played:
+                return list(played)
+        except (Interrupted, Exception):
+            connection.dispatcher.cancel()
+            raise

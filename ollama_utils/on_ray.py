@@ -1,0 +1,296 @@
+"""`--engine ray`: whole jobs of a command as Ray tasks, on whatever machines the cluster has.
+
+A job opens a connection of its own, to the servers that are dealt to it. What it returns depends on
+nothing but its argument, so that one whose worker or machine dies is simply done again.
+
+Ray (the extra `ray`) is imported when it is asked for. Annotations of `EngineConfig` are types, not
+strings: commands read flags off them.
+"""
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections import Counter, deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from cyclopts import Parameter
+
+from ollama_utils.hosts import is_loopback, server_url
+from ollama_utils.reply_log import ReplyLog
+from records.errors import RunStoppedError, UserError
+from records.interrupt import Interrupted
+from records.run_folder import ResumableError
+
+INSTALL = "pip install 'mutagym[ray]'"
+RETRIES = 3
+"""How often a job is done again whose worker died."""
+END_S = 8.0
+"""How long jobs that are cancelled may take to save what they have."""
+_STORE_BYTES = 80 * 2**20
+"""Ray's object store on this machine, near the least that it takes: what jobs return is small."""
+_CONNECT_S, _LOOK_S = 10.0, 0.2
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class EngineConfig:
+    """Where the jobs of a command run."""
+
+    engine: Literal["threads", "ray"] = "threads"
+    """Where the jobs run: on threads of this process, or as Ray tasks (extra `ray`)."""
+    ray_address: str | None = None
+    """The Ray cluster, such as `auto` or `ray-head:6379` [RAY_ADDRESS, else one of this machine
+    alone]."""
+
+
+def task_log(folder: Path, number: int) -> Path:
+    """Where the replies are kept of the tasks of this number, in the run folder."""
+    return folder / f"replies-{number}.sqlite"
+
+
+def whole_run(replies: ReplyLog, folder: Path) -> dict[str, int]:
+    """What all replies of a run cost, see `ReplyLog.totals`; those of its Ray tasks included."""
+    totals = Counter(replies.totals())
+    for path in folder.glob("replies-*.sqlite"):
+        with ReplyLog(path, digests={}) as of_task:
+            totals.update(of_task.totals())
+    return dict(totals)
+
+
+@contextlib.contextmanager
+def join_ray(address: str | None) -> Iterator[None]:
+    """Join a Ray cluster, and leave it at the end; one that this process has joined before stays.
+
+    Args:
+        address: as `ray.init` takes it, such as `auto` or `ray-head:6379`; None: RAY_ADDRESS, else
+            a cluster of this machine alone is started, and ended at the end.
+
+    Raises:
+        UserError: Ray is not installed, or there is no such cluster.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns of it
+    try:
+        import ray
+    except ImportError as error:
+        missing = f"--engine ray needs Ray, which is not installed here: {INSTALL}"
+        raise UserError(missing) from error
+    is_ours = not ray.is_initialized()
+    if is_ours:
+        _init(address or os.environ.get("RAY_ADDRESS"))
+    try:
+        yield
+    finally:
+        if is_ours:
+            ray.shutdown()
+
+
+def run_on_ray(
+    job: Callable[[tuple[str, ...], Argument], Result],
+    arguments: Sequence[Argument],
+    hosts: Sequence[str],
+    tick: Callable[[], None] = lambda: None,
+) -> Generator[Result, None, None]:
+    """Run a job for each argument as a Ray task, as many at once as the cluster has CPUs.
+
+    Close the generator, as `contextlib.closing` does: what is left of the jobs is cancelled then,
+    as by Ctrl-C, and killed END_S later.
+
+    Args:
+        job: is called with the hosts that are dealt to it, and an argument; it can be pickled.
+        arguments: one a job.
+        hosts: at least one; dealt out among the jobs that run at the same time. A job is on the
+            Ray node of its first host's machine, where that is a node with room.
+        tick: is called several times a second; what it raises ends all.
+
+    Yields:
+        What each job returned, in the order of the arguments.
+
+    Raises:
+        Exception: what a job raised, as soon as one does; a UserError as a ResumableError.
+        RunStoppedError: a job's worker died every time.
+    """
+    import ray
+
+    dealt = [tuple(hosts[k :: len(arguments)]) for k in range(min(len(hosts), len(arguments)))]
+    places = {group: _placement(group[0]) for group in dealt}
+    cpus = int(ray.cluster_resources().get("CPU", 1))
+    free = deque(dealt * -(-cpus // max(1, len(dealt))))
+    run, job_once = ray.remote(_run), ray.put(job)
+    waiting = deque(enumerate(arguments))
+    running: dict[Future[Any], _Running] = {}
+    done: dict[int, Result] = {}
+    try:
+        for number in range(len(arguments)):
+            while number not in done:
+                while waiting and free:
+                    place, argument = waiting.popleft()
+                    group = free.popleft()
+                    task = run.options(
+                        name=f"job {place}",
+                        max_retries=RETRIES,
+                        scheduling_strategy=places[group],
+                    )
+                    reference = task.remote(job_once, group, argument)
+                    running[reference.future()] = _Running(place, group, reference)
+                tick()
+                # Not by `ray.wait`, which swallows what a signal's handler raises.
+                for future in wait(running, _LOOK_S, FIRST_COMPLETED).done:
+                    ended = running.pop(future)
+                    free.append(ended.hosts)
+                    done[ended.number] = _result(future)
+            yield done.pop(number)
+    finally:
+        _cancel(running)
+
+
+class _Running(NamedTuple):
+    """A job under way."""
+
+    number: int
+    hosts: tuple[str, ...]
+    reference: Any
+
+
+class Failure:
+    """What a job raised, so that it can be pickled: Ray would wrap it, or fail to make it anew.
+
+    Args:
+        error: what it raised.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        from ray import cloudpickle
+
+        trace = "".join(traceback.format_exception(error))
+        self.name, self.text, self.trace = type(error).__name__, str(error), trace
+        try:
+            self.pickled = cloudpickle.dumps((type(error), error.args, vars(error)))
+        except Exception:  # noqa: BLE001 - whatever hinders that, its text is there
+            self.pickled = b""
+
+    def error(self) -> Exception:
+        """The same error; one of its name and text where its class is not here."""
+        error: Exception
+        try:
+            kind, args, state = pickle.loads(self.pickled)  # noqa: S301 - of our own worker
+            error = kind.__new__(kind, *args)
+            error.args = args
+            vars(error).update(state)
+        except Exception:  # noqa: BLE001 - likewise
+            error = type(self.name, (RuntimeError,), {})(self.text)
+        error.add_note(f"in a Ray task:\n{self.trace}")
+        return error
+
+
+def _run(
+    job: Callable[[tuple[str, ...], Argument], Result], hosts: tuple[str, ...], argument: Argument
+) -> Result | Failure:
+    """A task: what the job returns or raises; its worker's death is not caught."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            return job(hosts, argument)
+    except Interrupted as error:
+        if error.signum == signal.SIGINT:  # by `_cancel`: Ray knows Python's own exception
+            raise KeyboardInterrupt from error
+        raise SystemExit(error.exit_code) from error  # by whoever ends the worker: done again
+    except Exception as error:  # noqa: BLE001 - raised by the driver
+        return Failure(error)
+
+
+def _result(future: Future[Any]) -> Any:  # noqa: ANN401 - any job's
+    """What a job returned, or raise what it raised."""
+    from ray.exceptions import RayError
+
+    try:
+        result = future.result()
+    except RayError as error:
+        why = " ".join(str(error).split())
+        raise RunStoppedError(f"a job could not be done on Ray: {why:.500}") from error
+    if not isinstance(result, Failure):
+        return result
+    raised = result.error()
+    if isinstance(raised, UserError):
+        raise ResumableError(str(raised)) from raised
+    raise raised
+
+
+def _cancel(running: dict[Future[Any], _Running]) -> None:
+    """Interrupt jobs, and kill the workers of those that take long to end."""
+    import ray
+
+    for job in running.values():
+        ray.cancel(job.reference)
+    for future in wait(running, END_S).not_done:
+        ray.cancel(running[future].reference, force=True)
+
+
+def _placement(host: str) -> Any:  # noqa: ANN401 - Ray's
+    """Where a job with this host is to be: on its machine, else on any.
+
+    A loopback address is this machine's, so that the job has to be here.
+    """
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    if is_loopback(server_url(host)):
+        here = ray.get_runtime_context().get_node_id()
+        return NodeAffinitySchedulingStrategy(here, soft=False)
+    name = urlsplit(server_url(host)).hostname or ""
+    addresses = {name, *_addresses(name)}
+    for node in filter(lambda each: each["Alive"], ray.nodes()):
+        node_name = node["NodeManagerHostname"].lower()
+        if addresses & {node_name, node_name.partition(".")[0], node["NodeManagerAddress"]}:
+            return NodeAffinitySchedulingStrategy(node["NodeID"], soft=True)
+    return "SPREAD"
+
+
+def _addresses(name: str) -> Iterable[str]:
+    """The addresses of a machine's name; none where nobody knows it."""
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(name, None)}
+    except (OSError, UnicodeError):
+        return set()
+
+
+def _init(address: str | None) -> None:
+    """Join a cluster; Ray's own handler of SIGTERM would end the process without saving anything.
+
+    Raises:
+        UserError: it cannot be joined.
+    """
+    import ray
+
+    if address and address.startswith("ray://"):
+        raise UserError(
+            f"expected a Ray cluster that this machine is a node of, got {address!r}: run "
+            "'ray start --address=HEAD:6379' here, and pass HEAD:6379 or 'auto'"
+        )
+    local = {"object_store_memory": _STORE_BYTES, "include_dashboard": False}
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        if address and ":" in address:  # else Ray tries for minutes
+            name, _, port = address.rpartition(":")
+            socket.create_connection((name, int(port)), _CONNECT_S).close()
+        where = {"address": address} if address else {"address": "local", **local}
+        ray.init(log_to_driver=True, logging_level="ERROR", **where)
+    except (OSError, RuntimeError, ValueError) as error:
+        why = " ".join(str(error).split())
+        cluster = repr(address) if address else "of this machine"
+        raise UserError(f"the Ray cluster {cluster} cannot be joined: {why}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

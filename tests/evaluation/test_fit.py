@@ -1,0 +1,170 @@
+"""Policies that are fitted on the training queries: cascade, best_fixed, linucb."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.main import execute
+from envs.mission import MissionConfig
+from envs.query_sets import QueryConfig
+from evaluation.config import EvalConfig
+from evaluation.fit import cascade_order
+from evaluation.setup import read_inputs
+from simulator.process import EmbeddedServer
+from tests.content_filter import ANSWER, said, server_that
+from tests.evaluation.evaluations import evaluate
+from tests.runs import lines, read
+
+REFUSAL = "I'm sorry, but I can't help with that."
+MUTATORS = '''
+from mutators.registry import by_rule
+
+@by_rule
+def please(query, earlier, seed):
+    """Ask nicely."""
+    return f"Please. {query}"
+
+@by_rule
+def hello(query, earlier, seed):
+    """Greet."""
+    return f"Hello. {query}"
+'''
+ANSWERED = {"How": {1, 2}, "Please.": {1, 2, 3}, "Hello.": {4}}
+"""By the first word of a question, the cranes modulo 8 that get an answer."""
+
+
+def crane(text: str) -> int:
+    """The number of the crane that a text asks about."""
+    return int(text.rsplit(maxsplit=1)[-1].removesuffix("?"))
+
+
+def test_a_cascade_takes_first_what_answers_most_then_what_answers_most_of_the_rest() -> None:
+    answered = [
+        [True, True, False, False, False, False],
+        [True, True, True, False, False, False],
+        [False, False, False, True, False, False],
+        [False, False, False, True, True, False],
+        [True, False, False, False, False, False],
+    ]
+    # 1 answers three, 3 two more; nothing is left: 0 and 2 and 4 follow by what they answer.
+    assert cascade_order(np.array(answered)) == [1, 3, 0, 2, 4]
+
+
+@given(
+    st.integers(1, 6).flatmap(
+        lambda queries: st.lists(
+            st.lists(st.booleans(), min_size=queries, max_size=queries), min_size=1, max_size=5
+        )
+    )
+)
+def test_each_mutator_of_a_cascade_answers_at_least_as_much_more_as_any_after_it(
+    table: list[list[bool]],
+) -> None:
+    answered = np.array(table)
+    order = cascade_order(answered)
+    assert sorted(order) == list(range(len(table)))
+    for place, action in enumerate(order):
+        left = ~answered[order[:place]].any(axis=0)
+        gains = (answered & left).sum(axis=1)
+        assert gains[action] == max(gains[order[place:]])
+        if not gains[action]:
+            assert answered[action].sum() == max(answered[order[place:]].sum(axis=1))
+
+
+@pytest.fixture(scope="module")
+def folded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An evaluation at three steps on a server that answers by ANSWERED."""
+    folder = tmp_path_factory.mktemp("folded")
+    (folder / "mine.py").write_text(MUTATORS)
+    (folder / "q.txt").write_text("\n".join(f"How do I fold crane {k}?" for k in range(64)))
+
+    def answer(text: str) -> tuple[int, Any]:
+        first = text.split(maxsplit=1)[0]
+        return 200, said(ANSWER if crane(text) % 8 in ANSWERED[first] else REFUSAL)
+
+    own = ",".join(f"{folder / 'mine.py'}:{name}" for name in ("please", "hello"))
+    flags = (
+        *("--mutators", f"noop,{own}", "--queries", str(folder / "q.txt"), "--max-steps", "3"),
+        *("-p", "best_fixed", "--baselines", "cascade", "--intent-threshold", "0"),
+        *("--encoder", "hashing:64", "--save-transitions", "--fit-calls"),
+    )
+    with server_that(answer) as server:
+        host = ("--ollama-host", server.host, "--target-model", "m")
+        for name, calls in (("all", "1000"), ("some", "50")):
+            place = ("--run-dir", str(folder / name))
+            assert execute(("eval", *host, *flags, calls, *place)) == 0
+    return folder
+
+
+def test_a_fit_finds_on_the_training_queries_what_a_hand_would_and_keeps_to_its_calls(
+    folded: Path,
+) -> None:
+    (queries,) = read(folded / "all", "queries.json")["sets"]
+    train = [crane(text) for text in queries["train"]]
+    shares = {
+        first: np.mean([number % 8 in answered for number in train])
+        for first, answered in ANSWERED.items()
+    }
+    names = dict(zip(ANSWERED, ("noop", "please", "hello"), strict=True))
+    best_fixed, cascade = read(folded / "all")["fits"]
+    assert cascade["order"] == ["please", "hello", "noop"]
+    assert cascade["means"] == {names[first]: share for first, share in shares.items()}
+    assert cascade["calls"] == 3 * len(train)
+    assert best_fixed["chosen"] == "please"
+    for first, share in shares.items():  # an episode ends with its answer, or after three steps
+        mean = share * 0.95 - (1 - share) * 0.15
+        assert best_fixed["means"][names[first]] == pytest.approx(mean)
+    for fit, (least, most) in zip(read(folded / "some")["fits"], ((30, 50), (48, 48)), strict=True):
+        assert least <= fit["calls"] <= most
+
+
+def test_a_cascade_rewords_the_original_in_its_order_until_there_is_an_answer(
+    folded: Path,
+) -> None:
+    results = read(folded / "all")
+    team = [each["name"] for each in results["teams"]].index("cascade")
+    for row in (row for row in results["episodes"] if row["team"] == team):
+        kind = crane(row["query"]) % 8
+        steps = 1 if kind in ANSWERED["Please."] else 2 if kind in ANSWERED["Hello."] else 3
+        assert row["actions"] == ["please", "hello", "noop"][:steps]
+        assert row["success"] == (kind in {1, 2, 3, 4})
+    cascade = [line for line in lines(folded / "all") if line["team"] == team]
+    assert {line["query_before"] == line["original_query"] for line in cascade} == {True}
+    fixed = [line for line in lines(folded / "all") if line["team"] != team]
+    assert any(line["query_before"].startswith("Please. How") for line in fixed)
+
+
+def test_a_fit_may_ask_as_much_as_the_run_asked_in_training_and_2000_at_least(
+    trained_run: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained_run, run)
+    queries = QueryConfig(queries=str(run / "queries.json"))
+    played = MissionConfig(encoder="hashing", query_set=queries)
+    config = EvalConfig(policy=(str(run),), played=played)
+    assert read_inputs(config).fit_calls == 2000
+    (run / "summary.json").write_text(json.dumps(read(run, "summary.json") | {"env_steps": 5000}))
+    assert read_inputs(config).fit_calls == 5000
+    assert read_inputs(EvalConfig(policy=("random",))).fit_calls == 2000
+    assert read_inputs(EvalConfig(policy=("random",), fit_calls=100)).fit_calls == 100
+
+
+def test_linucb_learns_by_its_calls_and_too_few_of_them_are_one_line(
+    simulator: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An episode of each mutator is paid for by 8, but no step of each of 16 lanes."""
+    flags = ("--mutators", "noop,shorten", "--max-steps", "2", "-p", "linucb", "--episodes", "3")
+    assert evaluate(simulator, tmp_path / "few", *flags, "--fit-calls", "8") == 1
+    line = capsys.readouterr().err.strip().splitlines()[-1]
+    assert "linucb could not be fitted: no step was scored; --fit-calls of 16 or more" in line
+    assert evaluate(simulator, tmp_path / "run", *flags, "--fit-calls", "100") == 0
+    (fit,) = read(tmp_path / "run")["fits"]
+    assert (fit["calls"], fit["chosen"], set(fit["means"])) == (96, None, {"noop", "shorten"})

@@ -1,0 +1,94 @@
+"""A policy of the user's own: `class=my.module.Policy` and `class=path/to/file.py:Policy`."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from evaluation.specs import make_source, parse_policy
+from evaluation.stepping import PolicyStepper, StepperName
+from evaluation.user_class import UserSource
+from tests.evaluation.policies_for_tests import MUTATORS, play, view
+
+OWN = """
+class Policy:
+    rewords_original = True
+    def __init__(self, mutators, seed, start=0):
+        self.action = start + len(mutators) + seed
+    def step(self, view):
+        self.action += 1
+        return self.action % len(view.mutators)
+class NoStep:
+    def __init__(self, **_): ...
+not_a_class = 5
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's file."""
+    monkeypatch.syspath_prepend(tmp_path)
+    file = tmp_path / "own_policy_of_a_user.py"
+    file.write_text(OWN)
+    return file
+
+
+def made(text: str) -> UserSource:
+    source = make_source(parse_policy(f"class={text}"), mutators=MUTATORS)
+    assert isinstance(source, UserSource)
+    return source
+
+
+@pytest.mark.parametrize("name", ["thread", "process"])
+def test_a_source_goes_on_with_the_file_that_it_began_with(own: Path, name: StepperName) -> None:
+    first = made(f"{own}:Policy,start=2")
+    own.write_text(OWN.replace("+= 1", "+= 2").replace("rewords_original = True", ""))
+    second = made(f"{own}:Policy")
+    own.unlink()
+    with closing(PolicyStepper(name, jobs=1)) as stepper:
+        assert play(stepper, [first, first], steps=5) == [[3, 4, 5, 6, 0], [4, 5, 6, 0, 1]]
+        assert play(stepper, [second], steps=3) == [[2, 4, 6]]
+        assert play(stepper, [first], steps=2) == [[3, 4]]
+    assert first.rewords_original
+    assert not second.rewords_original
+
+
+def test_a_process_does_not_play_a_module_that_has_changed(own: Path) -> None:
+    source = made("own_policy_of_a_user.Policy,start=2")
+    assert source.name == "own_policy_of_a_user.Policy,start=2"
+    own.write_text(OWN.replace("+= 1", "+= 22"))
+    assert source.make(0).step(view()) == 3
+    with closing(PolicyStepper("process", jobs=1)) as stepper:
+        ((error,),) = play(stepper, [source])
+    assert "module 'own_policy_of_a_user' has changed since" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{file}:Policies", r"has no class 'Policies'; did you mean Policy\?"),
+        ("{file}:not_a_class", "has no class 'not_a_class'"),
+        ("{file}:NoStep", r"has no method step\(view\) -> int"),
+        ("{file}:Policy,begin=1", "with mutators, seed, begin: got an unexpected keyword"),
+        ("{file}:Policy,seed=1", "always gets 'seed'; leave seed= out"),
+        ("{folder}/none.py:Policy", "no Python file at"),
+        ("{folder}/own.txt:Policy", "no Python file at .*; expected path/to/file.py:Policy"),
+        ("{folder}/broken.py:Policy", "fails while it is imported: ZeroDivisionError: division"),
+        ("{folder}/binary.py:Policy", "fails while it is imported: SyntaxError"),
+        ("nowhere.module.Policy", "cannot be imported: ModuleNotFoundError: .* on PYTHONPATH"),
+        ("evaluation.specs.Policy", "has no class 'Policy'; did you mean PolicySpec"),
+        ("./own.py", "names no class; expected my.module.Policy or file.py:Policy"),
+    ],
+)
+def test_a_class_that_cannot_be_used_is_refused_in_one_line(
+    own: Path, text: str, message: str
+) -> None:
+    folder = own.parent
+    (folder / "broken.py").write_text("1 / 0\n")
+    (folder / "binary.py").write_bytes(b"\xff\xfe")
+    (folder / "own.txt").write_text(OWN)
+    with pytest.raises(ValueError, match=message) as caught:
+        made(text.format(file=own, folder=folder))
+    assert "\n" not in str(caught.value)
