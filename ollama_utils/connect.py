@@ -14,6 +14,7 @@ import difflib
 import os
 import textwrap
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
@@ -52,6 +53,8 @@ CHILDREN = (EMBEDDED, SMOLLM2)
 """Hosts that are no URL: servers that a command starts for itself."""
 SLOW_S = 5.0
 """Seconds for which a list of models is waited for without a word."""
+AGAIN_S = 1.0
+"""Between two tries to reach servers that were there before."""
 MOST_ASKED = 32
 """Ask at most so many models whether they only embed."""
 DRAIN_S = 5.0
@@ -304,6 +307,7 @@ def connect(
 
     Raises:
         UserError: no server, no such model, no model named.
+        OutageError: the hosts `at` were away for longer than `max_outage`.
     """
     from ollama_utils.errors import OllamaError, ServerUnreachableError
     from simulator.process import is_simulator
@@ -327,7 +331,10 @@ def connect(
                 config, urls, child, memory_bytes, waits=waits, slots=slots
             )
             stack.enter_context(dispatcher)
-            models = _list_models(dispatcher, hosts, config.call_timeout_s)
+            if at:
+                models = _wait_for_models(dispatcher, config.max_outage)
+            else:
+                models = _list_models(dispatcher, hosts, config.call_timeout_s)
             available = {short_name(name): digests for name, digests in models.items()}
             roles = _find_roles(config, dispatcher, hosts, available, stand_in, named_by)
         except ServerUnreachableError as error:
@@ -441,6 +448,24 @@ def _list_models(
         return dispatcher.servers.models()
     finally:
         timer.cancel()
+
+
+def _wait_for_models(dispatcher: "Dispatcher", max_outage_s: float) -> dict[str, list[str]]:
+    """The models of servers that were there before: an outage is waited out.
+
+    Raises:
+        OutageError: it lasts longer than that.
+    """
+    from ollama_utils.errors import OllamaError, OutageError
+
+    until_s = time.monotonic() + max_outage_s
+    while True:
+        try:
+            return dispatcher.servers.models()
+        except OllamaError as error:
+            if not error.retryable or time.monotonic() >= until_s:
+                raise OutageError(f"{error}: away for over {max_outage_s:g} s") from error
+        time.sleep(AGAIN_S)
 
 
 def _find_roles(

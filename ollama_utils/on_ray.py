@@ -203,10 +203,11 @@ def _run(
     try:
         with contextlib.redirect_stdout(sys.stderr):
             return job(hosts, argument)
-    except Interrupted as error:
-        if error.signum == signal.SIGINT:  # by `_cancel`: Ray knows Python's own exception
-            raise KeyboardInterrupt from error
-        raise SystemExit(error.exit_code) from error  # by whoever ends the worker: done again
+    except (Interrupted, KeyboardInterrupt) as error:
+        if isinstance(error, Interrupted) and error.signum != signal.SIGINT:
+            raise SystemExit(error.exit_code) from error  # by whoever ends the worker: done again
+        sys.stderr.flush()
+        os._exit(1)  # by `_cancel`: a module may be half imported, so no other job is to come here
     except Exception as error:  # noqa: BLE001 - raised by the driver
         return Failure(error)
 
