@@ -95,8 +95,8 @@ class Episode:
     attempt: int = 0
     """How often the current step failed because a call did."""
     redrawn: int = 0
-    """How often its rewording was drawn anew, which failed before and failed again. Whatever else
-    failed is asked again as it was: another rewording would be another try."""
+    """How often its rewording failed twice and was drawn with another seed. A question that failed
+    is sent again as it was: with another rewording it would be another try."""
     earlier: tuple[str, ...] = ()
     """What the query was before, oldest first."""
     memory: Memory = field(default_factory=Memory)

@@ -122,18 +122,10 @@ def cascade_order(answered: NDArray[np.bool_]) -> list[int]:
 
 def _fit_cascade(fitting: Fitting) -> Fit:
     """Ask as many queries as the budget allows once with each mutator; then find the order."""
-    names, context = fitting.mutators, fitting.context
+    names = fitting.mutators
     queries = fitting.ordered[: fitting.calls // len(names)]
     pairs = [(action, query) for query in queries for action in range(len(names))]
-
-    def pull(pair: tuple[int, str]) -> AgentEpisode:
-        action, query = pair
-        episode = AgentEpisode(context, query)
-        episode.begin()
-        if not episode.is_over:
-            episode.step(action)
-        return episode
-
+    pull = partial(_play_alone, fitting.context, 1)
     limit = FailureLimit(fitting.max_unscored)
     answered, scored = [], []
     calls = 0
@@ -145,10 +137,10 @@ def _fit_cascade(fitting: Fitting) -> Fit:
         scored.append(result["status"] == "scored")
     limit.check()
     # Queries that were scored with each mutator: what failed must not count against one of them.
-    is_whole = np.array(scored).reshape(-1, len(names)).all(axis=1)
-    if not is_whole.any():
+    is_complete = np.array(scored).reshape(-1, len(names)).all(axis=1)
+    if not is_complete.any():
         raise fitting.error("no query was scored with each mutator")
-    table = np.array(answered).reshape(-1, len(names))[is_whole].T
+    table = np.array(answered).reshape(-1, len(names))[is_complete].T
     order = cascade_order(table)
     return Fit(
         source=CascadePolicy(name=fitting.name, order=tuple(order)),
@@ -166,14 +158,7 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
     begun, calls = [0] * len(names), 0
     limit = FailureLimit(fitting.max_unscored)
 
-    def play(pair: tuple[int, str]) -> AgentEpisode:
-        action, query = pair
-        episode = AgentEpisode(context, query)
-        episode.begin()
-        while not episode.is_over:
-            episode.step(action)
-        return episode
-
+    play = partial(_play_alone, context, context.rules.max_steps)
     while True:
         # As many episodes of each mutator as its budget pays for, however long they turn out.
         row: list[tuple[int, str]] = []
@@ -204,6 +189,17 @@ def _fit_best_fixed(fitting: Fitting) -> Fit:
         means=dict(zip(names, means, strict=True)),
         chosen=names[best],
     )
+
+
+def _play_alone(context: EpisodeContext, most_steps: int, pair: tuple[int, str]) -> AgentEpisode:
+    """Play at most so many steps of an episode by one mutator, given with its query."""
+    action, query = pair
+    episode = AgentEpisode(context, query)
+    episode.begin()
+    for _ in range(most_steps):
+        if not episode.is_over:
+            episode.step(action)
+    return episode
 
 
 def _fit_linucb(fitting: Fitting, seed: int) -> Fit:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         run_parallel,
         score_batch_parallel,
     )
-    from ollama_utils.plans import Plan, PlanRunner, play_plan, play_plans
+    from ollama_utils.plans import Plan, PlanRunner, play_plans
     from ollama_utils.reply_log import ReplyLog
     from ollama_utils.types import Call, Completion, Embeddings, Usage
 
@@ -49,7 +49,6 @@ __all__ = [
     "batch_query_target_model",
     "make_encoder",
     "map_parallel",
-    "play_plan",
     "play_plans",
     "run_parallel",
     "score_batch_parallel",
@@ -71,7 +70,7 @@ _MODULES = {
         "run_parallel",
         "score_batch_parallel",
     ),
-    "ollama_utils.plans": ("Plan", "PlanRunner", "play_plan", "play_plans"),
+    "ollama_utils.plans": ("Plan", "PlanRunner", "play_plans"),
     "ollama_utils.reply_log": ("ReplyLog",),
     "ollama_utils.types": ("Call", "Completion", "Embeddings", "Usage"),
 }

@@ -214,24 +214,6 @@ def play_plans(
     return [future.result() for future in futures]
 
 
-def play_plan(
-    plan: Plan[Item, Value, Result], do_batch: Callable[[Sequence[Item]], Sequence[Value]]
-) -> Result:
-    """What a plan returns, played on this thread, a batch at a time."""
-    try:
-        batch = next(plan)
-        while True:
-            try:
-                values = do_batch(batch)
-            except BaseException as error:  # noqa: BLE001 - the plan may know what to do
-                batch = plan.throw(error)
-            else:
-                batch = plan.send(values)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
-
-
 class _Playing(Generic[Item, Value, Result]):
     """A plan under way: its batch, how far that is, and at last its result."""
 

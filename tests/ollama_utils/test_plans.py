@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ollama_utils.plans import Plan, PlanRunner, play_plan, play_plans
+from ollama_utils.plans import Plan, PlanRunner, play_plans
 
 Batches = list[list[int]]
 
@@ -162,15 +162,6 @@ def test_a_plan_may_submit_another_one() -> None:
             return runner.submit(echo([[3]]))
 
         assert runner.submit(parent()).result(timeout=10).result(timeout=10) == [[9]]
-
-
-def test_a_plan_played_on_this_thread_returns_the_same() -> None:
-    batches = [[1, 2], [], [3]]
-    assert play_plan(echo(batches), lambda batch: [item * item for item in batch]) == [
-        [1, 4],
-        [],
-        [9],
-    ]
 
 
 def test_a_plan_that_raises_ends_all_and_nothing_is_begun_after_it() -> None:
